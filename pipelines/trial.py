@@ -2,8 +2,9 @@
 
 Writes a folder named after the device: ``decodes.parquet`` and ``rounds.parquet`` (timed, interleaved), ``provenance.json`` and
 ``verdict.json``, the gate's verdict with its bounds and the evidence, which ``draftwright promote --evidence`` reads. Nothing is
-promoted here. A bundle that stage ``measure`` timed on as many prompts is judged by its table. This is the first look of the
-gate's plan, and a stage that is run again is the first look again. An interrupted trial goes on where it stopped.
+promoted here. Sampling settings at which stage ``measure`` timed the bundle on as many prompts are read from its table, not timed
+again; if it has all of them, no table is written. This is the first look of the gate's plan, and a stage that is run again is the
+first look again. An interrupted trial goes on where it stopped.
 
     draftwright trial --pair pystdlib data/device.json data/pystdlib/pair data/pystdlib/prompts
         data/pystdlib/bundles/hrad data/pystdlib/trials/hrad --latency data/pystdlib/latency --measured data/pystdlib/measured
@@ -21,7 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_bench_arguments(parser)
     parser.add_argument("bundle", type=Path, help="folder of the bundle to try; its name is the predictor's")
     parser.add_argument(
-        "--measured", type=Path, help="folder of stage measure: a bundle that it timed is not timed again"
+        "--measured",
+        type=Path,
+        help="folder of stage measure: settings at which it timed the bundle are not timed again",
     )
     parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
 

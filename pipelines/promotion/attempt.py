@@ -1,13 +1,14 @@
 """One look at a bundle, from folders to evidence: what the stage ``trial`` and ``draftwright promote`` share.
 
-Decodes of earlier looks that lie in the trial's folder are kept if they are of the same arms, machine, code and parameters.
+Sampling settings at which stage ``measure`` timed the same arms are not timed again. Decodes of earlier looks that lie in the
+trial's folder are kept if they are of the same arms, machine, code and parameters.
 """
 
 import argparse
 import gc
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,16 @@ from tqdm import tqdm
 from pipelines.applicability import draftless
 from pipelines.device_file import read_device
 from pipelines.evidence.ledger import Replayed
+from pipelines.evidence.timed_blocks import setting_of
 from pipelines.measuring.arm_builder import ArmBuilder
-from pipelines.measuring.bench import Bench, open_bench
+from pipelines.measuring.bench import MEASURED_CODE, Bench, open_bench
 from pipelines.measuring.exactness import float32_pair
 from pipelines.measuring.foreseen import foreseen
 from pipelines.measuring.harness import Harness, apart
 from pipelines.measuring.led import TextLeader
 from pipelines.measuring.measurement_log import Blocks, Rows
 from pipelines.measuring.names import CHAIN, DECODES_FILE, FINDINGS, PROVENANCE, ROUNDS_FILE, TEST, VALIDATION
-from pipelines.measuring.provenance import versions
+from pipelines.measuring.provenance import source_hash, versions
 from pipelines.measuring.recorded import RecordedTexts
 from pipelines.measuring.tables import read_decodes, read_rounds, write_timed
 from pipelines.measuring.tuning.candidates import Candidate
@@ -38,19 +40,32 @@ from pipelines.promotion.plan import TrialConfig, load_plan
 from pipelines.promotion.trial import Look, arms_of, evidence_of, learned_documents, unservable
 from pipelines.prompt_table import read_prompts
 from predictors.bundle import CARD, TENSORS, bundle_hash
+from predictors.sampling import SamplingSettings
 from runtime import ModelPair
 from runtime.serving_record import read_serving
 
 Origin = dict[str, Any]
-Known = tuple[Rows, Replayed | None, Origin]  # decodes, what replay says of them, and where they are from
 GROWS = "prompts_sha256"  # of what was measured, what a further look adds to
+MEASURED = "measured"  # of an origin: the folder of stage measure that decodes were taken from
+
+
+@dataclass(frozen=True)
+class Known:
+    """Decodes and rounds of a look, what replay says of them, and where they are from; ``missing``: the sampling settings at
+    which prompts are still to be timed."""
+
+    missing: tuple[SamplingSettings, ...] = ()
+    decodes: Rows = field(default_factory=Rows)
+    rounds: Rows = field(default_factory=Rows)
+    origin: Origin = field(default_factory=dict)
+    replayed: Replayed | None = None
 
 
 def attempt(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path], number: int = 1) -> Evidence:
     """What the ``number``-th look says of the ``challenger`` among ``bundles``, timed beside the ``champion`` there, if any.
 
     Reads from ``args`` what `open_bench` does, and ``output``, below which decodes and provenance are written. A bundle that does
-    not serve the pair is not timed; nor is one that the table below ``args.measured`` has, if there is such a folder.
+    not serve the pair is not timed; nor are settings that the table below ``args.measured`` has, if there is such a folder.
     """
     _require(bundles)
     who = args.pair, predictor, bundles[CHALLENGER]
@@ -72,18 +87,20 @@ def attempt(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path
     exactness = exact(pair, bundles[CHALLENGER], checked, config.max_new_tokens)
     del pair  # the one that is timed is loaded next
     gc.collect()
-    arm = predictor
     bench: Bench | None = None
-    known = _measured(args, config, bundles[CHALLENGER], predictor, look) if number == 1 and champion is None else None
-    if known is None:
+    known = Known(settings_of(*bundles.values()))
+    if number == 1 and champion is None:
+        known = _measured(args, config, bundles[CHALLENGER], predictor, look)
+    if known.missing:
         grown = {GROWS: digest([prompt.tokens for prompt in look.prompts])}
-        arm, bench = CHALLENGER, open_bench(args, config, {}, {**hashes, **grown})
-        known = _timed(bench, args, config, bundles, look, texts)
-    decodes, replayed, origin = known
+        bench = open_bench(args, config, {}, {**hashes, **grown})
+        known = _timed(bench, args, config, bundles, look, texts, known)
     trained = _trained(args, look)
-    if replayed is not None:
-        _require_unlearned(replayed, decodes, trained)
-    evidence = evidence_of(who, decodes, look, bounds, exactness, trained, origin, champion, arm=arm, replayed=replayed)
+    if known.replayed is not None:
+        _require_unlearned(known.replayed, known.decodes, trained)
+    evidence = evidence_of(
+        who, known.decodes, look, bounds, exactness, trained, known.origin, champion, replayed=known.replayed
+    )
     if bench is not None:
         bench.log.remove()  # no earlier: what fails before is not timed again
     return evidence
@@ -96,39 +113,77 @@ def _require(bundles: Mapping[str, Path]) -> None:
             raise ValueError(f"{folder} is no bundle, it lacks {' and '.join(missing)}. Export it first (dvc repro).")
 
 
-def _measured(args: argparse.Namespace, config: TrialConfig, bundle: Path, predictor: str, look: Look) -> Known | None:
+def _measured(args: argparse.Namespace, config: TrialConfig, bundle: Path, predictor: str, look: Look) -> Known:
     """Test decodes of the measured table below ``args.measured``, at the settings ``bundle`` was captured at.
 
-    ``None`` unless the arms that it times on every prompt are plain decoding, every static chain of the trial and at each setting
-    the very decoder that the bundle serves there, each on every prompt of the look; decodes of other prompts are left aside.
+    A setting is missing unless the arms that the table times there on every prompt are plain decoding, every static chain of the
+    trial and the very decoder that the bundle serves, each on every prompt of the look; decodes of other prompts are left aside.
+    Beside settings that are still to be timed, only decodes of the same machine, libraries and code count.
     """
+    every = settings_of(bundle)
     if getattr(args, "measured", None) is None:
-        return None
-    slug = read_device(args.device)["slug"]
-    place = args.measured / slug
-    inputs = {"parameters": asdict(config), "pair_sha256": digest(read_facts(args.pair_folder))}
-    inputs["serving"] = read_serving(args.latency / f"{slug}.json").to_record()
-    served = {settings: served_at(bundle, predictor, settings) for settings in settings_of(bundle)}
+        return Known(every)
+    device = read_device(args.device)
+    place = args.measured / device["slug"]
+    served = {settings: served_at(bundle, predictor, settings) for settings in every}
     hashes = {name: sha256 for _, of_route in served.values() for name, sha256 in of_route.items()}
-    known = Measured.read(place, inputs, bundle.parent, hashes)
-    always = tuple(row for row in known.arms if row.always)
-    known = replace(known, arms=always)  # decodes and what replay says are of the same arms
-    against = [row for row in arms_of(config, {}) if row.family != CHAIN or not draftless(args.pair, args.params)]
-    rivals = [Candidate(row.name, row.family, {"decoder": row.decoder}, 0.0) for row in against]
-    rows, asked, replayed = Rows(), {prompt.id for prompt in look.prompts}, known.foreseen(rivals)
-    for settings, (how, _) in served.items():
-        own = Candidate(predictor, predictor, how, 0.0)
-        ours, theirs = (known.of(settings, some, TEST) for some in ([own], rivals))
-        ours = [row | {"family": predictor} for row in ours]  # a route may be one of the chains
-        some = [row for row in (*ours, *theirs) if row["prompt"] in asked]
-        if any({row["prompt"] for row in some if row["arm"] == one.name} != asked for one in (own, *rivals)):
-            return None
-        rows += some
-        said = known.foreseen([own])
-        replayed = None if replayed is None or said is None else replayed.joined(said, settings.name, ours)
-    capped = json.loads((place / FINDINGS).read_text())["capped"]
+    table = _always(args, config, place, bundle.parent, hashes)
+    rivals, prompts = _rivals(args, config), {prompt.id for prompt in look.prompts}
+    arms = {settings: [Candidate(CHALLENGER, CHALLENGER, how, 0.0), *rivals] for settings, (how, _) in served.items()}
+    found = {settings: _rows(table, settings, some, prompts) for settings, some in arms.items()}
+    missing = tuple(settings for settings in every if not _complete(found[settings], arms[settings], prompts))
+    arms = {settings: some for settings, some in arms.items() if settings not in missing}
+    if not arms:
+        return Known(every)
     origin = json.loads((place / PROVENANCE).read_text())
-    return rows, replayed, origin | {"capped": capped, "measured": str(place), "look": 1}
+    here = {"versions": versions(), "device": device, "code_sha256": source_hash(MEASURED_CODE)}
+    if missing and not _same(origin, here):
+        return Known(every)
+    family = {one.name: one.family for some in arms.values() for one in some}  # a route may be one of the chains
+    decodes = [row | {"family": family[row["arm"]]} for settings in arms for row in found[settings]]
+    source = {"capped": json.loads((place / FINDINGS).read_text())["capped"], MEASURED: str(place), "look": 1}
+    if not missing:
+        return Known((), decodes, origin=origin | source, replayed=_replayed(table, arms, decodes))
+    table = replace(table, rows=read_rounds(place / ROUNDS_FILE))
+    rounds = [row for settings, some in arms.items() for row in _rows(table, settings, some, prompts)]
+    return Known(missing, decodes, rounds, source)
+
+
+def _always(
+    args: argparse.Namespace, config: TrialConfig, place: Path, bundles: Path, hashes: Mapping[str, str]
+) -> Measured:
+    """The measured table at ``place``, of the arms that it times on every prompt; the rest as of `Measured.read`."""
+    inputs = {"parameters": asdict(config), "pair_sha256": digest(read_facts(args.pair_folder))}
+    inputs["serving"] = read_serving(args.latency / f"{place.name}.json").to_record()
+    table = Measured.read(place, inputs, bundles, hashes)
+    return replace(table, arms=tuple(row for row in table.arms if row.always))
+
+
+def _rivals(args: argparse.Namespace, config: TrialConfig) -> list[Candidate]:
+    """Plain decoding, and the static chains of a pair that has a draft."""
+    rows = [row for row in arms_of(config, {}) if row.family != CHAIN or not draftless(args.pair, args.params)]
+    return [Candidate(row.name, row.family, {"decoder": row.decoder}, 0.0) for row in rows]
+
+
+def _rows(table: Measured, settings: SamplingSettings, arms: Sequence[Candidate], prompts: Collection[str]) -> Rows:
+    """Rows at a setting of each of ``arms``, of which two may be one decoder."""
+    return [row for one in arms for row in table.of(settings, [one], TEST) if row["prompt"] in prompts]
+
+
+def _complete(rows: Rows, arms: Sequence[Candidate], prompts: set[str]) -> bool:
+    """Whether there are rows of each of ``arms`` on every prompt."""
+    return all({row["prompt"] for row in rows if row["arm"] == one.name} == prompts for one in arms)
+
+
+def _replayed(table: Measured, arms: Mapping[SamplingSettings, Sequence[Candidate]], decodes: Rows) -> Replayed | None:
+    """What replay says of ``arms``, the bundle and its rivals, as stage ``measure`` wrote it."""
+    _, *rivals = next(iter(arms.values()))
+    made = table.foreseen(rivals)
+    for settings, (own, *_) in arms.items():
+        said = table.foreseen([own])
+        timed = [row for row in decodes if setting_of(row) == settings.name]
+        made = None if made is None or said is None else made.joined(said, settings.name, timed)
+    return made
 
 
 def _timed(
@@ -138,21 +193,25 @@ def _timed(
     bundles: Mapping[str, Path],
     look: Look,
     texts: RecordedTexts,
+    known: Known,
 ) -> Known:
-    """Decodes of all looks so far, of which only new prompts are timed now."""
+    """Decodes of all looks so far, of which only missing ones are timed now: new prompts, and settings that nobody measured."""
     texts.require(bench.pair)
-    earlier = _earlier(bench) if look.number > 1 else (Rows(), Rows())
-    known = {row["prompt"] for row in earlier[0]}
-    prompts = [prompt for prompt in look.prompts if prompt.id not in known]
+    if look.number > 1:
+        known = _earlier(bench, known.missing)
+    settings = {one.name for one in known.missing}
+    timed = {row["prompt"] for row in known.decodes if setting_of(row) in settings}
+    prompts = [prompt for prompt in look.prompts if prompt.id not in timed]
     arms = ArmBuilder(bench.pair, Path(), config.max_new_tokens).build(arms_of(config, bundles))
     try:
         leader = TextLeader(bench.pair, config.max_new_tokens, texts)
         with tqdm(desc="trial", unit="decode") as bar:
             blocks = Blocks(bench.log, bar, config.max_minutes)
-            harness = Harness(blocks, settings_of(*bundles.values()), config.seed, config.repeats, leader)
+            harness = Harness(blocks, known.missing, config.seed, config.repeats, leader)
             made = apart(harness.race(arms, prompts))
-        origin = bench.origin(args.pair) | {"capped": blocks.capped, "look": look.number}
-        decodes, rounds = (before + now for before, now in zip(earlier, made, strict=True))
+        capped = blocks.capped or known.origin.get("capped", False)
+        origin = bench.origin(args.pair) | known.origin | {"capped": capped, "look": look.number}
+        decodes, rounds = (before + now for before, now in zip((known.decodes, known.rounds), made, strict=True))
         write_timed(bench.folder, args.pair, decodes, rounds)
         write_json(bench.folder / PROVENANCE, origin)
         decoders = {name: arm.decoder for name, arm in arms.items() if arm.decoder is not None}
@@ -161,21 +220,27 @@ def _timed(
         for arm in arms.values():
             if arm.decoder is not None:
                 arm.decoder.close()
-    return decodes, replayed, origin
+    return Known((), decodes, rounds, origin, replayed)
 
 
-def _earlier(bench: Bench) -> tuple[Rows, Rows]:
-    """Decodes and rounds of earlier looks, none if they are not comparable."""
+def _earlier(bench: Bench, settings: tuple[SamplingSettings, ...]) -> Known:
+    """Decodes and rounds of earlier looks at ``settings``, none if they are not comparable."""
     place = bench.folder / PROVENANCE
     if not place.is_file():
-        return Rows(), Rows()
+        return Known(settings)
     origin = json.loads(place.read_text())
     same = {name: value for name, value in bench.inputs.items() if name != GROWS}
     same |= {"versions": versions(), "device": bench.device}
     others = _hashed(origin) != _hashed(bench.inputs)  # another champion, or none
-    if origin.get("capped") or others or digest({name: origin.get(name) for name in same}) != digest(same):
-        return Rows(), Rows()
-    return read_decodes(bench.folder / DECODES_FILE), read_rounds(bench.folder / ROUNDS_FILE)
+    if origin.get("capped") or others or not _same(origin, same):
+        return Known(settings)
+    decodes, rounds = read_decodes(bench.folder / DECODES_FILE), read_rounds(bench.folder / ROUNDS_FILE)
+    return Known(settings, decodes, rounds, {name: origin[name] for name in (MEASURED,) if name in origin})
+
+
+def _same(origin: Origin, here: Origin) -> bool:
+    """Whether what is ``here`` was the same there."""
+    return digest({name: origin.get(name) for name in here}) == digest(here)
 
 
 def _hashed(origin: Mapping[str, Any]) -> set[str]:

@@ -117,12 +117,12 @@ class Evidence(Comparison):
 def compared(
     decodes: Iterable[Row],
     bounds: Bounds,
-    arm: str = CHALLENGER,
     champion: str | None = None,
     mix: Mapping[str, float] | None = None,
     replayed: Replayed | None = None,
 ) -> Comparison:
-    """What timed ``decodes`` say of ``arm`` over the arm ``champion``, if there is one, plain decoding and every static chain.
+    """What timed ``decodes`` say of the arm `CHALLENGER` over the arm ``champion``, if there is one, plain decoding and every
+    static chain.
 
     Parameters
     ----------
@@ -137,15 +137,15 @@ def compared(
     blocks = TimedBlocks.of(decodes)
     static = blocks.of_family(CHAIN)
     names = {PLAIN: PLAIN} | {name: name for name in static} | ({} if champion is None else {CHAMPION: champion})
-    known = {name: _gain(blocks, arm, rival, mix, replayed) for name, rival in names.items()}
+    known = {name: _gain(blocks, CHALLENGER, rival, mix, replayed) for name, rival in names.items()}
     gains = _estimates(known)
     judged = [name for name in static if name in gains]
     closest = min(judged, key=lambda name: gains[name].value, default=next(iter(static), PLAIN))
     reference = closest if champion is None else CHAMPION
     rival = names[reference]
-    both_B = blocks.shared(arm, rival)
+    both_B = blocks.shared(CHALLENGER, rival)
     of_setting = {
-        name: _gain(blocks, arm, rival, mix, replayed, only_setting=name)
+        name: _gain(blocks, CHALLENGER, rival, mix, replayed, only_setting=name)
         for name in sorted(set(blocks.setting_B[both_B].tolist()))
     }
     untimed = dict.fromkeys(mix or (), SliceGain(None, None, None, 0, False))
@@ -153,7 +153,7 @@ def compared(
         gains,
         reference,
         _estimates(of_setting),
-        untimed | slice_gains(blocks, arm, rival, bounds.slice_documents, bounds.slice_spread, replayed),
+        untimed | slice_gains(blocks, CHALLENGER, rival, bounds.slice_documents, bounds.slice_spread, replayed),
         tuple(sorted(set(blocks.document_B[both_B].tolist()))),
         tuple(name for name in known if name not in gains),
         tuple(name for name, one in of_setting.items() if one is None),

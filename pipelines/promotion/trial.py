@@ -16,7 +16,7 @@ from pipelines.measuring.arm_rows import ArmRow, chain, expanded
 from pipelines.measuring.names import CHAIN, PLAIN, PLAIN_FAMILY, TEST
 from pipelines.promotion.candidate import calibration_of
 from pipelines.promotion.evidence import Evidence, compared
-from pipelines.promotion.names import CHALLENGER, CHAMPION, RESERVE
+from pipelines.promotion.names import CHAMPION, RESERVE
 from pipelines.promotion.plan import Bounds, TrialConfig
 from pipelines.prompt_table import Prompt, read_prompts
 from predictors.bundle import bundle_hash, read_bundle
@@ -112,22 +112,19 @@ def evidence_of(
     trained: Iterable[str],
     origin: Mapping[str, Any],
     champion: str | None = None,
-    arm: str = CHALLENGER,
     replayed: Replayed | None = None,
 ) -> Evidence:
-    """What timed ``decodes`` say of a bundle, over the arm `CHAMPION` among them if ``champion`` names its content.
+    """What timed ``decodes`` say of a bundle, the arm `CHALLENGER`, over `CHAMPION` among them if ``champion`` names its content.
 
     Parameters
     ----------
     who
         Pair, predictor, and the bundle's folder. A bundle that does not serve the pair never gets here: it is `unservable`.
-    arm
-        The bundle's own, among the decodes.
     replayed
         As of `compared`.
     """
     pair, predictor, bundle = who
-    found = compared(decodes, bounds, arm, None if champion is None else CHAMPION, look.mix, replayed)
+    found = compared(decodes, bounds, None if champion is None else CHAMPION, look.mix, replayed)
     calibration = calibration_of(bundle)
     return Evidence(
         pair=pair,

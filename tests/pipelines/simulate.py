@@ -108,7 +108,7 @@ def verdict_table(world: World, seeds: Sequence[int], bounds: Bounds, replayed: 
 
 def _evidence(made: Measurement, look: int, left: int, bounds: Bounds, replayed: bool) -> Evidence:
     known = made.replayed(look) if replayed else None
-    found = compared(made.decodes(look), bounds, CHALLENGER, mix=made.world.mix, replayed=known)
+    found = compared(made.decodes(look), bounds, mix=made.world.mix, replayed=known)
     return replace(GREEN, problem=None, **vars(found), look=look, documents_left=left)
 
 

@@ -38,11 +38,6 @@ def test_a_champion_is_a_rival_and_the_reference():
     assert compared(closer, BOUNDS).reference == "chain-2"
 
 
-def test_the_arm_of_a_bundle_in_the_measured_table_goes_by_its_name():
-    rows = [row | {"arm": "hrad"} if row["arm"] == "challenger" else row for row in decodes(rate)]
-    assert compared(rows, BOUNDS, arm="hrad").gains["chain-4"].gain == pytest.approx(0.2)
-
-
 def test_sampling_settings_with_filters_are_their_own():
     rows = [row | {"setting": "T=1, top-k 20"} if row["temperature"] else row for row in decodes(rate)]
     assert set(compared(rows, BOUNDS).settings) == {"T=0", "T=1, top-k 20"}

@@ -71,10 +71,14 @@ PARAMETERS = {
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """A measurement of three test prompts, of which two are recorded."""
-    folder = tmp_path_factory.mktemp("foreseen")
-    args = toy_bench(folder, "unused", {})
-    (folder / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": PARAMETERS}}))
     prompts = [prompt for split in ("validation", "test", "reserve") for prompt in toy_prompts(4, split)]
+    return measured(tmp_path_factory.mktemp("foreseen"), PARAMETERS, prompts)
+
+
+def measured(folder, parameters, prompts):
+    """Record texts and measure with ``parameters``."""
+    args = toy_bench(folder, "unused", {})
+    (folder / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": parameters}}))
     write_prompts(args.prompts / FILE, prompts)
     served = Serving(*[ModelServing("float32", "compact")] * 2, "toy-1c")
     write_json(args.latency / "toy-1c.json", replace(PROFILE, serving=served).to_record())
@@ -89,7 +93,7 @@ def place(tmp_path_factory):
 def arguments(place, **others):
     names = {"params": "params.yaml", "device": "device.json", "pair_folder": "pair"}
     places = {name: place / names.get(name, name) for name in (*names, "prompts", "latency")}
-    return SimpleNamespace(pair="p", measured=None, **places, **others)
+    return SimpleNamespace(**{"pair": "p", "measured": None, **places, **others})
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from pipelines.device_file import read_device
 from pipelines.measuring.arm_rows import ArmRow
+from pipelines.measuring.bench import MEASURED_CODE
 from pipelines.measuring.names import DECODES_FILE, FINDINGS, PROVENANCE, ROUNDS_FILE
-from pipelines.measuring.provenance import versions
+from pipelines.measuring.provenance import source_hash, versions
 from pipelines.measuring.tables import write_decodes, write_rounds
 from pipelines.outputs import digest, write_json
 from pipelines.pair_folder import read_facts
@@ -50,11 +52,20 @@ def write_table(args, bundle, rows=ROWS, arms=ARMS, capped=False, parameters=Non
     """The measured table of this pair, and of the bundle beside static chains."""
     place = args.measured / "toy-1c"
     write_decodes(place / DECODES_FILE, rows)
+    write_rounds(place / ROUNDS_FILE, [])
     given = {"max_new_tokens": 6, "threads": 1, "arms": [dataclasses.asdict(arm) for arm in arms]} | (parameters or {})
     origin = {"hrad_bundle_sha256": bundle_hash(bundle), "pair_sha256": digest(read_facts(args.pair_folder))}
     origin |= {"serving": read_serving(args.latency / "toy-1c.json").to_record(), "parameters": given}
+    origin |= {"versions": versions(), "device": read_device(args.device), "code_sha256": source_hash(MEASURED_CODE)}
     write_json(place / PROVENANCE, origin | changes)
     write_json(place / FINDINGS, {"capped": capped})
+
+
+def known_of(args, bundle, predictor="hrad"):
+    """Temperatures of known decodes, and those that are missing."""
+    config, _ = load_plan("p", args.params)
+    known = one_look._measured(args, config, bundle, predictor, trial.Look.of(1, args.prompts, config))
+    return {row["temperature"] for row in known.decodes}, {one.temperature for one in known.missing}
 
 
 @pytest.fixture
@@ -92,14 +103,11 @@ def test_a_routed_bundle_is_what_the_table_has_of_its_routes(table, tmp_path, mo
     evidence = quietly(attempt, args, "auto", {CHALLENGER: auto})
     assert evidence.settings["T=0"].gain == pytest.approx(0.2, abs=0.001) and evidence.settings["T=1"].gain == 0
     assert 0.05 < evidence.gains["chain-4"].gain < 0.15
-    monkeypatch.undo()
-    config, _ = load_plan("p", args.params)
-    look = trial.Look.of(1, args.prompts, config)
     for decoder in (route | {"verifier": "tokenwise"}, route | {"drafter": {"kind": "chain", "gamma": 3}}):
         other = routed_bundle(tmp_path / "other", pair, bundle, decoder)
-        assert one_look._measured(args, config, other, "auto", look) is None, "a route that nobody timed"
+        assert known_of(args, other, "auto") == ({0.0}, {1.0}), "a route that nobody timed"
     write_table(args, bundle, hrad_bundle_sha256="another")
-    assert one_look._measured(args, config, auto, "auto", look) is None
+    assert known_of(args, auto, "auto") == ({1.0}, {0.0})
 
 
 def without(**where):
@@ -134,11 +142,11 @@ def test_another_arm_or_less_than_the_look_asks_is_timed(table, changes):
     config, _ = load_plan("p", args.params)
     look = trial.Look.of(1, args.prompts, config)
     write_table(args, bundle)
-    rows, _, _ = one_look._measured(args, config, bundle, "hrad", look)
-    assert {row["arm"] for row in rows} == {"autoregressive", "chain-2", "chain-4", "hrad"} and len(rows) == 4 * 4
+    rows = one_look._measured(args, config, bundle, "hrad", look).decodes
+    assert {row["arm"] for row in rows} == {"autoregressive", "chain-2", "chain-4", CHALLENGER} and len(rows) == 4 * 4
     assert {row["prompt"] for row in rows} == {prompt.id for prompt in look.prompts}, "and not of the fifth"
     write_table(args, bundle, **changes)
-    assert one_look._measured(args, config, bundle, "hrad", look) is None
+    assert known_of(args, bundle) == (set(), {0.0})
 
 
 def test_replay_is_asked_for_the_arms_that_decodes_were_read_of(table, monkeypatch):
@@ -151,21 +159,19 @@ def test_replay_is_asked_for_the_arms_that_decodes_were_read_of(table, monkeypat
     monkeypatch.setattr(
         one_look.Measured, "foreseen", lambda known, some: said.append([row.name for row in known.arms])
     )
-    assert one_look._measured(args, config, bundle, "hrad", look)[1] is None
+    assert one_look._measured(args, config, bundle, "hrad", look).replayed is None
     assert said == [["autoregressive", "chain-2", "chain-4", "hrad"]] * 2, "of rivals, then of the bundle"
 
 
-def test_every_setting_that_a_bundle_was_captured_at_must_have_been_timed(table, tmp_path):
+def test_a_setting_without_an_arm_or_a_prompt_is_missing(table, tmp_path):
     args, _ = table
     pair = ModelPair.load(target=str(args.pair_folder / "target"), draft=str(args.pair_folder / "draft"))
     both = random_bundle(tmp_path / "both" / "hrad", pair, temperatures=(0.0, 1.0))
-    config, _ = load_plan("p", args.params)
-    look = trial.Look.of(1, args.prompts, config)
     write_table(args, both)
-    assert {row["temperature"] for row in one_look._measured(args, config, both, "hrad", look)[0]} == {0.0, 1.0}
-    for kept in ({"temperature": 1.0}, {"arm": "hrad", "temperature": 1.0}):
-        write_table(args, both, without(**kept))
-        assert one_look._measured(args, config, both, "hrad", look) is None
+    assert known_of(args, both) == ({0.0, 1.0}, set())
+    for left in ({}, {"arm": "hrad"}, {"arm": "chain-2"}, {"arm": "hrad", "prompt": "test-3"}):
+        write_table(args, both, without(temperature=1.0, **left))
+        assert known_of(args, both) == ({0.0}, {1.0})
 
 
 def test_earlier_decodes_are_of_the_same_machine_libraries_and_arms(tmp_path):
@@ -177,7 +183,7 @@ def test_earlier_decodes_are_of_the_same_machine_libraries_and_arms(tmp_path):
 
     def kept(**changes):
         write_json(tmp_path / PROVENANCE, origin | changes)
-        return len(one_look._earlier(place)[0])
+        return len(one_look._earlier(place, ()).decodes)
 
     assert kept() == kept(prompts_sha256="y") == len(ROWS)
     others = {
