@@ -15,6 +15,8 @@ LIST := $(VENV)/.stages
 stages = grep '^$(1)' $(LIST)
 pairs = $(call stages,report@$(ANY)$$) | sed 's/^report@//'
 TWICE = $(DVC) repro --single-item "$$@" || { sleep 7; $(DVC) repro --single-item "$$@"; } || exit 1
+# All lines in two, for as many processes: DVC takes seconds to start.
+HALVES := awk '{half[NR % 2] = half[NR % 2] " " $$0} END {for (one in half) print half[one]}'
 at_a_time = OMP_WAIT_POLICY=PASSIVE xargs -P $(1) $(2) sh -c '$(TWICE)' stage
 # As many workers as cores, in the order that tests/conftest.py gives.
 WORKERS := -n auto --dist loadfile --no-loadscope-reorder
@@ -47,7 +49,7 @@ repro: setup  ## The whole pipeline on every pair of params.yaml, or on PAIR=NAM
 	  echo traces@$$pair-guesses; \
 	done | $(call at_a_time,3,-L 1) || \
 	$(DVC) repro $$($(call stages,\(traces\|labels\)@$(ANY)-[a-z]*[0-9]*$$))
-	$(call stages,fit@$(ANY)-) | $(call at_a_time,2,-n 2) || true
+	$(call stages,fit@$(ANY)-) | $(HALVES) | $(call at_a_time,2,-L 1) || true
 	{ $(call stages,replay@$(ANY)$$); $(call stages,measure@$(ANY)-of[12]$$); } | $(call at_a_time,2,-n 1) || true
 	$(DVC) repro $(PAIR:%=report@%)
 	$(BIN)/draftwright register
