@@ -1,5 +1,6 @@
 """What stands above the fold: a picture of how fast everything decodes, what was decided, and how to use it."""
 
+from pipelines.evidence.estimate import Estimate
 from pipelines.measuring.names import CHAIN, HF_ASSISTED, HF_PLAIN, PLAIN
 from pipelines.measuring.provenance import commit_of, numerics
 from pipelines.outputs import read_json
@@ -58,17 +59,26 @@ def _code(inputs: Inputs) -> str:
 
 def decision(inputs: Inputs) -> str:
     """What tuning chose at every setting, what it gains on test prompts, and what the gate says of it."""
+    gate = inputs.verdicts.get(AUTO, {})
+    evidence = gate.get("evidence", {})
     said = [
-        f"At {setting} serve {arm_name(choice['winner'])}{_gain(choice)}." for setting, choice in inputs.tuned.items()
+        f"At {setting} serve {arm_name(choice['winner'])}{_gain(choice, evidence)}."
+        for setting, choice in inputs.tuned.items()
     ]
-    judged = [f"{VERDICTS[inputs.verdicts[AUTO]['verdict']]}."] if AUTO in inputs.verdicts else []
+    judged = [f"{VERDICTS[gate['verdict']]}."] if gate else []
     return " ".join([*(said or ["Nothing was tuned on this machine."]), *judged])
 
 
-def _gain(choice: Record) -> str:
-    """Over the static chain that was fastest on validation prompts, unless that chain won."""
-    over = (choice["score"] or {}).get(choice["static"])
-    return "" if over is None else f": {shown(over['gain'], GAIN)} over {arm_name(choice['static'])}"
+def _gain(choice: Record, evidence: Record) -> str:
+    """Over the static chain that was fastest on validation prompts, unless that chain won; over the gate's reference, where its
+    trial timed more prompts than tuning."""
+    over, rival = (choice["score"] or {}).get(choice["static"]), choice["static"]
+    if over is None:
+        return ""
+    gain, tried = over["gain"], evidence.get("settings", {}).get(choice["setting"])
+    if tried is not None and tried["prompts"] > over["prompts"]:
+        gain, rival = Estimate(**tried).interval(), evidence["reference"]
+    return f": {shown(gain, GAIN)} over {arm_name(rival)}"
 
 
 def _speeds(inputs: Inputs, setting: str, oracle: float | None) -> Table:

@@ -5,9 +5,11 @@ import pytest
 from pipelines.measuring.names import CHOICES
 from pipelines.outputs import read_json, write_json
 from pipelines.promotion.verdict import lines
+from pipelines.reporting.front import decision
 from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.release import section
 from tests.pipelines.hand_made_release import choice, write_release
+from tests.pipelines.test_gate import GOOD
 
 DEVICE = "toy-1c"
 
@@ -51,6 +53,16 @@ def test_verdicts_have_the_gain_over_the_closest_rival_and_over_the_reference_by
     assert {row["estimator"] for row in rows} == {"clock"}
     verdict = read_json(tmp_path / "trials" / "hrad" / DEVICE / "verdict.json")
     assert " ".join(lines(verdict)) in " ".join(made.printed.split())
+
+
+def test_the_decision_shows_what_rests_on_more_prompts(tmp_path):
+    """The trial's gain over the gate's reference, or tuning's over the static chain."""
+    write_release(tmp_path / "tuning", tmp_path / "trials", DEVICE)
+    assert ": +7.0 % " in decision(Inputs(tmp_path, DEVICE)) and "chain, γ=4" in decision(Inputs(tmp_path, DEVICE))
+    scored = choice()
+    scored["score"]["chain-2"]["prompts"] = GOOD.settings["T=0"].prompts
+    write_json(tmp_path / "tuning" / DEVICE / CHOICES, [scored])
+    assert ": +10.0 % " in decision(Inputs(tmp_path, DEVICE)) and "chain, γ=2" in decision(Inputs(tmp_path, DEVICE))
 
 
 def test_what_cannot_be_tried_has_a_verdict_without_gains(tmp_path):
