@@ -168,9 +168,8 @@ class Measurement:
     def _planned(self, test: Sequence[Prompt], walls: Iterable[TimedArm]) -> Planned:
         always = [self.arms[row.name] for row in self.rows if row.always]
         others = self._rotating() | {wall.name: [wall] for wall in walls}
-        turns = {row.name: row.turns for row in self.rows}
-        named = [name for name in others for _ in range(turns.get(name, 1))]
-        groups = rotation(test, named, self.config.group, self.config.seed)
+        turns = dict.fromkeys(others, 1) | {row.name: row.turns for row in self.rows if row.name in others}
+        groups = rotation(test, turns, self.config.group, self.config.seed)
         return [
             (prompt, [*always, *(arm for name in names for arm in others[name])])
             for prompt, names in zip(test, groups, strict=True)

@@ -1,40 +1,25 @@
 """Which arms a test prompt times: some always, the others in balanced incomplete blocks.
 
-Every slice goes through the rotating arms by itself, in laps: a lap is a fresh shuffle of all of them, and prompts take the next
-``group`` arms. After k laps every arm was timed k times, one that is named t times t k times, and shuffled laps bring any two
-together about equally often.
-Source: cyclic incomplete block designs (John and Williams, Cyclic and Computer Generated Designs, 1995), with random laps.
+A prompt takes those of the rotating arms that its slice has timed least, and among these those that all slices have, each over
+its turns; where they are even, chance decides. So every arm is timed equally often in every slice and in all together, give or
+take one, and any two meet about equally often. Source: cyclic incomplete block designs (John and Williams, Cyclic and Computer
+Generated Designs, 1995), with chance in place of a cycle.
 """
 
 import random
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from pipelines.prompt_table import Prompt
 
 
-def rotation(prompts: Sequence[Prompt], arms: Sequence[str], group: int, seed: int) -> list[tuple[str, ...]]:
-    """The rotating ``arms`` of each prompt: ``group`` different ones (all, where there are no more). Which they are follows from
-    the seed, the arms' names and the order of a slice's prompts: more prompts change nothing about the earlier ones."""
-    if group >= len(set(arms)):
-        return [tuple(dict.fromkeys(arms))] * len(prompts)
-    laps: dict[str, Iterator[tuple[str, ...]]] = {}
+def rotation(prompts: Sequence[Prompt], turns: Mapping[str, int], group: int, seed: int) -> list[tuple[str, ...]]:
+    """The rotating arms of each prompt: ``group`` different ones (all, where there are no more) of those that have ``turns``.
+    Which they are follows from the seed, the arms and the prompts' slices: more prompts change nothing about the earlier ones."""
+    chance, timed, groups = random.Random(seed), Counter[tuple[str | None, str]](), []
     for prompt in prompts:
-        laps.setdefault(prompt.slice, _groups(sorted(arms), group, random.Random(f"{seed}/{prompt.slice}")))
-    return [next(laps[prompt.slice]) for prompt in prompts]
-
-
-def _groups(arms: list[str], group: int, chance: random.Random) -> Iterator[tuple[str, ...]]:
-    """Groups of different arms, each arm in its turns of a lap; what a group has already waits for the next one."""
-    waiting: list[str] = []
-    while True:
-        taken: list[str] = []
-        while len(taken) < group:
-            fresh = [arm for arm in dict.fromkeys(waiting) if arm not in taken]
-            if not fresh:
-                waiting += chance.sample(arms, len(arms))
-                continue
-            for arm in islice(fresh, group - len(taken)):
-                taken.append(arm)
-                waiting.remove(arm)
-        yield tuple(taken)
+        order = chance.sample(sorted(turns), len(turns))
+        order.sort(key=lambda arm: [timed[where, arm] / turns[arm] for where in (prompt.slice, None)])
+        groups.append(tuple(order[:group]))
+        timed.update((where, arm) for arm in groups[-1] for where in (prompt.slice, None))
+    return groups
