@@ -14,7 +14,8 @@ ANY = $(or $(PAIR),.*)
 LIST := $(VENV)/.stages
 stages = grep '^$(1)' $(LIST)
 pairs = $(call stages,report@$(ANY)$$) | sed 's/^report@//'
-TWICE = $(DVC) repro --single-item "$$@" || { sleep 7; $(DVC) repro --single-item "$$@"; } || exit 1
+ONE = $(DVC) repro --single-item --keep-going "$$@"
+TWICE = $(ONE) || { sleep 7; $(ONE); } || exit 1
 # All lines in two, for as many processes: DVC takes seconds to start.
 HALVES := awk '{half[NR % 2] = half[NR % 2] " " $$0} END {for (one in half) print half[one]}'
 at_a_time = OMP_WAIT_POLICY=PASSIVE xargs -P $(1) $(2) sh -c '$(TWICE)' stage

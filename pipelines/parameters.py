@@ -23,7 +23,7 @@ class Machine(Checked):
     Parameters
     ----------
     threads
-        Of torch.
+        Of torch; and of stage ``replay`` at most so many processes.
     seed
         Of all that is drawn. Stages and prompts have streams of their own, by names that enter their keys.
     max_minutes

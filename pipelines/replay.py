@@ -9,16 +9,19 @@ folder named after the device: ``replay.parquet``, a row per text and policy, ``
 """
 
 import argparse
+import io
 import math
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import psutil
 from tqdm import tqdm
 
 from pipelines.device_file import read_device, read_device_profile
 from pipelines.parameters import add_pair_arguments, is_fitted, load_parameters
 from pipelines.places import place_of
+from trace_collection.shards import bytes_of
 
 if TYPE_CHECKING:
     from pipelines.measuring.measurement_log import Rows
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from predictors.training.text_table import TextTable
 
 LEAST_TEXTS = 64  # that are worth a process, whose start takes as long as some twenty texts
+COPIES = 3  # of the traces, at most, that a process holds: columns and hidden states of all texts, and those of a split
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,9 +56,13 @@ def run(args: argparse.Namespace) -> None:
 
     study, table, texts = _opened(args)
     config, profile, device = study.config, study.clocks[0].profile, read_device(args.device)["slug"]
-    processes = min(config.threads, math.ceil(len(texts) / LEAST_TEXTS))
-    shares = Parallel(n_jobs=processes)(delayed(_share)(args, place, processes) for place in range(processes))
-    by_text = [tables for some in zip_longest(*shares) for tables in some if tables is not None]
+    count, processes = len(texts), _processes(args.texts, table, config.threads, len(texts))
+    if processes == 1:
+        by_text = list(study.run(tqdm(texts, desc="replay", unit="text")))
+    else:
+        del texts
+        shares = Parallel(n_jobs=processes)(delayed(_share)(args, place, processes) for place in range(processes))
+        by_text = [tables for some in zip_longest(*shares) for tables in some if tables is not None]
     folder, names = args.output / device, [REPLAYED, *map(replayed_at, config.cost_ratios)]
     for name, rows in zip(names, zip(*by_text, strict=True), strict=True):
         write_table(folder / name, list(chain.from_iterable(rows)), REPLAY_ROWS)
@@ -71,7 +79,7 @@ def run(args: argparse.Namespace) -> None:
             "bundles_sha256": {name: bundle_hash(args.bundles / name) for name in study.bundles},
         },
     )
-    print(f"{folder}: {len(study.arms) + 2} policies on {len(texts)} texts")
+    print(f"{folder}: {len(study.arms) + 2} policies on {count} texts")
 
 
 def _opened(args: argparse.Namespace) -> "tuple[ReplayStudy, TextTable, list[tuple[str, RecordedText]]]":
@@ -94,8 +102,16 @@ def _opened(args: argparse.Namespace) -> "tuple[ReplayStudy, TextTable, list[tup
     return ReplayStudy(config, profile, bundles, others), table, texts
 
 
+def _processes(place: Any, table: "TextTable", threads: int, texts: int) -> int:
+    """As many as ``threads``, if there are ``texts`` for them and memory for what each reads of the traces at ``place``."""
+    import pyarrow.parquet as pq
+
+    shard = io.BytesIO((place / table.manifest.shards[0].name).read_bytes())
+    need = COPIES * table.manifest.num_rows * bytes_of(pq.read_schema(shard))
+    return max(1, min(threads, math.ceil(texts / LEAST_TEXTS), psutil.virtual_memory().available // need))
+
+
 def _share(args: argparse.Namespace, place: int, processes: int) -> "list[list[Rows]]":
     """What one of several processes replays: every so manyth text. The first one's bar stands for all."""
     study, _, texts = _opened(args)
-    some = texts[place::processes]
-    return list(study.run(tqdm(some, desc="replay", unit="text", disable=True if place else None)))
+    return list(study.run(tqdm(texts[place::processes], desc="replay", unit="text", disable=place > 0)))

@@ -103,7 +103,8 @@ class PriceCells:
     ) -> "PriceCells":
         """From both tables. Decodes count if all their rounds are of chains, and draft and target took turns. ``questions``:
         seconds a query, by arm."""
-        decoded = {(row["arm"], row["block"]): row for row in decodes}
+        once = {(row["block"], row["order"]): row for row in decodes}  # one that stands for two arms counts once
+        decoded = {(row["arm"], row["block"]): row for row in once.values()}
         parts = {sampled: RoundParts(profile, sampled) for sampled in (False, True)}
         cells: dict[str, np.ndarray] = {}
         left: dict[tuple[str, str], np.ndarray] = {}

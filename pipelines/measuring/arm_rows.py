@@ -42,7 +42,7 @@ class ArmRow(Checked):
     always
         Timed on every test prompt, and not in rotation.
     turns
-        In rotation, how often it is timed where others are once.
+        In rotation, how often it is timed where others, and its own ``NAME-wall``, are once.
     concurrent
         Also with draft and target at work at the same time, as arm ``NAME-wall`` on test prompts.
     forward
@@ -91,6 +91,8 @@ class ArmRow(Checked):
             )
         if self.choose and self.bundle is not None:
             raise ValueError(f"arm {self.name!r}: a bundle was chosen when it was exported; leave out choose.")
+        if self.turns > 1 and (self.always or self.beside):
+            raise ValueError(f"arm {self.name!r}: turns are for what rotates by itself; leave out always and beside.")
         if self.static_of is not None and len(self.temperatures or ()) != 1:
             raise ValueError(f"arm {self.name!r}: static trees differ by temperature; give one under temperatures.")
 

@@ -1,8 +1,8 @@
 """Which arms a test prompt times: some always, the others in balanced incomplete blocks.
 
 A prompt takes those of the rotating arms that its slice has timed least, and among these those that all slices have, each over
-its turns; where they are even, chance decides. So every arm is timed equally often in every slice and in all together, give or
-take one, and any two meet about equally often. Source: cyclic incomplete block designs (John and Williams, Cyclic and Computer
+its turns; where they are even, chance decides. So every arm is timed equally often in every slice, give or take one, about so in
+all together, and any two meet about equally often. Source: cyclic incomplete block designs (John and Williams, Cyclic and Computer
 Generated Designs, 1995), with chance in place of a cycle.
 """
 

@@ -138,6 +138,7 @@ def _measured(args: argparse.Namespace, config: TrialConfig, bundle: Path, predi
     origin = json.loads((place / PROVENANCE).read_text())
     here = {"versions": versions(), "device": device, "code_sha256": source_hash(MEASURED_CODE)}
     if missing and not _same(origin, here):
+        print(f"{place} was measured by other code, libraries or machine: all settings are timed anew")
         return Known(every)
     family = {one.name: one.family for some in arms.values() for one in some}  # a route may be one of the chains
     decodes = [row | {"family": family[row["arm"]]} for settings in arms for row in found[settings]]

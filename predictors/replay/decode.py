@@ -6,7 +6,7 @@ one decode share no row, so that their numbers are independent.
 """
 
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -127,14 +127,11 @@ class Clock:
         """The target alone: a round a token."""
         return self._decode(text, plain_rounds(text), 0.0, drafts=False)
 
-    def policy(self, reading: Reading, policy: ChainPolicy) -> Decode:
-        """What ``policy`` makes of the text."""
-        return self.rounds(reading.text, list(reading.rounds(policy)), policy)
-
-    def rounds(self, text: RecordedText, rounds: Sequence[ReplayedRound], policy: ChainPolicy) -> Decode:
-        """What the ``rounds`` of ``policy`` on a text take: no clock changes them."""
-        question = policy.controller.question_seconds(self._prices[not text.settings.greedy].profile)
-        return self._decode(text, rounds, question, policy.drafts)
+    def policy(self, reading: Reading, policy: ChainPolicy, rounds: Sequence[ReplayedRound] | None = None) -> Decode:
+        """What ``policy`` makes of the text: its ``rounds``, where they are known, as no clock changes them."""
+        text, prices = reading.text, self._prices[not reading.text.settings.greedy]
+        question = policy.controller.question_seconds(prices.profile)
+        return self._decode(text, list(reading.rounds(policy)) if rounds is None else rounds, question, policy.drafts)
 
     def branches(
         self, reading: Reading, controller: Controller, config: BranchSettings, verifier: str, concurrent: bool
@@ -165,9 +162,9 @@ class Clock:
         return self._decode(text, rounds, 0.0)
 
     def _decode(
-        self, text: RecordedText, rounds: Iterable[ReplayedRound], question: float, drafts: bool = True
+        self, text: RecordedText, rounds: Sequence[ReplayedRound], question: float, drafts: bool = True
     ) -> Decode:
-        prices, rounds = self._prices[not text.settings.greedy], list(rounds)
+        prices = self._prices[not text.settings.greedy]
         return Decode(
             tokens=text.length,
             seconds=prices.prefill(text.prompt_tokens, drafts) + prices.rounds(rounds, question),

@@ -51,6 +51,9 @@ def test_numbers_and_lists_in_names_are_brief():
         ({"hugging_face": "magic"}, "one of generate, assisted, prompt_lookup, got 'magic'"),
         ({"bundle": "b", "choose": True}, "chosen when it was exported"),
         ({"decoder": {}, "forward": "mine"}, "hugging_face or left out, got 'mine'"),
+        ({"decoder": {}, "turns": 2, "always": True}, "leave out always"),
+        ({"decoder": {}, "turns": 2, "beside": "b"}, "and beside"),
+        ({"decoder": {}, "turns": 0}, "turns must be >= 1, got 0"),
         ({"decoder": {}, "colour": 1}, "unknown key 'colour'"),
     ],
 )

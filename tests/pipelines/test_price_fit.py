@@ -108,13 +108,17 @@ def test_cells_come_from_rounds():
     for arm, block in (("chain-3", "p/0"), ("stop", "p/0"), ("x", "q/0")):
         own = [row for row in rounds if (row["arm"], row["block"]) == (arm, block)]
         seconds = sum(row[name] for row in own for name in row if name.startswith("seconds_")) + 0.004
-        decodes.append({"arm": arm, "block": block, "document": block[0], "prompt_tokens": 16, "seconds": seconds})
+        decodes.append(
+            {"arm": arm, "block": block, "document": block[0], "prompt_tokens": 16, "seconds": seconds, "order": arm}
+        )
     known = PriceCells.of(decodes, rounds, PROFILED, {"stop": 1e-4})
     fit = by_component(known)
     for name in ("prefill", "draft", "target-4", "verify", "question"):
         assert fit[name] == pytest.approx(1.1), name
     assert fit["rest"] == pytest.approx(0.002) and fit["target-1"] == 1
     assert known.document_B.tolist() == ["p", "q"]
+    copies = [row | {"arm": "challenger"} for row in (decodes[0], *rounds) if row["arm"] == "chain-3"]
+    same(PriceCells.of([*decodes, copies[0]], [*rounds, *copies[1:]], PROFILED, {"stop": 1e-4}), known)
     unlike = [row | {"overlapped": 0.001} for row in rounds] + [row | {"nodes": 9} for row in rounds]
     assert PriceCells.of(decodes, unlike, PROFILED).measured_BK.shape == (0, K), "neither side by side, nor trees"
 
@@ -123,7 +127,7 @@ def decode_of(rounds, between=0.004):
     """The decode of those rounds, with so many seconds between their phases."""
     seconds = sum(row[name] for row in rounds for name in row if name.startswith("seconds_")) + between
     arm, block = rounds[0]["arm"], rounds[0]["block"]
-    return {"arm": arm, "block": block, "document": block[0], "prompt_tokens": 16, "seconds": seconds}
+    return {"arm": arm, "block": block, "document": block[0], "prompt_tokens": 16, "seconds": seconds, "order": arm}
 
 
 def same(made, wanted):

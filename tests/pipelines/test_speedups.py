@@ -214,6 +214,22 @@ def test_trees_that_replay_flatters_more_than_chains_are_not_chosen(bases, winne
     assert fastest(found, by_name, replay.spread, replay.apart if bases else 0.0).name == winner
 
 
+@pytest.mark.parametrize(
+    ("tree", "winner"), [(None, "source"), (0.45, "source"), (0.496, "source"), (0.52, "delayed_tree")]
+)
+def test_what_loses_within_its_basis_does_not_win_as_another_basis_is_close(tree, winner):
+    """The chain is too far behind `source`, and no tree is plainer than that: a tree that is slower changes nothing."""
+    found = [
+        candidate("source", family="rule", served={"bundle": "source"}),
+        candidate("chain-4", family=CHAIN),
+        candidate(PLAIN),
+        *([] if tree is None else [candidate("delayed_tree", family=SELECTOR, served={"bundle": "delayed_tree"})]),
+    ]
+    values = {"source": 0.498, "chain-4": 0.45, PLAIN: 0.0, "delayed_tree": tree}
+    by_name = {name: Speedup(0.0, None, 0, value, 0.0) for name, value in values.items()}
+    assert fastest(found, by_name, 0.023, 0.055).name == winner
+
+
 def test_candidates_of_two_bases_are_told_apart_less_well():
     tree, chain, base = candidate("tree", family=SELECTOR), candidate("chain-2", family=CHAIN), candidate(PLAIN)
     other = candidate("rules", family=SELECTOR, served={"bundle": "rules"})

@@ -174,7 +174,7 @@ def _served(row: ArmRow) -> dict[str, Any] | None:
 
 def _chains(reading: Reading, clocks: Sequence[Clock], policy: ChainPolicy) -> list[Decode]:
     rounds = list(reading.rounds(policy))
-    return [clock.rounds(reading.text, rounds, policy) for clock in clocks]
+    return [clock.policy(reading, policy, rounds) for clock in clocks]
 
 
 def _branches(reading: Reading, clocks: Sequence[Clock], **how: Any) -> list[Decode]:

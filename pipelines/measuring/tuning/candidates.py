@@ -32,6 +32,7 @@ DECISIONS = ("rounds", "submitted", "passes", "seconds")  # of a text: alike whe
 Records = Mapping[str, dict[str, Any]]
 TEXTS, ROOTS, PROFILE = "texts", "roots", "profile"  # what predictions rest on
 BASES = {SELECTOR: ROOTS, CALIBRATED: PROFILE}  # by family; that of others is texts
+BUNDLE, WEIGHED = 3, 4  # how complex a bundle is, and one that weighs sources
 STATICS = 2  # static chains that are always timed: replay may have them in the wrong order
 
 
@@ -61,7 +62,7 @@ class Candidate:
         if self.name == PLAIN:
             return 0
         if "bundle" in self.served:
-            return 3 + (self.served["bundle"] == SOURCE)
+            return WEIGHED if self.served["bundle"] == SOURCE else BUNDLE
         return 2 - self.static
 
 

@@ -28,7 +28,7 @@ from pipelines.evidence.pooling import UNKNOWN, PooledEffects
 from pipelines.evidence.timed_blocks import TimedBlocks
 from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.names import PLAIN
-from pipelines.measuring.tuning.candidates import Candidate, plain
+from pipelines.measuring.tuning.candidates import BUNDLE, WEIGHED, Candidate, plain
 
 TINY = 1e-12  # a variance: clocks without any noise are no clocks
 GRID_T = np.linspace(0.02, 4.0, 200)  # τ over its scale
@@ -124,11 +124,18 @@ def speedups(found: Iterable[Candidate], rows: Rows, scale: float) -> tuple[dict
 def fastest(
     found: Iterable[Candidate], by_name: Mapping[str, Speedup], tie: float = 0.0, apart: float = 0.0
 ) -> Candidate:
-    """The fastest of ``found``; of those whose logarithms are smaller by ``tie`` at most, the plainest. Those of another
-    basis than the fastest may be smaller by ``apart``, where that is more."""
-    some = list(found)
-    best = max(some, key=lambda one: by_name[one.name].value)
-    behind = {one.name: by_name[best.name].value - by_name[one.name].value for one in some}
-    alike = {PLAIN, *(one.name for one in some if one.basis == best.basis)}  # of plain decoding nothing is predicted
-    tied = [one for one in some if behind[one.name] <= (tie if one.name in alike else max(tie, apart))]
-    return min(tied, key=lambda one: (one.complexity, behind[one.name]))
+    """The fastest of ``found``; of those whose logarithms are smaller by ``tie`` at most, the plainest. First so within every
+    basis; then among these, by ``apart`` where that is more: for bundles of two bases neither is the plainer one. Of plain
+    decoding nothing is predicted, so that ``tie`` holds for it."""
+    value: dict[str, float] = {}
+    bases: dict[str, list[Candidate]] = {}
+    for one in found:
+        value[one.name] = by_name[one.name].value
+        bases.setdefault(PLAIN if one.name == PLAIN else one.basis, []).append(one)
+
+    def plainest(some: Sequence[Candidate], best: float, slack: float, most: int) -> Candidate:
+        tied = [one for one in some if best - value[one.name] <= (tie if one.name == PLAIN else slack)]
+        return min(tied, key=lambda one: (min(one.complexity, most), -value[one.name]))
+
+    winners = [plainest(some, max(value[one.name] for one in some), tie, WEIGHED) for some in bases.values()]
+    return plainest(winners, max(value.values()), max(tie, apart), BUNDLE)
