@@ -2,8 +2,8 @@
 
 A prompt takes those of the rotating arms that its slice has timed least, and among these those that all slices have, each over
 its turns; where they are even, chance decides. So every arm is timed equally often in every slice, give or take one, about so in
-all together, and any two meet about equally often. Source: cyclic incomplete block designs (John and Williams, Cyclic and Computer
-Generated Designs, 1995), with chance in place of a cycle.
+all together, and any two meet about equally often. Source: cyclic incomplete block designs (John and Williams, Cyclic and
+Computer Generated Designs, 1995), with chance in place of a cycle.
 """
 
 import random
