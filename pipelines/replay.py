@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from predictors.replay.text import RecordedText
     from predictors.training.text_table import TextTable
 
-LEAST_TEXTS = 64  # that are worth a process, whose start takes as long as some twenty texts
-COPIES = 3  # of the traces, at most, that a process holds: columns and hidden states of all texts, and those of a split
+LEAST_TEXTS = 64  # that are worth a process, which starts and reads as long as 55 texts take (10 s; AMD EPYC, 61a43f3)
+COPIES = 3  # of the traces, at most, that a process holds (2.2 GB for 0.8; 61a43f3): of all texts, and of a split
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -46,7 +46,6 @@ from runtime.serving_record import read_serving
 
 Origin = dict[str, Any]
 GROWS = "prompts_sha256"  # of what was measured, what a further look adds to
-MEASURED = "measured"  # of an origin: the folder of stage measure that decodes were taken from
 
 
 @dataclass(frozen=True)
@@ -142,7 +141,7 @@ def _measured(args: argparse.Namespace, config: TrialConfig, bundle: Path, predi
         return Known(every)
     family = {one.name: one.family for some in arms.values() for one in some}  # a route may be one of the chains
     decodes = [row | {"family": family[row["arm"]]} for settings in arms for row in found[settings]]
-    source = {"capped": json.loads((place / FINDINGS).read_text())["capped"], MEASURED: str(place), "look": 1}
+    source = {"capped": json.loads((place / FINDINGS).read_text())["capped"], "measured": str(place), "look": 1}
     if not missing:
         return Known((), decodes, origin=origin | source, replayed=_replayed(table, arms, decodes))
     table = replace(table, rows=read_rounds(place / ROUNDS_FILE))
@@ -236,7 +235,7 @@ def _earlier(bench: Bench, settings: tuple[SamplingSettings, ...]) -> Known:
     if origin.get("capped") or others or not _same(origin, same):
         return Known(settings)
     decodes, rounds = read_decodes(bench.folder / DECODES_FILE), read_rounds(bench.folder / ROUNDS_FILE)
-    return Known(settings, decodes, rounds, {name: origin[name] for name in (MEASURED,) if name in origin})
+    return Known(settings, decodes, rounds)
 
 
 def _same(origin: Origin, here: Origin) -> bool:

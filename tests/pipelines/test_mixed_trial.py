@@ -126,7 +126,6 @@ def test_a_further_look_goes_on_from_both(args, tmp_path):
     assert {row["split"] for row in new} == {"reserve"} and not any(row["block"].startswith(HERE) for row in new)
     assert {name: one.documents for name, one in evidence.settings.items()} == {"T=0": 6, "T=1": 6}
     assert {one.basis for one in evidence.settings.values()} == {CORRECTED}
-    assert evidence.origin["measured"] == str(args.measured / PLACE)
 
 
 def test_an_interrupted_trial_goes_on_where_it_stopped(args, tmp_path, monkeypatch):
