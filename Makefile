@@ -48,7 +48,7 @@ repro: setup  ## The whole pipeline on every pair of params.yaml, or on PAIR=NAM
 	  echo traces@$$pair-texts labels@$$pair-of0 labels@$$pair-of1; \
 	  echo traces@$$pair-trees labels@$$pair-of2; \
 	  echo traces@$$pair-guesses; \
-	done | $(call at_a_time,3,-L 1) || \
+	done | $(call at_a_time,2,-L 1) || \
 	$(DVC) repro $$($(call stages,\(traces\|labels\)@$(ANY)-[a-z]*[0-9]*$$))
 	$(call stages,fit@$(ANY)-) | $(HALVES) | $(call at_a_time,2,-L 1) || true
 	{ $(call stages,replay@$(ANY)$$); $(call stages,measure@$(ANY)-of[12]$$); } | $(call at_a_time,2,-n 1) || true

@@ -126,7 +126,7 @@ def test_a_rotation_with_unsigned_sines_would_be_noticed(monkeypatch):
         assert_same(states, [1, 2, 3, 4])
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen2"])  # the second has biases
+@pytest.mark.parametrize("name", ["llama", "llama-mha-tied", "qwen2"])  # a key head per query head: lone rows; biases
 def test_bfloat16_stays_near_hugging_face(name):
     model = random_model(CONFIGS[name]).bfloat16()
     exact = random_model(CONFIGS[name])

@@ -1,17 +1,19 @@
 """Calibrate a stop model on what thresholds consume, the product of its chances along a draft, at every sampling setting.
 
     P̂_i = σ(scale · logit_i + bias + rise · i)        loss = - Σ_drafts w Σ_{j<=m} log P(token j survives or not | Π_{i<=j} P̂_i)
+    then bias and rise          least squares Σ_{j<=m} (mean Π_{i<=j} P̂_i - share of drafts whose token j survives)²
 
-With m = 1 this is Platt scaling of single tokens, which leaves products too low: where a model sees too little of why tokens are
-accepted, what it misses is alike along a draft. Without ``rise`` it balances products of few tokens, which then are too high,
-against those of many, too low. Shape suffixes: D drafts, G tokens of a draft.
+With m = 1 the loss is that of Platt scaling of single tokens, which leaves products too low: where a model sees too little of why
+tokens are accepted, what it misses is alike along a draft. The loss orders drafts, so the scale is its own; but where no scale
+fits, it leaves mean products off by up to .012 of the drafts that it is of (six tokens, 29976c7), and means are what a forecast
+is of. Without ``rise`` few tokens are balanced against many. Shape suffixes: D drafts, G tokens of a draft.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.optimize import minimize
+from scipy.optimize import least_squares, minimize
 from scipy.special import expit
 
 from predictors.stopping.rule import RisingCalibration
@@ -52,19 +54,26 @@ def product_calibration(
     """Scale, bias and rise for drafts whose tokens survive or not, each with a weight; unless it ``rises``, a rise of 0."""
     drafted_G = np.arange(logits_DG.shape[1])
 
-    def loss(parameters: np.ndarray) -> float:
-        scale, bias, rise = parameters
+    def log_products(scale: float, bias: float, rise: float = 0.0) -> np.ndarray:
         logs_DG = -np.logaddexp(0, -(scale * logits_DG + bias + rise * drafted_G))
-        log_DG = np.minimum(np.cumsum(logs_DG, axis=1), -LEAST)
+        return np.minimum(np.cumsum(logs_DG, axis=1), -LEAST)
+
+    def loss(parameters: np.ndarray) -> float:
+        log_DG = log_products(*parameters)
         fates_DG = np.where(survives_DG, log_DG, np.log(-np.expm1(log_DG)))
         return float(-(weight_DG * fates_DG).sum() / weight_DG.sum())
+
+    def gaps(parameters: np.ndarray) -> np.ndarray:
+        gaps_DG = weight_DG * (np.exp(log_products(scale, *parameters)) - survives_DG)
+        return np.asarray(gaps_DG.sum(axis=0) / np.maximum(weight_DG.sum(axis=0), LEAST))
 
     free = (None, None)
     found = minimize(
         loss, (1.0, 0.0, 0.0), method="L-BFGS-B", bounds=[(LEAST_SCALE, None), free, free if rises else (0.0, 0.0)]
     )
     scale, bias, rise = (float(value) for value in found.x)
-    return scale, bias, rise
+    moved = least_squares(gaps, (bias, rise) if rises else (bias,)).x.tolist()
+    return scale, moved[0], moved[1] if rises else 0.0
 
 
 def calibrated(
