@@ -135,16 +135,17 @@ def branch_decoded(
         return np.asarray(starts.hit_XSP[reading, start, submitted] * states + memory.after(accepted, submitted))
 
     path = Path.of(chains, staged, memory.first, after)
-    rounds = _rounds(starts, path, staged, states)
+    rounds, which_V = _rounds(starts, path, staged, states)
     hit_V = starts.hit_XSP[path.reading_V, path.start_V, path.submitted_V]
-    levels_V, asked_V = np.array([made.levels for made in rounds]), staged.asked_XSM[path.cells]
-    seconds_X = starts.prefill_X + chains.summed(path, [starts.round_seconds(made) for made in rounds])
+    levels_V, asked_V = np.array([made.levels for made in rounds])[which_V], staged.asked_XSM[path.cells]
+    seconds_V = np.array([starts.round_seconds(made) for made in rounds])[which_V]
+    seconds_X = starts.prefill_X + chains.summed(path, seconds_V)
     seconds_X += question * chains.summed(path, asked_V) + chains.read_seconds(path, staged)
     return chains.totals(path, staged, levels_V, path.accepted_V + hit_V, seconds_X)
 
 
-def _rounds(starts: BranchStarts, path: Path, staged: Drafts, states: int) -> list[BranchRound]:
-    """The rounds [V] of branch-parallel decodes."""
+def _rounds(starts: BranchStarts, path: Path, staged: Drafts, states: int) -> tuple[list[BranchRound], np.ndarray]:
+    """The different rounds of branch-parallel decodes, and which one each of them is [V]."""
     chains, size_V, survived_V = starts.retained, path.submitted_V, path.cells[2] >= states
     behind = path.reading_V, path.start_V, size_V
     count_V, grown_V = starts.count_XSP[behind], starts.grown_XSP[behind]
@@ -162,4 +163,7 @@ def _rounds(starts: BranchStarts, path: Path, staged: Drafts, states: int) -> li
         known_V,
         chains.would_XS[behind[:2]] >= size_V,
     )
-    return [BranchRound(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+    numbers_V = np.ravel_multi_index(columns, [int(column.max()) + 1 for column in columns])
+    _, first_U, which_V = np.unique(numbers_V, return_index=True, return_inverse=True)
+    rows_U = zip(*(column[first_U].tolist() for column in columns), strict=True)
+    return [BranchRound(*row) for row in rows_U], which_V
