@@ -281,5 +281,16 @@ def test_calibration_without_position_in_the_draft_leaves_products_too_low():
     assert low[-1] < -0.12 and np.abs(flat).max() > 0.05 and np.abs(risen).max() < 0.01
 
 
+def test_mean_forecasts_are_those_of_the_drafts_even_where_no_scale_fits():
+    random = np.random.default_rng(2)
+    missed_D, depth = random.normal(scale=1.5, size=5_000), 2
+    logits_DG = random.normal(scale=2, size=(5_000, depth))
+    kept_DG = random.random((5_000, depth)) < 1 / (1 + np.exp(-missed_D[:, None] - np.tanh(logits_DG)))
+    accepted_D = np.cumprod(kept_DG, axis=1).sum(axis=1)
+    fitted = fit_calibration([(logits_DG, made_drafts(logits_DG, accepted_D))])
+    forecast = np.cumprod(calibrated(logits_DG, np.arange(depth), *astuple(fitted)), axis=1).mean(axis=0)
+    assert forecast == pytest.approx((accepted_D[:, None] > np.arange(depth)).mean(axis=0), abs=1e-6)
+
+
 def test_papers_rules():
     assert StopRule(0.4, keeps=True) == rules.MCSD and rules.PAPERS["specdecpp"].product
