@@ -4,9 +4,9 @@
     then bias and rise          least squares Σ_{j<=m} (mean Π_{i<=j} P̂_i - share of drafts whose token j survives)²
 
 With m = 1 the loss is that of Platt scaling of single tokens, which leaves products too low: where a model sees too little of why
-tokens are accepted, what it misses is alike along a draft. The loss orders drafts, so the scale is its own; but where no scale
-fits, it leaves mean products off by up to .012 of the drafts that it is of (six tokens, 29976c7), and means are what a forecast
-is of. Without ``rise`` few tokens are balanced against many. Shape suffixes: D drafts, G tokens of a draft.
+tokens are accepted, what it misses is alike along a draft. The scale is the loss's own. Bias and rise are not, as forecasts are
+means: the loss leaves mean products up to .012 off on its own drafts (six tokens, 29976c7). Without ``rise`` few tokens are
+balanced against many. Shape suffixes: D drafts, G tokens of a draft.
 """
 
 from collections.abc import Sequence
