@@ -206,10 +206,10 @@ def test_what_float32_takes_is_said_and_refuses_nothing(params, capsys):
 
 def test_prompts_and_disk_that_do_not_suffice_are_named_with_the_parameter(params, tmp_path):
     text = params.read_text()
-    assert text.count("longest: 400") == text.count("max_gigabytes: 10.0") == 1
+    assert text.count("longest: 400") == text.count("max_gigabytes: 12.0") == 1
     changed = tmp_path / "params.yaml"
     changed.write_text(
-        text.replace("longest: 400", "longest: 500").replace("max_gigabytes: 10.0", "max_gigabytes: 2.0")
+        text.replace("longest: 400", "longest: 500").replace("max_gigabytes: 12.0", "max_gigabytes: 2.0")
     )
     with pytest.raises(SystemExit, match=r"does not fit the pair's context of 512\. Lower .*prompts\.longest"):
         planned(changed, "gemma-3-270m-27b")
