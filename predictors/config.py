@@ -19,6 +19,8 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, TypeVar
 
+import numpy as np
+
 Config = TypeVar("Config")
 UNIONS = (types.UnionType, typing.Union)
 
@@ -122,7 +124,8 @@ def parse_config(cls: type[Config], values: Mapping[str, Any], where: str) -> Co
     Parameters
     ----------
     cls
-        A dataclass; fields that are dataclasses, or mappings to some, are parsed from nested mappings; lists become tuples.
+        A dataclass; fields that are dataclasses, or mappings to some, are parsed from nested mappings; lists become tuples, or
+        arrays of numbers.
     values
         Keys must be field names of ``cls``.
     where
@@ -166,6 +169,8 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return parse_config(hint, value, where)
     origin = typing.get_origin(hint) or hint
+    if origin is np.ndarray:
+        return _array(value, where)
     if origin is tuple and isinstance(value, list | tuple):
         element = typing.get_args(hint)[0]
         return tuple(_convert(element, item, f"{where}[{index}]") for index, item in enumerate(value))
@@ -181,3 +186,10 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
             f"{where}: expected {getattr(hint, '__name__', hint)}, got {value!r} ({type(value).__name__})."
         )
     return value
+
+
+def _array(value: Any, where: str) -> np.ndarray:
+    try:
+        return np.array(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{where}: expected a regular grid of numbers ({error}).") from error

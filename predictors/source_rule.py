@@ -119,7 +119,7 @@ class SourceRule(Checked):
     def at_prices(self, profile: LatencyProfile, context: float, sampled: bool) -> "SourceRule":
         """The same after ``context`` tokens on a machine of this latency ``profile``; ``sampled``: at a temperature above 0."""
         costs = lookup_costs(profile, len(self.costs[0]) - 1, self.tails, context, sampled)
-        plain = round_latency(profile, Shape.chain(0), context, sampled).seconds
+        plain = round_latency(profile, Shape.of_chain(0), context, sampled).seconds
         return replace(self, costs=costs, behind=catching_up(profile, BEHIND, context) / plain)
 
     @cached_property

@@ -4,11 +4,8 @@ The decision stands in the device's latency profile and on the cards of bundles 
 serving read it there, so that no process decides anew.
 """
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
-
-from predictors.config import parse_config
 
 KEY = "serving"  # in a profile and on a bundle's card
 
@@ -40,11 +37,6 @@ class Serving:
 
     def to_record(self) -> dict[str, Any]:
         return asdict(self)
-
-    @staticmethod
-    def from_record(record: Mapping[str, Any], where: str) -> "Serving":
-        """Parse what `to_record` wrote; a `ValueError` begins with ``where``."""
-        return parse_config(Serving, record, where)
 
 
 def on_card(serving: Serving | None) -> dict[str, Any]:

@@ -151,7 +151,7 @@ def _plain(profile: LatencyProfile) -> Iterator[Finding]:
         return
     for context in profile.tables["plain"].axes["context"]:
         ran = profile.latency("plain", context=context).seconds
-        summed = round_latency(profile, Shape.chain(0), context, sampled=False).seconds
+        summed = round_latency(profile, Shape.of_chain(0), context, sampled=False).seconds
         if abs(summed - ran) > max(MOST_ERROR * ran, SHORT):
             parts = (
                 ("target", {"tokens": 1, "context": context}),

@@ -17,8 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from predictors.config import parse_config
-
 
 @dataclass(frozen=True)
 class Latency:
@@ -48,15 +46,6 @@ NO_TIME = Latency(0.0, 0.0, 0.0)
 def slower(one: Latency, other: Latency) -> Latency:
     """Both at once: as long as the longer of them, in the median and in each quartile."""
     return Latency(max(one.seconds, other.seconds), max(one.low, other.low), max(one.high, other.high))
-
-
-@dataclass(frozen=True)
-class _Record:
-    axes: dict[str, list[int]]
-    median: list[Any]
-    low: list[Any]
-    high: list[Any]
-    calls: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,16 +135,6 @@ class LatencyTable:
             "calls": table.calls,
         }
 
-    @staticmethod
-    def from_record(record: Mapping[str, Any], where: str) -> "LatencyTable":
-        """Parse what `to_record` wrote; a `ValueError` begins with ``where``."""
-        parsed = parse_config(_Record, record, where)
-        try:
-            median, low, high = (_array(name, getattr(parsed, name)) for name in ("median", "low", "high"))
-            return LatencyTable(parsed.axes, median, low, high, parsed.calls)
-        except ValueError as error:
-            raise ValueError(f"{where}: {error}") from error
-
 
 @lru_cache(maxsize=2**16)  # replay reads a few thousand places millions of times
 def _at(table: LatencyTable, coordinates: tuple[tuple[str, float], ...]) -> Latency:
@@ -172,13 +151,6 @@ def _require_grid(name: str, grid: Sequence[int]) -> None:
     whole = isinstance(grid, Sequence) and bool(grid) and all(isinstance(point, int | np.integer) for point in grid)
     if not whole or any(right <= left for left, right in pairwise(grid)):
         raise ValueError(f"axis {name} must be ascending whole numbers, got {grid!r}.")
-
-
-def _array(name: str, rows: list[Any]) -> np.ndarray:
-    try:
-        return np.array(rows, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{name} is not a regular grid of numbers ({error}).") from error
 
 
 def _read(values: np.ndarray, grid: Sequence[int], coordinate: float) -> np.ndarray:

@@ -55,5 +55,5 @@ def test_arms_that_draft_in_turn(arm):
     run = RUN | {"arm": arm, BY_ROUND: [row | {"candidates": 0} for row in ROUNDS]}
     seconds = COSTS["target_prefill"](10) + (arm != "autoregressive") * COSTS["draft_prefill"](10)
     for context, submitted in ((10, 2), (13, 1), (14, 1)):
-        seconds += round_latency(PROFILE, Shape.chain(submitted), context, sampled=True).seconds
+        seconds += round_latency(PROFILE, Shape.of_chain(submitted), context, sampled=True).seconds
     assert predicted_seconds(run, PROFILE) == pytest.approx(seconds)

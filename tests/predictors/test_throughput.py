@@ -40,21 +40,19 @@ def test_a_drafted_token_in_target_passes():
 
 
 def test_chains():
-    assert Shape.chain(3) == Shape((1, 1, 1), 3)
-    assert Shape.chain(0) == Shape((), 0)
-    assert Shape.chain(0).is_chain and Shape.chain(2).is_chain
-    assert not Shape((1,), 2).is_chain and not Shape((1, 1, 2), 5).is_chain
+    assert Shape.of_chain(3) == Shape((1, 1, 1), 3, chain=3)
+    assert Shape.of_chain(0) == Shape((), 0)
 
 
 def test_bad_shapes_are_refused():
     with pytest.raises(ValueError, match="gamma must be >= 0, got -1"):
-        Shape.chain(-1)
+        Shape.of_chain(-1)
 
 
 @pytest.mark.parametrize("sampled", [False, True])
 @pytest.mark.parametrize("drafted", [0, 1, 4])
 def test_round_of_a_chain(drafted, sampled):
-    latency = round_latency(PROFILE, Shape.chain(drafted), 40, sampled)
+    latency = round_latency(PROFILE, Shape.of_chain(drafted), 40, sampled)
     assert latency.seconds == pytest.approx(chain_round(drafted, 40, sampled))
     assert (latency.low, latency.high) == pytest.approx((latency.seconds / 2, latency.seconds * 3))
 
@@ -76,7 +74,7 @@ def test_plain_decoding_costs_what_it_ran(sampled):
 def test_round_of_a_tree_by_hand():
     """(2, 1, 2) at context 64: passes of 1, 1 and 2 rows, then five nodes and the newest token."""
     passes = (1.25 + 64 / 64) + (1.25 + 65 / 64) + (1.5 + 66 / 64)
-    assert round_latency(PROFILE, Shape((1, 1, 2), 5), 64, True).seconds == pytest.approx(
+    assert round_latency(PROFILE, Shape((1, 1, 2), 5, tree=5, rule="traversal"), 64, True).seconds == pytest.approx(
         passes + (9 + 3 + 4) + (3 + 5 + 1) + (5 + 10 + 2)
     )
 
@@ -84,7 +82,7 @@ def test_round_of_a_tree_by_hand():
 def test_plain_decoding_draws_nothing():
     tables = {name: PROFILE.tables[name] for name in ("target", "chain_verification", "target_prefill")}
     bare = LatencyProfile(tables, "toy", {}, {})
-    assert round_latency(bare, Shape.chain(0), 16, False).seconds == pytest.approx(9.5 + 1 + 0.5)
+    assert round_latency(bare, Shape.of_chain(0), 16, False).seconds == pytest.approx(9.5 + 1 + 0.5)
     assert generation_latency(bare, [1.0], 0, 16, 2, False).seconds == pytest.approx(18 + 11)
 
 
@@ -171,5 +169,5 @@ def test_a_long_generation_tends_to_the_steady_state():
     level = LatencyProfile(tables, "level", {}, {})
     law = iid_accepted_law(0.7, 3)
     long = generation_latency(level, law, 3, 30, 2000, True)
-    steady = (1 - 0.7**4) / (1 - 0.7) / round_latency(level, Shape.chain(3), 30, True).seconds
+    steady = (1 - 0.7**4) / (1 - 0.7) / round_latency(level, Shape.of_chain(3), 30, True).seconds
     assert long.tokens_per_second == pytest.approx(steady, rel=0.005)
