@@ -9,28 +9,23 @@ Shape suffixes: ... any drafts, F features, H hidden units.
 from collections.abc import Mapping
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
+from predictors.network import Standardised, loaded
 from predictors.survival.features import SCALARS, TOKEN
 
 ANSWERS = NOW, NEXT = (0, 1)
 
 
-class SurvivalNetwork(nn.Module):
+class SurvivalNetwork(Standardised):
     """Logits [B, 2] of raw features [B, F]."""
 
-    mean: Tensor
-    scale: Tensor
-
     def __init__(self, hidden: int) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(len(SCALARS)))
-        self.register_buffer("scale", torch.ones(len(SCALARS)))
+        super().__init__(len(SCALARS))
         self.head = nn.Sequential(nn.Linear(len(SCALARS), hidden), nn.ReLU(), nn.Linear(hidden, len(ANSWERS)))
 
     def forward(self, features: Tensor) -> Tensor:
-        logits: Tensor = self.head((features - self.mean) / self.scale)
+        logits: Tensor = self.head(self.standard(features))
         return logits
 
 
@@ -54,9 +49,6 @@ class SurvivalArrays:
 
 def build_survival_network(tensors: Mapping[str, Tensor], source: str) -> SurvivalNetwork:
     """The network with ``tensors`` as weights, in evaluation mode."""
-    try:
-        network = SurvivalNetwork(len(tensors["head.0.bias"]))
-        network.load_state_dict(dict(tensors))
-    except (KeyError, RuntimeError) as error:
-        raise ValueError(f"{source}: the tensors are no survival network ({error}). Export it again.") from error
-    return network.eval()
+    return loaded(
+        lambda: SurvivalNetwork(len(tensors["head.0.bias"])), tensors, f"{source}: the tensors are no survival network"
+    )

@@ -99,7 +99,7 @@ class Choice:
         layers = (1,) if hidden[0] else ()
         self._spec = SelectionSpec(layers, layers, *hidden, ActionSet().actions)
         served = ServedSelector(SelectorNetwork(self._spec).eval(), device)
-        self._rerun = Rerun(served.row, recorder_for(device))
+        self._rerun = Rerun(served, recorder_for(device))
         random = partial(torch.rand, generator=generator)
         self._logits_2V = random(2, vocabulary_size).to(device)
         self._target_V = random(vocabulary_size).softmax(0).to(device)
