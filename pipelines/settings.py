@@ -23,9 +23,8 @@ from pipelines.outputs import read_json
 from pipelines.pair_folder import read_facts
 from pipelines.places import add_place_arguments, fill_in
 from predictors.config import parse_config
-from predictors.controllers.confidence import ConfidenceConfig
-from predictors.controllers.roc import ROCConfig
 from predictors.controllers.takeover import TakeoverConfig
+from predictors.controllers.unlearned import ConfidenceConfig, ROCConfig
 from predictors.sampling import SamplingSettings
 from runtime.drafting.lookup import LookupConfig
 

@@ -18,7 +18,7 @@ Shape suffixes: B rows, L classes (lengths 0..γ).
 """
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -97,43 +97,45 @@ class LengthRule(Checked):
 
 @dataclass(frozen=True)
 class HeadSetting(Checked):
-    """What is done at captured sampling ``settings``: the head's ``calibration`` there, and the best static lengths for drafting
-    and for what is retained of a branch that survived, whose tokens cost nothing any more."""
+    """What is done at captured sampling ``settings``: the head's ``calibration`` there, the best static lengths, and rules.
+
+    What is retained of a branch that survived costs nothing any more: it has a length and a rule of its own. A rule of ``None``:
+    the static length, as no rule pays. ``tried`` and ``tried_retention`` are the best rules, whether they pay or not.
+    """
 
     settings: SamplingSettings
     calibration: Calibration
     static_gamma: Whole
     retained_gamma: Whole
+    rule: Any
+    retention: Any
+    tried: Any
+    tried_retention: Any
 
     def static(self, retains: bool) -> int:
         """The best static length for drafting, or for what is retained of a branch."""
         return self.retained_gamma if retains else self.static_gamma
 
+    def of(self, retains: bool) -> Any:
+        """The rule for drafting, or for what is retained of a branch."""
+        return self.retention if retains else self.rule
+
 
 @dataclass(frozen=True)
 class ClassSetting(HeadSetting):
-    """``rule``: from probabilities to a class, for drafting; ``retention``: for what is retained of a branch. ``None``: the
-    static length, as no rule pays. ``tried`` and ``tried_retention``: the best rules for both, whether they pay or not."""
+    """Rules make a class of probabilities."""
 
     rule: DecisionRule | None
     retention: DecisionRule | None
     tried: DecisionRule
     tried_retention: DecisionRule
 
-    def of(self, retains: bool) -> DecisionRule | None:
-        """The rule for drafting, or for what is retained of a branch."""
-        return self.retention if retains else self.rule
-
 
 @dataclass(frozen=True)
 class LengthSetting(HeadSetting):
-    """``rule``, ``retention``, ``tried`` and ``tried_retention``: from probabilities to a length; as in `ClassSetting`."""
+    """Rules make a length of probabilities."""
 
     rule: LengthRule | None
     retention: LengthRule | None
     tried: LengthRule
     tried_retention: LengthRule
-
-    def of(self, retains: bool) -> LengthRule | None:
-        """The rule for drafting, or for what is retained of a branch."""
-        return self.retention if retains else self.rule

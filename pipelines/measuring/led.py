@@ -7,9 +7,9 @@ from pipelines.measuring.arm_builder import TimedArm
 from pipelines.measuring.arms import Decode, Run
 from pipelines.measuring.recorded import RecordedTexts
 from pipelines.prompt_table import Prompt
-from predictors.controllers.fixed import Fixed, FixedSession
 from predictors.controllers.survival import SurvivalSession
 from predictors.controllers.takeover import Takeover, TakeoverSession
+from predictors.controllers.unlearned import Fixed, FixedSession
 from predictors.sampling import SamplingSettings
 from runtime import Decoder, ModelPair, Randomness, build_decoder
 from runtime.decoding.sequential import SequentialDecoder

@@ -1,15 +1,18 @@
-"""Controllers with a head that classifies: over one feature set, for drafting and for what is retained of a branch.
+"""Controllers with a head that classifies what becomes of the next γ drafted tokens: H-RAD's class, or the accepted length.
 
-The ``paper`` feature set is known at the root and decides before drafting; the ``extended`` set reads the draft's first
-distribution and decides before its token is drawn. Both are lossless. Every captured sampling setting has a calibration and rules
-of its own, for drafting and for what is retained of a branch that survived, whose tokens are drafted already; where none pays,
-the best static γ is planned and no head is run. Where settings were not captured, at the static γ of the nearest that were; where
-the head meets states far from its training rows or returns NaN, at the setting's own: with one warning per kind of reason.
+    hrad      s = rule(P(c | features))     s = 0: draft nothing      s = 1: draft while max_x q(x) >= ε (at least one token)
+                                            s = 2: draft all γ        (SpecBranch, section 4)
+    length    n = rule(P(a | features))     draft exactly n tokens    (SpecBranch's Fig. 3 and Table 19; after AdaEAGLE)
+
+Rules are the papers' argmax or chosen (`predictors.decision_rule`). The ``paper`` feature set is known at the root and decides
+before drafting; the ``extended`` set reads the draft's first distribution and decides before its token is drawn: then its pass is
+paid even where nothing is drafted. Both are lossless. Every captured sampling setting has a calibration and rules of its own, for
+drafting and for what is retained of a branch that survived, whose tokens are drafted already; where none pays, the best static γ
+is planned and no head is run.
 
 Shape suffixes: L classes of the head, S state size.
 """
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -20,59 +23,64 @@ from torch import Tensor
 from predictors.bundle import REMEDY, Bundle
 from predictors.calibration import Calibration
 from predictors.controllers.base import Session
-from predictors.controllers.learned import RuledController
+from predictors.controllers.learned import LearnedSession, RuledController
+from predictors.decision_rule import ALL, NONE, ClassSetting, DecisionRule, LengthSetting
 from predictors.features import FeatureSpec, served_features
 from predictors.latency.profile import LatencyProfile
-from predictors.network import ServedHead, build_network
+from predictors.network import CLASSES, ServedHead, build_network
 from predictors.rounds import Forecast
 from predictors.sampling import SamplingSettings
-from predictors.signals import NextLaw, Root
+from predictors.signals import DrawnToken, NextLaw, Root
+
+RULES = ("rule", "retention", "tried", "tried_retention")  # of a setting
 
 
-class HeadSession(Session):
+class HeadSession(LearnedSession):
     """One request: bypassed rounds, and those whose rule is static, draft the best static γ; all others what a subclass makes of
     the head's ``decision``."""
 
-    def __init__(self, controller: "HeadController", settings: SamplingSettings) -> None:
-        self.controller = controller
-        self.spec = controller.spec
-        self.setting = controller.setting(settings)
-        self.decision: int | None = None
-        self.retains = False  # decides on a branch that survived
-        self.uncalibrated = not controller.guard.covers(settings)
-        self.bypassed = False
-        self.forecasts: list[Forecast] = []
+    decision: int | None = None
+    retains = False  # decides on a branch that survived
 
     @property
     def stops(self) -> bool:
         return any(self.setting.of(retains) is not None for retains in (False, True))  # else drafts are planned
 
+    @property
+    def rule(self) -> Any:
+        """That of this round; ``None`` where no rule pays."""
+        return self.setting.of(self.retains)
+
+    @property
+    def gamma(self) -> int:
+        """The most tokens that a decision speaks of."""
+        return int(self.controller.gamma)
+
     def plan(self, root: Root) -> int | None:
-        self.asked, self.forecasts, self.bypassed = 0, [], False
+        self.begin(root, asks=False)
         self.retains = root.previous is not None and not root.previous.ends_segment
         if self.rule is None:
-            return self.setting.static(self.retains)
+            return self._static
         self.decision = self.rule.settled
         listens = self.decision is None
         self.bypassed = self.uncalibrated or (listens and not self.controller.guard.reaches(root.position))
-        if not self.bypassed and listens and self.spec.decides_before_drafting:
+        if not self.bypassed and listens and self.controller.spec.decides_before_drafting:
             self.decision = self._decide(root, None)
         if self.bypassed:
-            return self.setting.static(self.retains)
-        return self.spec.gamma if self.decision is None else self._most(self.decision)
+            return self._static
+        return self.gamma if self.decision is None else self._most(self.decision)
 
     def stop_before(self, law: NextLaw) -> bool | Tensor:
         if not self.bypassed and self.rule is not None and self.decision is None:
             self.decision = self._decide(law.root, law)
         if self.bypassed or self.rule is None:
-            return law.drafted >= self.setting.static(self.retains)
+            return law.drafted >= self._static
         assert self.decision is not None
         return self._stops(self.decision, law)
 
     @property
-    def rule(self) -> Any:
-        """That of this round; ``None`` where no rule pays."""
-        return self.setting.of(self.retains)
+    def _static(self) -> int:
+        return int(self.setting.static(self.retains))
 
     def _most(self, decision: int) -> int:
         """Most tokens that a decision allows."""
@@ -87,12 +95,35 @@ class HeadSession(Session):
         self.asked += 1
         probabilities_L, distance, sketch = self.controller.predict(root, law)
         finite = bool(torch.isfinite(probabilities_L).all())
-        if finite:
-            self.forecasts.append(
-                Forecast(0, 1 - float(probabilities_L[0]), distance, sketch)
-            )  # class 0: nothing is accepted
+        if finite:  # class 0: nothing is accepted
+            self.forecasts.append(Forecast(0, 1 - float(probabilities_L[0]), distance, sketch))
         self.bypassed = not self.controller.guard.trusts(finite, distance, self.controller.max_distance)
         return None if self.bypassed else self.controller.decide(probabilities_L, self.rule)
+
+
+class HRADSession(HeadSession):
+    def _most(self, decision: int) -> int:
+        return 0 if decision == NONE else self.gamma
+
+    def _stops(self, decision: int, law: NextLaw) -> bool | Tensor:
+        if decision != ALL and decision != NONE:
+            return law.drafted >= 1 and law.confidence < self.rule.epsilon
+        return decision == NONE
+
+
+class LengthSession(HeadSession):
+    """Drafting ends after the n-th token: no law is computed only to stop."""
+
+    def stop_after(self, drawn: DrawnToken) -> bool | Tensor:
+        if self.rule is None or self.bypassed:
+            return drawn.drafted >= self._static
+        return self.decision is not None and drawn.drafted >= self.decision
+
+    def _most(self, decision: int) -> int:
+        return decision
+
+    def _stops(self, decision: int, law: NextLaw) -> bool | Tensor:
+        return law.drafted >= decision
 
 
 @dataclass(frozen=True)
@@ -103,9 +134,10 @@ class HeadPrices:
 
 
 class HeadController(RuledController):
-    """The controller of an exported bundle (`predictors.bundle`). Subclasses say what the head's classes mean."""
+    """The controller of an exported bundle. Subclasses say what the head's classes mean."""
 
     prices_class = HeadPrices
+    session_class: type[HeadSession]
     instead = "the best static gamma of the nearest captured settings"
     prices: HeadPrices
 
@@ -130,6 +162,14 @@ class HeadController(RuledController):
                 )
         self._tap()
 
+    @property
+    def num_classes(self) -> int:
+        """Classes of the head."""
+        raise NotImplementedError
+
+    def start(self, settings: SamplingSettings) -> Session:
+        return self.session_class(self, settings)
+
     def asked_anyway(self) -> Self:
         return self.with_settings(
             replace(made, rule=made.tried, retention=made.tried_retention) for made in self.settings
@@ -140,19 +180,13 @@ class HeadController(RuledController):
         listens = any(rule is not None and rule.settled is None for rule in rules)
         self.layers = self.spec.layers if listens else ()
 
-    def at_latency(self, profile: LatencyProfile, reprice: bool) -> Self:
-        if not reprice and self.prices.profile_hash != profile.profile_hash:
-            warnings.warn(
-                f"the rules of {self.kind} were chosen by another latency profile: on this machine they may not pay. Export the "
-                "bundle here (dvc repro).",
-                stacklevel=2,
-            )
-        return super().at_latency(profile, reprice)
-
-    @property
-    def num_classes(self) -> int:
-        """Classes of the head."""
-        raise NotImplementedError
+    def doubt(self, profile: LatencyProfile) -> str | None:
+        if self.prices.profile_hash == profile.profile_hash:
+            return None
+        return (
+            f"the rules of {self.kind} were chosen by another latency profile: on this machine they may not pay. Export the "
+            "bundle here (dvc repro)."
+        )
 
     @property
     def num_features(self) -> int:
@@ -188,3 +222,29 @@ class HeadController(RuledController):
     def features(self, root: Root, law: NextLaw | None) -> Tensor:
         """Raw features [1, S + C] of a round (`predictors.features`)."""
         return served_features(self.spec, root, law)
+
+
+class HRAD(HeadController):
+    kind = "hrad"
+    setting_class, session_class = ClassSetting, HRADSession
+
+    @property
+    def num_classes(self) -> int:
+        return len(CLASSES)
+
+    def with_epsilon(self, epsilon: float) -> "HRAD":
+        def soft(rule: DecisionRule | None) -> DecisionRule | None:
+            return rule and replace(rule, epsilon=epsilon)
+
+        return self.with_settings(
+            replace(made, **{name: soft(getattr(made, name)) for name in RULES}) for made in self.settings
+        )
+
+
+class Length(HeadController):
+    kind = "length"
+    setting_class, session_class = LengthSetting, LengthSession
+
+    @property
+    def num_classes(self) -> int:
+        return self.spec.gamma + 1

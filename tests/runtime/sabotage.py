@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from predictors.controllers.confidence import Confidence, ConfidenceConfig, ConfidenceSession
+from predictors.controllers.unlearned import Confidence, ConfidenceConfig, ConfidenceSession
 
 EPSILON = 0.2
 

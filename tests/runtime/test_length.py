@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from predictors.bundle import read_bundle
-from predictors.controllers.length import Length, LengthSession
+from predictors.controllers.head import Length, LengthSession
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, load_decoder
 from runtime.branching.config import BranchConfig
