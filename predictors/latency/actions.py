@@ -24,10 +24,10 @@ from predictors.latency.throughput import Shape, round_latency
 
 @dataclass(frozen=True)
 class Traffic:
-    """Mean ``nodes`` of an action's trees, and of them ``fed``, those on branch levels that a further level hangs under."""
+    """Means over an action's trees."""
 
     nodes: float
-    fed: float
+    fed: float  # of them those on branch levels that a further level hangs under
 
     def shape(self, action: Action, rule: str) -> Shape:
         """What a step asks of the models, and of verification by ``rule``."""
@@ -40,29 +40,16 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Prices:
-    """Seconds of steps by context, with what they were computed from.
-
-    ``action_seconds`` [T, A] are those of whole steps, ``decision_seconds`` what choosing one adds to a step. ``profile_hash``
-    names the latency profile.
-    """
+    """Seconds of steps by context, and the latency profile that they were computed from."""
 
     contexts: tuple[int, ...]
-    action_seconds: tuple[tuple[float, ...], ...]
-    decision_seconds: float
+    action_seconds: tuple[tuple[float, ...], ...]  # [T, A] of whole steps
+    decision_seconds: float  # what choosing one adds to a step
     profile_hash: str
-
-    def __post_init__(self) -> None:
-        sizes = {len(seconds_A) for seconds_A in self.action_seconds}
-        if len(self.action_seconds) != len(self.contexts) or len(sizes) != 1:
-            raise ValueError(
-                f"prices need a row of as many actions for each of {len(self.contexts)} contexts, got {len(self.action_seconds)} "
-                f"rows of {sorted(sizes)}."
-            )
 
     def at(self, context: float) -> np.ndarray:
         """Seconds of every action's step [A] behind ``context`` cached tokens; beyond the contexts those of the nearest."""
-        seconds_A: np.ndarray = self.rows(np.array([context]))[0]
-        return seconds_A
+        return self.rows(np.array([context]))[0]
 
     def rows(self, contexts_B: np.ndarray) -> np.ndarray:
         """The same at many contexts [B, A]."""

@@ -65,19 +65,14 @@ DRAFT_PASSES = ("draft", "draft_prefill", "beside_draft")
 
 @dataclass(frozen=True, eq=False)
 class LatencyProfile:
-    """Tables of latencies by name, the pair they were measured on, the measurement's settings and its provenance.
+    """What was measured of a pair on a machine. A profile may lack tables of `AXES`, and hold others."""
 
-    The tables of `AXES` must have those axes, and are brought into their order; a profile may lack some and hold others.
-    ``serving`` is how the models are served on that machine, and were while they were measured. ``noise`` says in sentences what
-    still spoke against the tables when they were written (`predictors.latency.soundness`).
-    """
-
-    tables: Mapping[str, LatencyTable]
+    tables: Mapping[str, LatencyTable]  # those of `AXES` must have those axes, and are brought into their order
     pair: str
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any]  # of the measurement
     provenance: Mapping[str, Any]
-    noise: tuple[str, ...] = ()
-    serving: Serving | None = None
+    noise: tuple[str, ...] = ()  # what spoke against the tables when they were written (`predictors.latency.soundness`)
+    serving: Serving | None = None  # how the models are served there, and were while they were measured
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:
@@ -148,13 +143,7 @@ class LatencyProfile:
 
 
 def read_profile(path: str | Path) -> LatencyProfile:
-    """Read a profile's JSON file; known tables come with their axes in the order of `AXES`.
-
-    Raises
-    ------
-    ValueError
-        If the file is missing, damaged or not a profile: names the file, what is wrong and the remedy.
-    """
+    """Read a profile's JSON file; `ValueError` with the remedy if it is missing, damaged or not a profile."""
     try:
         record = json.loads(Path(path).read_text())
     except OSError as error:

@@ -12,15 +12,13 @@ KEY = "serving"  # in a profile and on a bundle's card
 
 @dataclass(frozen=True)
 class ModelServing:
-    """Number format (``float32``, …) and forward (`runtime.causal_model.ForwardPath`) of a model.
+    """How one model is served."""
 
-    ``config_hash`` says what model it was decided for, by shape: other weights of the same shape cost the same; ``None``:
-    unknown.
-    """
-
-    dtype: str
-    forward: str
-    config_hash: str | None = None
+    dtype: str  # number format: float32, …
+    forward: str  # of `runtime.causal_model.ForwardPath`
+    config_hash: str | None = (
+        None  # what model it was decided for, by shape: other weights cost the same; None: unknown
+    )
 
     @property
     def name(self) -> str:
@@ -29,11 +27,11 @@ class ModelServing:
 
 @dataclass(frozen=True)
 class Serving:
-    """How target and draft are served on ``device`` (its slug); no draft: the target alone."""
+    """How target and draft, if there is one, are served."""
 
     target: ModelServing
     draft: ModelServing | None = None
-    device: str = ""
+    device: str = ""  # its slug
 
     def to_record(self) -> dict[str, Any]:
         return asdict(self)

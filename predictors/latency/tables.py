@@ -39,6 +39,10 @@ class Latency:
 
     __rmul__ = __mul__
 
+    def speeds(self, tokens: float) -> tuple[float, float, float]:
+        """Tokens per second if ``tokens`` took so long: by the median, the slow and the fast quartile."""
+        return tokens / self.seconds, tokens / self.high, tokens / self.low
+
 
 NO_TIME = Latency(0.0, 0.0, 0.0)
 
@@ -50,22 +54,7 @@ def slower(one: Latency, other: Latency) -> Latency:
 
 @dataclass(frozen=True, eq=False)
 class LatencyTable:
-    """Measured seconds on a grid.
-
-    Parameters
-    ----------
-    axes
-        Ascending whole numbers by axis name; their order is that of the arrays' dimensions.
-    median, low, high
-        Seconds [grid of the first axis, of the second, ...]: the calls' median and quartiles.
-    calls
-        Timed calls behind every cell.
-
-    Raises
-    ------
-    ValueError
-        If a grid does not ascend, an array does not fit the axes, a number is not finite or not positive, or a median does not
-        lie between its quartiles.
+    """Measured seconds on a grid; `ValueError` for one that is none.
 
     Examples
     --------
@@ -74,11 +63,11 @@ class LatencyTable:
     0.0015
     """
 
-    axes: Mapping[str, Sequence[int]]
-    median: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-    calls: int
+    axes: Mapping[str, Sequence[int]]  # ascending whole numbers by name, in the order of the arrays' dimensions
+    median: np.ndarray  # seconds [grid of the first axis, of the second, ...] of the calls
+    low: np.ndarray  # their lower quartile
+    high: np.ndarray  # their upper one
+    calls: int  # timed ones behind every cell
 
     def __post_init__(self) -> None:
         for name, grid in self.axes.items():
@@ -97,13 +86,7 @@ class LatencyTable:
             raise ValueError(f"calls must be >= 1, got {self.calls}.")
 
     def at(self, **coordinates: float) -> Latency:
-        """The latency at one coordinate per axis.
-
-        Raises
-        ------
-        ValueError
-            For a missing or unknown coordinate; names the axes.
-        """
+        """The latency at one coordinate per axis; `ValueError` naming the axes for a missing or unknown one."""
         return _at(self, tuple(coordinates.items()))
 
     @cached_property

@@ -52,20 +52,7 @@ class Shape:
     @staticmethod
     def of_chain(gamma: int) -> "Shape":
         """A chain of ``gamma`` tokens; 0 is plain decoding."""
-        require_at_least("gamma", gamma, 0)
         return Shape((1,) * gamma, gamma, gamma)
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """Expected ``seconds`` of a stretch of decoding in an expected number of ``rounds`` (the prefill is none), and its tokens
-    per expected second; ``low`` and ``high`` from the latencies' slow and fast quartiles."""
-
-    tokens_per_second: float
-    low: float
-    high: float
-    seconds: float
-    rounds: float
 
 
 def round_latency(profile: LatencyProfile, shape: Shape, context: float, sampled: bool) -> Latency:
@@ -104,7 +91,6 @@ def chain_latency(profile: LatencyProfile, drafted: int, context: float, sampled
 
 def draft_cost(profile: LatencyProfile, gamma: int, context: float, sampled: bool) -> float:
     """A drafted token of a chain of ``gamma`` in target passes: a round's drafting per token over all the rest of the round."""
-    require_at_least("gamma", gamma, 1)
     verifying = round_latency(profile, Shape((), gamma), context, sampled).seconds
     return (round_latency(profile, Shape.of_chain(gamma), context, sampled).seconds / verifying - 1) / gamma
 
@@ -147,30 +133,20 @@ def generation_latency(
     prompt_tokens: int,
     new_tokens: int,
     sampled: bool,
-) -> Prediction:
+) -> Latency:
     """Expected time of generating exactly ``new_tokens`` with chains of ``gamma`` (0: plain decoding), prefills and the end of
     the budget included; no end-of-sequence token ends the output early. ``accepted_law``: probabilities of 0, 1, ... accepted
     tokens of a chain of ``gamma`` tokens or more (it is cut at ``gamma``); ``sampled``: at a temperature above 0."""
     require_at_least("prompt_tokens", prompt_tokens, 1)
     require_at_least("new_tokens", new_tokens, 1)
     law_G = truncated_law(accepted_law, gamma)
-    seconds_R, rounds_R = [NO_TIME], [0.0]  # R: tokens to go
+    seconds_R = [NO_TIME]  # R: tokens to go
     for remaining in range(1, new_tokens):
         drafted = min(gamma, remaining - 1)
         cached = prompt_tokens + new_tokens - remaining - 1  # the newest token is not
         seconds = chain_latency(profile, drafted, cached, sampled)
-        rounds = 1.0
         for accepted, probability in enumerate(truncated_law(law_G, drafted).tolist()):
             seconds += probability * seconds_R[remaining - 1 - accepted]
-            rounds += probability * rounds_R[remaining - 1 - accepted]
         seconds_R.append(seconds)
-        rounds_R.append(rounds)
     total = profile.latency("target_prefill", tokens=prompt_tokens) + seconds_R[-1]
-    if gamma > 0:
-        total += profile.latency("draft_prefill", tokens=prompt_tokens)
-    return predicted(new_tokens, total, rounds_R[-1])
-
-
-def predicted(tokens: float, time: Latency, rounds: float) -> Prediction:
-    """``tokens`` in ``time``."""
-    return Prediction(tokens / time.seconds, tokens / time.high, tokens / time.low, time.seconds, rounds)
+    return total + profile.latency("draft_prefill", tokens=prompt_tokens) if gamma > 0 else total

@@ -4,7 +4,7 @@ import pytest
 
 from pipelines.gpu.figures import branch_rounds, predicted_seconds
 from pipelines.measuring.harness import BY_ROUND
-from predictors.latency.branching import BranchRound, branch_round_latency
+from predictors.latency.branching import BranchCosts, BranchRound
 from predictors.latency.throughput import Shape, round_latency
 from tests.predictors.affine_profile import COSTS, toy_profile
 
@@ -43,7 +43,7 @@ def test_rounds_are_read_in_order():
 @pytest.mark.parametrize("arm, concurrent", [("pearl-4", False), ("pearl-4-wall", True)])
 def test_branch_rounds_on_either_clock(arm, concurrent):
     rounds = branch_rounds(ROUNDS)
-    expected = sum(branch_round_latency(PROFILE, made, True, concurrent).seconds for made in rounds)
+    expected = sum(BranchCosts(PROFILE, True, concurrent).round(made).seconds for made in rounds)
     predicted = predicted_seconds(RUN | {"arm": arm}, PROFILE)
     prefill = predicted - expected
     alone = max(COSTS["target_prefill"](10), COSTS["draft_prefill"](10))
