@@ -14,6 +14,7 @@ import dataclasses
 import difflib
 import functools
 import math
+import operator
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -33,20 +34,12 @@ class Constraint:
     holds: Callable[[Any], bool]
 
 
-def at_least(bound: float) -> Constraint:
-    return Constraint(f"be >= {bound}", lambda value: value >= bound)
+def _bounded(sign: str, holds: Callable[[float, float], bool]) -> Callable[[float], Constraint]:
+    return lambda bound: Constraint(f"be {sign} {bound}", lambda value: holds(value, bound))
 
 
-def at_most(bound: float) -> Constraint:
-    return Constraint(f"be <= {bound}", lambda value: value <= bound)
-
-
-def above(bound: float) -> Constraint:
-    return Constraint(f"be > {bound}", lambda value: value > bound)
-
-
-def below(bound: float) -> Constraint:
-    return Constraint(f"be < {bound}", lambda value: value < bound)
+at_least, at_most = _bounded(">=", operator.ge), _bounded("<=", operator.le)
+above, below = _bounded(">", operator.gt), _bounded("<", operator.lt)
 
 
 def one_of(*known: str) -> Constraint:
@@ -119,17 +112,10 @@ def _given(options: Iterable[Any]) -> Any:
 
 
 def parse_config(cls: type[Config], values: Mapping[str, Any], where: str) -> Config:
-    """Build the dataclass ``cls`` from ``values``.
+    """Build the dataclass ``cls`` from ``values`` by field name.
 
-    Parameters
-    ----------
-    cls
-        A dataclass; fields that are dataclasses, or mappings to some, are parsed from nested mappings; lists become tuples, or
-        arrays of numbers.
-    values
-        Keys must be field names of ``cls``.
-    where
-        How messages name the place of ``values``, for example ``params.yaml: pairs.pystdlib.train``.
+    Fields that are dataclasses, or mappings to some, are parsed from nested mappings; lists become tuples, or arrays of numbers.
+    ``where`` is how messages name the place of ``values``, for example ``params.yaml: pairs.pystdlib.train``.
 
     Raises
     ------

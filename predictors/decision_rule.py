@@ -1,4 +1,8 @@
-"""From class probabilities to a decision, chosen for what decisions are worth.
+"""From a head's logits to calibrated class probabilities, and from these to a decision, chosen for what decisions are worth.
+
+    P(c | x) = softmax_c( logits_c / t + b_c ),     b_c = log prior_natural(c) - log prior_training(c)
+
+Balanced training (SMOTE, class weights) tells the head that classes are equally frequent; ``b`` takes that back.
 
 H-RAD's classes, by the paper's argmax or by thresholds (a and b unset: the argmax):
 
@@ -23,12 +27,23 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from predictors.calibration import Calibration
-from predictors.config import Checked, NotNegative, Probability, Whole, one_of
+from predictors.config import Checked, NotNegative, Positive, Probability, Whole, one_of
 from predictors.sampling import SamplingSettings
 
 NONE, SOME, ALL = 0, 1, 2
 ARGMAX, EXPECTATION = LENGTH_CHOICES = ("argmax", "expectation")
+
+
+@dataclass(frozen=True)
+class Calibration(Checked):
+    """``temperature`` t > 0 and one ``bias`` per class (by default H-RAD's three)."""
+
+    temperature: Positive = 1.0
+    bias: tuple[float, ...] = (0.0, 0.0, 0.0)
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Calibrated probabilities [B, L] of logits [B, L]."""
+        return torch.softmax(logits / self.temperature + logits.new_tensor(self.bias), dim=-1)
 
 
 @dataclass(frozen=True)
@@ -50,6 +65,10 @@ class DecisionRule(Checked):
         if self.none_probability is None or self.all_probability is None:
             return None
         return SOME if min(self.none_probability, self.all_probability) > 1 else None
+
+    def limits(self, decision: int, gamma: int) -> tuple[int, float | None]:
+        """What a decision about ``gamma`` tokens allows: so many, and of a soft draft the confidence below which it stops."""
+        return 0 if decision == NONE else gamma, self.epsilon if decision == SOME else None
 
     @property
     def argmax(self) -> "DecisionRule":
@@ -79,6 +98,10 @@ class LengthRule(Checked):
     draft_cost: NotNegative
 
     settled = None  # a length always depends on the probabilities
+
+    def limits(self, decision: int, gamma: int) -> tuple[int, float | None]:
+        """As `DecisionRule.limits`."""
+        return decision, None
 
     @property
     def argmax(self) -> "LengthRule":
@@ -123,7 +146,7 @@ class HeadSetting(Checked):
 
 @dataclass(frozen=True)
 class ClassSetting(HeadSetting):
-    """Rules make a class of probabilities."""
+    """Whose rules make a class."""
 
     rule: DecisionRule | None
     retention: DecisionRule | None
@@ -133,7 +156,7 @@ class ClassSetting(HeadSetting):
 
 @dataclass(frozen=True)
 class LengthSetting(HeadSetting):
-    """Rules make a length of probabilities."""
+    """Whose rules make a length."""
 
     rule: LengthRule | None
     retention: LengthRule | None

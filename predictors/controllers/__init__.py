@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from predictors.bundle import OTHERWISE, Bundle
-from predictors.controllers.base import Controller, Session
+from predictors.controllers.base import Controller
+from predictors.controllers.base import Session as Session
 from predictors.controllers.delayed_tree import DelayedTree
 from predictors.controllers.early_stop import EarlyStop, Logistic, SpecDecPP
 from predictors.controllers.head import HRAD, Length
@@ -45,17 +46,3 @@ def learned_controller(bundle: Bundle) -> LearnedController:
 
 def _innermost(bundle: Bundle) -> Bundle:
     return _innermost(bundle.otherwise) if OTHERWISE in bundle.card else bundle
-
-
-__all__ = [
-    "CONTROLLERS",
-    "Controller",
-    "DelayedTree",
-    "EarlyStop",
-    "LearnedController",
-    "Session",
-    "Survival",
-    "build_controller",
-    "is_learned",
-    "learned_controller",
-]

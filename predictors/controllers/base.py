@@ -119,24 +119,17 @@ class Session:
 
 
 class Controller:
-    """Decides how far to draft. Stateless: `start` gives the state of one request.
-
-    ``layers`` are the target's hidden states it reads (Hugging Face numbers), ``draft_layers`` the draft's; ``gamma`` is the
-    draft length its decisions speak of, if any; ``actions`` are the trees it chooses among, if it does, for drafts at the
-    target's temperature and ``verifier``; ``reads_views``: whether it asks what both models said at the newest token;
-    ``contract`` is checked against the pair, if set; ``follows_one_draft``: its hooks take one draft at a time, not
-    several in turn.
-    """
+    """Decides how far to draft. Stateless: `start` gives the state of one request."""
 
     kind: ClassVar[str]
-    layers: tuple[int, ...] = ()
-    draft_layers: tuple[int, ...] = ()
-    actions: tuple[Action, ...] = ()
-    reads_views = False
-    follows_one_draft = False
-    gamma: int | None = None
-    verifier: str | None = None
-    contract: CaptureContract | None = None
+    layers: tuple[int, ...] = ()  # the target's hidden states that it reads (Hugging Face numbers)
+    draft_layers: tuple[int, ...] = ()  # the draft's
+    actions: tuple[Action, ...] = ()  # trees it chooses among, if it does, for drafts at the target's temperature …
+    verifier: str | None = None  # … and this verifier
+    reads_views = False  # asks what both models said at the newest token
+    follows_one_draft = False  # hooks take one draft at a time, not several in turn
+    horizon: int | None = None  # draft length that its decisions speak of, if any
+    contract: CaptureContract | None = None  # checked against the pair, if set
 
     @classmethod
     def from_config(cls, values: Mapping[str, Any]) -> Self:

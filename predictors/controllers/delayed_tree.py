@@ -74,8 +74,7 @@ class DelayedTree(LearnedController):
 
     def outputs(self, features: Tensor) -> Tensor:
         """Expected tokens of a step [B, A] of raw features [B, S + scalars]."""
-        tokens: Tensor = self.network(features).exp()
-        return tokens
+        return self.network(features).exp()
 
     def start(self, settings: SamplingSettings) -> DelayedTreeSession:
         return DelayedTreeSession(self, settings, self.rule.asks)

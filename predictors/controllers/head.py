@@ -21,10 +21,9 @@ import torch
 from torch import Tensor
 
 from predictors.bundle import REMEDY, Bundle
-from predictors.calibration import Calibration
 from predictors.controllers.base import Session
 from predictors.controllers.learned import LearnedSession, RuledController
-from predictors.decision_rule import ALL, NONE, ClassSetting, DecisionRule, LengthSetting
+from predictors.decision_rule import Calibration, ClassSetting, DecisionRule, LengthSetting
 from predictors.features import FeatureSpec, served_features
 from predictors.latency.profile import LatencyProfile
 from predictors.network import CLASSES, ServedHead, build_network
@@ -36,9 +35,9 @@ RULES = ("rule", "retention", "tried", "tried_retention")  # of a setting
 
 
 class HeadSession(LearnedSession):
-    """One request: bypassed rounds, and those whose rule is static, draft the best static γ; all others what a subclass makes of
-    the head's ``decision``."""
+    """One request: bypassed rounds, and those whose rule is static, draft the best static γ; all others by the ``decision``."""
 
+    controller: "HeadController"
     decision: int | None = None
     retains = False  # decides on a branch that survived
 
@@ -51,79 +50,44 @@ class HeadSession(LearnedSession):
         """That of this round; ``None`` where no rule pays."""
         return self.setting.of(self.retains)
 
-    @property
-    def gamma(self) -> int:
-        """The most tokens that a decision speaks of."""
-        return int(self.controller.gamma)
-
     def plan(self, root: Root) -> int | None:
         self.begin(root, asks=False)
         self.retains = root.previous is not None and not root.previous.ends_segment
         if self.rule is None:
-            return self._static
+            return self._limits()[0]
         self.decision = self.rule.settled
         listens = self.decision is None
         self.bypassed = self.uncalibrated or (listens and not self.controller.guard.reaches(root.position))
         if not self.bypassed and listens and self.controller.spec.decides_before_drafting:
-            self.decision = self._decide(root, None)
-        if self.bypassed:
-            return self._static
-        return self.gamma if self.decision is None else self._most(self.decision)
+            self._decide(root, None)
+        return self.controller.spec.gamma if self.decision is None and not self.bypassed else self._limits()[0]
 
     def stop_before(self, law: NextLaw) -> bool | Tensor:
         if not self.bypassed and self.rule is not None and self.decision is None:
-            self.decision = self._decide(law.root, law)
+            self._decide(law.root, law)
+        most, epsilon = self._limits()
+        return law.drafted >= most if epsilon is None else law.drafted >= 1 and law.confidence < epsilon
+
+    def stop_after(self, drawn: DrawnToken) -> bool | Tensor:
+        return self.controller.stops_after and drawn.drafted >= self._limits()[0]
+
+    def _limits(self) -> tuple[int, float | None]:
+        """The most tokens this round, and the confidence below which a soft draft stops."""
         if self.bypassed or self.rule is None:
-            return law.drafted >= self._static
+            return self.setting.static(self.retains), None
         assert self.decision is not None
-        return self._stops(self.decision, law)
+        limits: tuple[int, float | None] = self.rule.limits(self.decision, self.controller.spec.gamma)
+        return limits
 
-    @property
-    def _static(self) -> int:
-        return int(self.setting.static(self.retains))
-
-    def _most(self, decision: int) -> int:
-        """Most tokens that a decision allows."""
-        raise NotImplementedError
-
-    def _stops(self, decision: int, law: NextLaw) -> bool | Tensor:
-        """Whether to stop before the next token."""
-        raise NotImplementedError
-
-    def _decide(self, root: Root, law: NextLaw | None) -> int | None:
-        """The head's decision; ``None``, and the round is bypassed, where it cannot be trusted."""
+    def _decide(self, root: Root, law: NextLaw | None) -> None:
+        """Ask the head; where it cannot be trusted the round is bypassed."""
         self.asked += 1
         probabilities_L, distance, sketch = self.controller.predict(root, law)
         finite = bool(torch.isfinite(probabilities_L).all())
         if finite:  # class 0: nothing is accepted
             self.forecasts.append(Forecast(0, 1 - float(probabilities_L[0]), distance, sketch))
         self.bypassed = not self.controller.guard.trusts(finite, distance, self.controller.max_distance)
-        return None if self.bypassed else self.controller.decide(probabilities_L, self.rule)
-
-
-class HRADSession(HeadSession):
-    def _most(self, decision: int) -> int:
-        return 0 if decision == NONE else self.gamma
-
-    def _stops(self, decision: int, law: NextLaw) -> bool | Tensor:
-        if decision != ALL and decision != NONE:
-            return law.drafted >= 1 and law.confidence < self.rule.epsilon
-        return decision == NONE
-
-
-class LengthSession(HeadSession):
-    """Drafting ends after the n-th token: no law is computed only to stop."""
-
-    def stop_after(self, drawn: DrawnToken) -> bool | Tensor:
-        if self.rule is None or self.bypassed:
-            return drawn.drafted >= self._static
-        return self.decision is not None and drawn.drafted >= self.decision
-
-    def _most(self, decision: int) -> int:
-        return decision
-
-    def _stops(self, decision: int, law: NextLaw) -> bool | Tensor:
-        return law.drafted >= decision
+        self.decision = None if self.bypassed else int(self.rule.decisions(probabilities_L.unsqueeze(0)))
 
 
 @dataclass(frozen=True)
@@ -137,7 +101,7 @@ class HeadController(RuledController):
     """The controller of an exported bundle. Subclasses say what the head's classes mean."""
 
     prices_class = HeadPrices
-    session_class: type[HeadSession]
+    stops_after = False  # with the token that a decision allows last: no law is computed only to stop
     instead = "the best static gamma of the nearest captured settings"
     prices: HeadPrices
 
@@ -147,7 +111,7 @@ class HeadController(RuledController):
         if not self.max_distance > 0:
             raise ValueError(f"{where}: max_distance must be > 0, got {self.max_distance}.")
         self.spec = bundle.part(FeatureSpec, "feature_spec")
-        self.gamma = self.spec.gamma
+        self.horizon = self.spec.gamma
         bundle.require_layers(self.spec.layers, "feature_spec")
         self.network = build_network(self.spec, bundle.tensors, bundle.source)
         counts = {
@@ -157,7 +121,7 @@ class HeadController(RuledController):
         for what, count in {"the head": self.network.num_classes, **counts}.items():
             if count != self.num_classes:
                 raise ValueError(
-                    f"{where}: {self.kind} at gamma={self.gamma} has {self.num_classes} classes, but {what} has {count}. "
+                    f"{where}: {self.kind} at gamma={self.horizon} has {self.num_classes} classes, but {what} has {count}. "
                     f"{REMEDY}"
                 )
         self._tap()
@@ -168,7 +132,7 @@ class HeadController(RuledController):
         raise NotImplementedError
 
     def start(self, settings: SamplingSettings) -> Session:
-        return self.session_class(self, settings)
+        return HeadSession(self, settings)
 
     def asked_anyway(self) -> Self:
         return self.with_settings(
@@ -200,10 +164,6 @@ class HeadController(RuledController):
     def question_seconds(self, profile: LatencyProfile) -> float:
         return profile.latency("predictor", features=self.num_features).seconds
 
-    def decide(self, probabilities_L: Tensor, rule: Any) -> int:
-        """The decision of a rule."""
-        return int(rule.decisions(probabilities_L.unsqueeze(0)))
-
     @torch.inference_mode()
     def predict(self, root: Root, law: NextLaw | None) -> tuple[Tensor, float, tuple[float, ...]]:
         """Calibrated class probabilities [L], the squared distance of the features from the training rows, and their sketch."""
@@ -226,7 +186,7 @@ class HeadController(RuledController):
 
 class HRAD(HeadController):
     kind = "hrad"
-    setting_class, session_class = ClassSetting, HRADSession
+    setting_class = ClassSetting
 
     @property
     def num_classes(self) -> int:
@@ -243,7 +203,8 @@ class HRAD(HeadController):
 
 class Length(HeadController):
     kind = "length"
-    setting_class, session_class = LengthSetting, LengthSession
+    setting_class = LengthSetting
+    stops_after = True
 
     @property
     def num_classes(self) -> int:

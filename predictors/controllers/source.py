@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import Self
 
 from predictors.bundle import OTHERWISE, Bundle
-from predictors.controllers.base import Sourced
+from predictors.controllers.base import Session, Sourced
 from predictors.controllers.learned import Bundled, Guard
 from predictors.controllers.survival import Survival, SurvivalSession
-from predictors.controllers.takeover import SourcedSession, Sourcing, TakeoverSession, other_of
+from predictors.controllers.takeover import SourcedSession, Sourcing, other_of
 from predictors.latency.actions import undisturbed
 from predictors.latency.profile import LatencyProfile
 from predictors.lookup import Found
@@ -82,8 +82,7 @@ class Source(Sourcing, Bundled):
             )
         return changed
 
-    def start(self, settings: SamplingSettings) -> SourcedSession:
+    def start(self, settings: SamplingSettings) -> Session:
         made: SourceSetting | None = self.setting(settings)
-        if made is None or not made.pays:
-            return TakeoverSession(None, self.otherwise.start(settings))
-        return SourceSession(self, made, self.otherwise.start(settings))
+        inner = self.otherwise.start(settings)
+        return inner if made is None or not made.pays else SourceSession(self, made, inner)

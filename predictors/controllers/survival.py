@@ -24,8 +24,7 @@ from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, Root, token_numbers
 from predictors.stopping.rule import StopCalibration
 from predictors.survival.features import FIRST_LUCK, SCALARS, luck_after
-from predictors.survival.host import HostCourse, HostNetwork
-from predictors.survival.network import build_survival_network
+from predictors.survival.network import HostCourse, HostNetwork, build_survival_network
 from predictors.survival.rule import SurvivalPrices, SurvivalSetting
 
 UNCHANGED = StopCalibration()

@@ -30,7 +30,7 @@ from predictors.signals import Root
 
 Numbers = TypeVar("Numbers", int, np.ndarray)
 OF_CHAINS = ("tree", "stop_before", "stops_before", "stop_after", "branch_count")  # hooks that a lookup has no part in
-PASSED_ON = ("layers", "draft_layers", "actions", "reads_views", "follows_one_draft", "gamma", "verifier", "contract")
+PASSED_ON = ("layers", "draft_layers", "actions", "reads_views", "follows_one_draft", "horizon", "verifier", "contract")
 
 
 class SourcedSession(Session):
@@ -155,19 +155,11 @@ class TakeoverSetting(Checked):
 
 
 class TakeoverSession(SourcedSession):
-    """By ``config``; ``None``: the lookup never takes over."""
-
-    def __init__(self, config: TakeoverConfig | None, inner: Session) -> None:
+    def __init__(self, config: TakeoverConfig, inner: Session) -> None:
         super().__init__(inner)
         self.config = config
 
-    @property
-    def reads_lookup(self) -> bool:
-        return self.config is not None or self.inner.reads_lookup
-
     def chosen(self, root: Root, found: Found) -> Sourced | None:
-        if self.config is None:
-            return None
         tokens = int(self.config.tokens(found.length, len(found.tokens)))
         takes_over = self.config.takes_over(found.length, tokens, found.seen, found.agreed)
         return Sourced(tokens, self.config.tail) if takes_over else None
@@ -198,7 +190,7 @@ class Takeover(Sourcing):
         bundle.require(cls.kind, "settings")
         return cls(None, other_of(bundle), bundle.parts(TakeoverSetting, "settings"))
 
-    def start(self, settings: SamplingSettings) -> SourcedSession:
+    def start(self, settings: SamplingSettings) -> Session:
         made: TakeoverSetting | None = self.setting(settings)
-        rule = made.rule if made is not None and made.pays else self.config
-        return TakeoverSession(rule, self.otherwise.start(settings))
+        rule, inner = made.rule if made is not None and made.pays else self.config, self.otherwise.start(settings)
+        return inner if rule is None else TakeoverSession(rule, inner)

@@ -31,45 +31,35 @@ from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, NextLaw, Root
 
 
-class Configured(Controller):
-    """A controller that is its settings: ``config_class`` checks them, and sessions of ``session_class`` decide by them."""
+class Configured(Checked, Controller):
+    """A controller that is its settings: a subclass has them as fields, and sessions of ``session_class`` decide by them."""
 
-    config_class: ClassVar[type[Any]]
     session_class: ClassVar[type[Any]]
-
-    def __init__(self, config: Any) -> None:
-        self.config = config
+    profile_hash: str | None = None  # of the latency profile by which an exported bundle's settings were chosen
 
     @classmethod
     def from_config(cls, values: Mapping[str, Any]) -> Self:
-        return cls(parse_config(cls.config_class, values, f"controller {cls.kind}"))
+        return parse_config(cls, values, f"controller {cls.kind}")
 
     def start(self, settings: SamplingSettings) -> Session:
-        session: Session = self.session_class(self.config)
-        return session
-
-
-@dataclass(frozen=True)
-class FixedConfig(Checked):
-    """``gamma``: tokens per round; ``None`` is the drafter's own."""
-
-    gamma: Whole | None = None
+        return self.session_class(self)
 
 
 class FixedSession(Session):
-    def __init__(self, config: FixedConfig) -> None:
+    def __init__(self, config: "Fixed") -> None:
         self.gamma = config.gamma
 
     def plan(self, root: Root) -> int | None:
         return self.gamma
 
 
+@dataclass(eq=False)
 class Fixed(Configured):
-    """The static baseline that every controller is measured against."""
+    """Draft ``gamma`` tokens a round (``None``: the drafter's own): the static baseline of every controller."""
 
+    gamma: Whole | None = None
     kind = "fixed"
-    config_class, session_class = FixedConfig, FixedSession
-    profile_hash: str | None = None  # of the latency profile by which an exported bundle's settings were chosen
+    session_class = FixedSession
 
     @classmethod
     def from_bundle(cls, bundle: Bundle) -> Self:
@@ -91,18 +81,8 @@ class Fixed(Configured):
         )
 
 
-@dataclass(frozen=True)
-class ConfidenceConfig(Checked):
-    """``epsilon`` in [0, 1]; ``min_tokens`` drafted before the first test; ``cap``: most tokens, ``None`` as the drafter's."""
-
-    epsilon: Probability = 0.4
-    min_tokens: Whole = 1
-    cap: Count | None = None
-    product: bool = False
-
-
 class ConfidenceSession(Session):
-    def __init__(self, config: ConfidenceConfig) -> None:
+    def __init__(self, config: "Confidence") -> None:
         self.config = config
         self._product: float | Tensor = 1.0
 
@@ -124,40 +104,33 @@ class ConfidenceSession(Session):
         return [bool(self.stop_before(max(laws, key=lambda law: float(law.confidence))))] * len(laws)
 
 
+@dataclass(eq=False)
 class Confidence(Configured):
     """Stop before the first token whose distribution is not confident, q at temperature 1 (SpecBranch, Eq. 6; Kangaroo).
 
         stop iff  max_x q_i(x) < ε                  with ``product``: Π_{j<=i} max_x q_j(x) < ε, so that long drafts end, too
         at least ``min_tokens``, at most ``cap``    as in the public code (assistant_confidence_threshold, num_assistant_tokens)
 
-    In a tree the product goes on with the most confident distribution of a level.
+    Without a ``cap`` the drafter's holds. In a tree the product goes on with the most confident distribution of a level.
     """
 
+    epsilon: Probability = 0.4
+    min_tokens: Whole = 1
+    cap: Count | None = None
+    product: bool = False
     kind = "confidence"
-    config_class, session_class = ConfidenceConfig, ConfidenceSession
+    session_class = ConfidenceSession
 
-    def __init__(self, config: ConfidenceConfig) -> None:
-        super().__init__(config)
-        self.follows_one_draft = config.product
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.follows_one_draft = self.product
 
     def with_epsilon(self, epsilon: float) -> "Confidence":
-        return Confidence(replace(self.config, epsilon=epsilon))
-
-
-@dataclass(frozen=True)
-class EntropyConfig(Checked):
-    """κ, initial threshold λ₀ and acceptance rate AR₀, and the update's constants."""
-
-    kappa: Positive = 0.2
-    threshold: float = 0.7
-    acceptance_rate: float = 0.9
-    goal: float = 0.9
-    step: float = 0.01
-    decay: float = 0.9
+        return replace(self, epsilon=epsilon)
 
 
 class EntropySession(Session):
-    def __init__(self, config: EntropyConfig) -> None:
+    def __init__(self, config: "Entropy") -> None:
         self.config = config
         self.threshold, self.acceptance_rate = config.threshold, config.acceptance_rate
         self.cap = 0
@@ -184,34 +157,32 @@ class EntropySession(Session):
         self.threshold = config.decay * self.threshold + (1 - config.decay) * moved
 
 
+@dataclass(eq=False)
 class Entropy(Configured):
     """AdaEDL: stop before the first token with a high-entropy law, with a threshold that follows the acceptance rate.
 
-        stop iff  1 - sqrt(κ H(q)) < λ                              H in nats; κ = 0.2
+        stop iff  1 - sqrt(κ H(q)) < λ                              H in nats
         after a round with n_d drafted, n_a accepted, cap L:
             AR ← ½ AR + ½ n_a / n_d
             λ' = λ + step if AR < goal;  λ - step elif n_a ≠ L;  λ otherwise
-            λ ← decay λ + (1 - decay) λ'                              (goal .9, step .01, decay .9, λ₀ .7, AR₀ .9)
+            λ ← decay λ + (1 - decay) λ'                              λ at first ``threshold``, AR ``acceptance_rate``
 
     Source: Agrawal et al. 2024 and the update of Draft&Verify's family. H is the entropy of the processed law the token is drawn
     from; of the temperature-1 law when decoding is greedy. At least one token is drafted each round.
     """
 
+    kappa: Positive = 0.2
+    threshold: float = 0.7
+    acceptance_rate: float = 0.9
+    goal: float = 0.9
+    step: float = 0.01
+    decay: float = 0.9
     kind = "entropy"
-    config_class, session_class = EntropyConfig, EntropySession
-
-
-@dataclass(frozen=True)
-class ROCConfig(Checked):
-    """The first ``threshold``, how much a false negative costs, and the pairs that must be exceeded before it moves."""
-
-    threshold: Probability = 0.4
-    miss_cost: Positive = 3.0
-    min_pairs: int = 5
+    session_class = EntropySession
 
 
 class ROCSession(Session):
-    def __init__(self, config: ROCConfig) -> None:
+    def __init__(self, config: "ROC") -> None:
         self.config = config
         self.threshold = config.threshold
         self.scores: list[float] = []  # of all tested tokens
@@ -248,34 +219,28 @@ def best_threshold(scores: Sequence[float], accepted: Sequence[bool], miss_cost:
     return float(np.append(np.inf, values[ends])[costs.argmin()])
 
 
+@dataclass(eq=False)
 class ROC(Configured):
     """Hugging Face's dynamic assisted generation: stop after a token that is unlikely, with a threshold learned from outcomes.
 
         stop after x iff q(x) < threshold                 q: the processed law; of temperature 1 when decoding is greedy
-        after a round, tested tokens add pairs (q(x), accepted); with more than 5 of them, and both outcomes among them,
-        threshold = argmin_t FPR(t) + 3 FNR(t)            over the points of the ROC curve; of equals the highest
+        after a round, tested tokens add pairs (q(x), accepted); with more than ``min_pairs``, and both outcomes among them,
+        threshold = argmin_t FPR(t) + miss_cost FNR(t)    over the points of the ROC curve; of equals the highest
 
     A round whose tree branches adds no pairs. Source: transformers' ``ConfidenceCriteria`` and
     ``AssistedCandidateGenerator.update_candidate_strategy``; specification of drafting, section 7.4.
     """
 
+    threshold: Probability = 0.4
+    miss_cost: Positive = 3.0
+    min_pairs: int = 5
     kind = "roc"
-    config_class, session_class = ROCConfig, ROCSession
+    session_class = ROCSession
     follows_one_draft = True
 
 
-@dataclass(frozen=True)
-class EMAConfig(Checked):
-    """``tiers``: draft lengths, ascending. ``decay`` of the average, which starts a ``reach`` below the middle
-    tier; ``reach``: tokens tried beyond it."""
-
-    tiers: Annotated[tuple[Count, ...], not_empty, ascending] = (1, 2, 4, 8)
-    decay: Share = 0.8
-    reach: NotNegative = 1.0
-
-
 class EMASession(Session):
-    def __init__(self, config: EMAConfig) -> None:
+    def __init__(self, config: "EMA") -> None:
         self.config = config
         self.average = max(config.tiers[len(config.tiers) // 2] - config.reach, 0.0)
 
@@ -289,14 +254,19 @@ class EMASession(Session):
             self.average = decay * self.average + (1 - decay) * outcome.accepted_in_sequence
 
 
+@dataclass(eq=False)
 class EMA(Configured):
-    """A moving average of accepted tokens chooses among a few draft lengths (as adaptive draft lengths of serving engines do).
+    """A moving average of accepted tokens chooses among draft lengths (as adaptive draft lengths of serving engines do).
 
         a ← decay a + (1 - decay) n_a                  n_a: tokens accepted in a row in the round that ended
         length = the shortest tier >= a + reach        the longest tier where none is long enough
 
-    A round that accepted all of a short draft says that more was possible, hence the ``reach``. Known at the root.
+    A round that accepted all of a short draft says that more was possible, hence the ``reach``; a starts one below the middle
+    tier. Known at the root.
     """
 
+    tiers: Annotated[tuple[Count, ...], not_empty, ascending] = (1, 2, 4, 8)
+    decay: Share = 0.8
+    reach: NotNegative = 1.0
     kind = "ema"
-    config_class, session_class = EMAConfig, EMASession
+    session_class = EMASession
