@@ -36,13 +36,12 @@ ACCEPTED, RESIDUAL, DISTANCE, FEATURE = "accepted", "residual", "distance", "fea
 
 @dataclass
 class RequestCounts:
-    """Counts of one request with a ``budget`` of new tokens, whose rounds may submit ``depth`` tokens in a row. ``emitted`` holds
-    the prefill's token from the start; the others are of the ``rounds`` behind it that the budget left whole."""
+    """Counts of one request."""
 
-    budget: int
-    depth: int
-    emitted: int = 1
-    rounds: int = 0
+    budget: int  # new tokens
+    depth: int  # tokens in a row that its rounds may submit
+    emitted: int = 1  # with the prefill's token from the start
+    rounds: int = 0  # behind it that the budget left whole; all that follows is of them
     submitted: int = 0
     looked_up: int = 0
     accepted: int = 0
@@ -94,12 +93,11 @@ def fractions_of(counts: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
 
 @dataclass(frozen=True)
 class Level:
-    """A statistic over ``requests``: its ratio of sums (``mean``), that one's standard ``error``, and the error's degrees of
-    ``freedom``."""
+    """A statistic over requests."""
 
-    mean: float
-    error: float
-    freedom: float
+    mean: float  # ratio of sums
+    error: float  # its standard error
+    freedom: float  # degrees of, of the error
     requests: int
 
     @staticmethod

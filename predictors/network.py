@@ -1,4 +1,4 @@
-"""The head of a learned controller: an MLP that classifies, over a fixed reduction of the features.
+"""What networks of learned controllers share, and the head: an MLP that classifies, over a fixed reduction of the features.
 
     r = (x - μ) / σ,  for states optionally  r = C (x - μ) / σ / s       (C: PCA components, s: their standard deviations)
     logits = W3 relu(W2 relu(W1 r + b1) + b2) + b3                        (256 and 64 hidden units; dropout in training)
@@ -112,8 +112,7 @@ class HRADNetwork(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Class logits [B, L] of raw features [B, S + C]."""
-        logits: Tensor = self.head(self.reduction(features))
-        return logits
+        return self.head(self.reduction(features))
 
 
 class ServedHead:

@@ -43,8 +43,7 @@ class SelectorNetwork(Standardised):
         """g [B, A] of raw features [B, S + scalars]."""
         *blocks, scalars = self._parts(features)
         normed = [norm(block) for norm, block in zip(self.norms, blocks, strict=True)]
-        logs: Tensor = self.head(torch.cat([*normed, scalars], dim=1))
-        return logs
+        return self.head(torch.cat([*normed, scalars], dim=1))
 
     def reduced(self, features: Tensor) -> Tensor:
         """The space [B, 3 W + scalars] in front of the norms, standardised by the training rows."""

@@ -51,8 +51,7 @@ class StopNetwork(Standardised):
         """Logits [B] of standardised rows."""
         for block in self.blocks:
             standard = standard + nn.functional.silu(block(standard))
-        logits: Tensor = self.head(standard).squeeze(-1)
-        return logits
+        return self.head(standard).squeeze(-1)
 
 
 def served_logits(network: StopNetwork, features_EF: Tensor) -> Tensor:
