@@ -122,11 +122,10 @@ class Level:
 
 @dataclass(frozen=True)
 class Reference:
-    """What requests at one sampling setting looked like on recorded texts: mean new ``tokens`` of a request, and ``levels`` by
-    statistic."""
+    """What requests at one sampling setting looked like on recorded texts."""
 
-    tokens: float
-    levels: dict[str, Level] = field(default_factory=dict)
+    tokens: float  # new ones of a request, on average
+    levels: Mapping[str, Level] = field(default_factory=dict)  # by statistic
 
     @staticmethod
     def of(counted: Sequence[RequestCounts], documents: Sequence[str]) -> "Reference":
@@ -145,11 +144,5 @@ class Reference:
 def read_reference(card: Mapping[str, Any]) -> tuple[dict[str, Reference], str]:
     """A bundle card's references by sampling setting, and why there are no others."""
     made = card.get(KEY, {"settings": {}, "missing": OLD})
-    where = f"card.json: {KEY}"
-    references = {
-        name: Reference(
-            one["tokens"], {key: parse_config(Level, level, f"{where}: {key}") for key, level in one["levels"].items()}
-        )
-        for name, one in made["settings"].items()
-    }
+    references = {name: parse_config(Reference, one, f"card.json: {KEY}") for name, one in made["settings"].items()}
     return references, made["missing"] or ELSEWHERE

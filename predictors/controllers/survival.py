@@ -134,8 +134,14 @@ class Survival(RuledController):
         return any(made.pays for made in self.settings)
 
     def repriced(self, profile: LatencyProfile) -> Self:
-        here = profile.cost_ratio(self.prices.context)
-        return self.with_settings(self._repriced(one, profile, here) for one in self.settings)
+        context, quiet, question = self.prices.context, undisturbed(profile), self.question_seconds(profile)
+
+        def here(made: SurvivalSetting) -> SurvivalSetting:
+            rule, length = made.priced(profile.cost_ratio(context))
+            costs = chain_costs(quiet, len(made.costs) - 1, context, not made.settings.greedy, question)
+            return replace(made, rule=rule, static_length=length, costs=costs)
+
+        return self.with_settings(map(here, self.settings))
 
     def doubt(self, profile: LatencyProfile) -> str | None:
         made = self.prices.cost_ratio
@@ -146,12 +152,6 @@ class Survival(RuledController):
             f"the rules of {self.kind} were chosen where a target pass takes {made:.1f} draft steps, and here it takes "
             f"{here:.1f}. Load the bundle with reprice=True, or fit it here (dvc repro)."
         )
-
-    def _repriced(self, made: SurvivalSetting, profile: LatencyProfile, cost_ratio: float) -> SurvivalSetting:
-        rule, length = made.priced(cost_ratio)
-        question, sampled = self.question_seconds(profile), not made.settings.greedy
-        costs = chain_costs(undisturbed(profile), len(made.costs) - 1, self.prices.context, sampled, question)
-        return replace(made, rule=rule, static_length=length, costs=costs)
 
     @property
     def num_features(self) -> int:
