@@ -70,6 +70,7 @@ def decided(location: "PairLocation", log: "MeasurementLog", slug: str, seed: in
     """How the pair is served on this machine; an interrupted measurement keeps what it had decided."""
     import torch
 
+    from predictors.config import parse_config
     from predictors.latency.serving import Serving
     from runtime.pair import parse_dtype
     from runtime.serving import DRAFT_ROWS, TARGET_ROWS, ServingDecision
@@ -92,7 +93,7 @@ def decided(location: "PairLocation", log: "MeasurementLog", slug: str, seed: in
         return rows
 
     chosen = {row["model"]: row["chosen"] for row in log.once(DECISION, decide)}
-    return Serving.from_record(chosen | {"device": slug}, "the decision on how to serve")
+    return parse_config(Serving, chosen | {"device": slug}, "the decision on how to serve")
 
 
 def _milliseconds(seconds: dict[str, float]) -> str:

@@ -23,9 +23,8 @@ from pipelines.outputs import read_json
 from pipelines.pair_folder import read_facts
 from pipelines.places import add_place_arguments, fill_in
 from predictors.config import parse_config
-from predictors.controllers.confidence import ConfidenceConfig
-from predictors.controllers.roc import ROCConfig
 from predictors.controllers.takeover import TakeoverConfig
+from predictors.controllers.unlearned import ROC, Confidence
 from predictors.sampling import SamplingSettings
 from runtime.drafting.lookup import LookupConfig
 
@@ -129,11 +128,11 @@ def _chain(controller: Mapping[str, Any], most: int) -> Rule:
     if kind == "fixed":
         return Rule(given.get("gamma") or most)
     if kind == "confidence":
-        stop = parse_config(ConfidenceConfig, given, kind)
+        stop = parse_config(Confidence, given, kind)
         beyond = "a product, or tokens before the test" if stop.product or stop.min_tokens > 1 else None
         return Rule(min(stop.cap or most, most), stop.epsilon, beyond=beyond)
     if kind == "roc":
-        return Rule(most, parse_config(ROCConfig, given, kind).threshold, moving=True)
+        return Rule(most, parse_config(ROC, given, kind).threshold, moving=True)
     if kind == "takeover":
         rule = parse_config(TakeoverConfig, given, kind)
         other, weighed = _chain(rule.otherwise, most), rule.tail or rule.factor or rule.score

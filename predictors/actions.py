@@ -14,11 +14,6 @@ from dataclasses import dataclass
 class Action:
     """``k`` rollouts of ``l2`` tokens after a trunk of ``l1``; a chain always has ``k = 1`` and ``l2 = 0``.
 
-    Raises
-    ------
-    ValueError
-        For numbers that are no tree.
-
     Examples
     --------
     >>> Action(1, 2, 3), Action(4, 1, 2).depth

@@ -23,27 +23,18 @@ CHOICES = {
 class BranchSettings(Checked):
     """How far and how wide to draft ahead.
 
-    Parameters
-    ----------
-    gamma
-        Most tokens of a branch after its branch token (L of the specification).
-    draft_stage_gamma
-        Most tokens of an idle draft stage (γ_d of the specification), at most ``gamma``, which it is if ``None``. They always
-        cost time, those of branches only what exceeds the target's pass: the best is often shorter than ``gamma``.
-    k_max
-        Most branches. There are max(1, rule(k_max (1 - max_x q_b(x)))) of them, q_b the law at the branch point at temperature 1.
-    k_rule
-        ``floor`` (the paper's; never reaches k_max), ``ceil``, or ``const`` for k_max always.
-    branch_verifier
-        How the token at the branch point is verified above temperature 0: ``match`` (most likely tokens; a hit where the target
-        draws one of them), ``rrs`` (draws without replacement, recursive rejection sampling) or ``hybrid`` (k - 1 most likely
-        tokens, and one draw from the rest). At temperature 0 all are ``match``.
-    retention
-        ``posterior``: the controller decides how much of the surviving branch to keep, from the state behind it; ``prior``: how
-        far to draft the branches, from a state that is one round old. Exact both ways, as either decision reads what stands
-        in front of a token only. A learned controller's thresholds are made for ``posterior``.
-    draft_stage
-        After a rollback, ``idle``: the controller drafts with the target idle; ``preverify``: branches at once, as PEARL.
+    gamma                most tokens of a branch after its branch token (L of the specification)
+    draft_stage_gamma    most tokens of an idle draft stage (γ_d of the specification), at most ``gamma``, and that if ``None``.
+                         They always cost time, those of branches only beyond the target's pass: the best is often shorter
+    k_max                most branches: max(1, rule(k_max (1 - max_x q_b(x)))), q_b the branch point's law at temperature 1
+    k_rule               ``floor`` (the paper's; never reaches k_max), ``ceil``, or ``const`` for k_max always
+    branch_verifier      how the token at the branch point is verified above temperature 0: ``match`` (most likely tokens; a hit
+                         where the target draws one of them), ``rrs`` (draws without replacement, recursive rejection
+                         sampling) or ``hybrid`` (k - 1 most likely tokens, and one draw from the rest); at 0 all are ``match``
+    retention            ``posterior``: the controller decides how much of the surviving branch to keep, from the state behind it;
+                         ``prior``: how far to draft the branches, from a state that is one round old. Exact both ways, as either
+                         decision reads what stands in front of a token only. Learned thresholds are made for ``posterior``
+    draft_stage          after a rollback, ``idle``: draft with the target idle; ``preverify``: branches at once, as PEARL
     """
 
     gamma: Count = 8

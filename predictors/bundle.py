@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from predictors.config import Config, parse_config
-from predictors.contract import CaptureContract, ContractError
+from predictors.contract import CaptureContract, ContractError, first_difference
 
 TENSORS, CARD = "controller.safetensors", "card.json"
 REMEDY = "Export the bundle again (dvc repro)."
@@ -89,13 +89,7 @@ def write_bundle(folder: str | Path, card: Mapping[str, Any], tensors: Mapping[s
 
 
 def read_bundle(folder: str | Path) -> Bundle:
-    """Read a bundle folder.
-
-    Raises
-    ------
-    ValueError
-        If a file is missing or damaged, or the card is not the exported one: names the entry and both values.
-    """
+    """Read a bundle folder; `ValueError` if a file is missing or damaged, or the card is not the exported one."""
     folder = Path(folder)
     try:
         card = json.loads((folder / CARD).read_text())
@@ -111,22 +105,13 @@ def read_bundle(folder: str | Path) -> Bundle:
     missing = [key for key in CARD_KEYS if key not in card]
     if missing or exported is None:
         raise ValueError(f"{folder}: card.json lacks {', '.join(missing) or 'its copy in the tensor file'}. {REMEDY}")
-    changed = _first_difference(exported, card, "")
+    changed = first_difference(exported, card, lambda _, was, now: bool(was == now))
     if changed is not None:
         name, was, now = changed
         raise ContractError(
             f"{folder}/{CARD} was edited: {name} was {was!r} when it was exported and is {now!r} now. {REMEDY}"
         )
     return Bundle(card, tensors, source=str(folder))
-
-
-def _first_difference(exported: Any, current: Any, name: str) -> tuple[str, Any, Any] | None:
-    """The first entry in which two JSON values differ, and both."""
-    if isinstance(exported, dict) and isinstance(current, dict):
-        pairs = [(f"{name}.{key}".lstrip("."), exported.get(key), current.get(key)) for key in {**exported, **current}]
-        differences = (_first_difference(was, now, place) for place, was, now in pairs)
-        return next((difference for difference in differences if difference is not None), None)
-    return None if exported == current else (name, exported, current)
 
 
 def bundle_hash(folder: str | Path) -> str:

@@ -14,10 +14,13 @@ import dataclasses
 import difflib
 import functools
 import math
+import operator
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, TypeVar
+
+import numpy as np
 
 Config = TypeVar("Config")
 UNIONS = (types.UnionType, typing.Union)
@@ -31,20 +34,12 @@ class Constraint:
     holds: Callable[[Any], bool]
 
 
-def at_least(bound: float) -> Constraint:
-    return Constraint(f"be >= {bound}", lambda value: value >= bound)
+def _bounded(sign: str, holds: Callable[[float, float], bool]) -> Callable[[float], Constraint]:
+    return lambda bound: Constraint(f"be {sign} {bound}", lambda value: holds(value, bound))
 
 
-def at_most(bound: float) -> Constraint:
-    return Constraint(f"be <= {bound}", lambda value: value <= bound)
-
-
-def above(bound: float) -> Constraint:
-    return Constraint(f"be > {bound}", lambda value: value > bound)
-
-
-def below(bound: float) -> Constraint:
-    return Constraint(f"be < {bound}", lambda value: value < bound)
+at_least, at_most = _bounded(">=", operator.ge), _bounded("<=", operator.le)
+above, below = _bounded(">", operator.gt), _bounded("<", operator.lt)
 
 
 def one_of(*known: str) -> Constraint:
@@ -117,16 +112,10 @@ def _given(options: Iterable[Any]) -> Any:
 
 
 def parse_config(cls: type[Config], values: Mapping[str, Any], where: str) -> Config:
-    """Build the dataclass ``cls`` from ``values``.
+    """Build the dataclass ``cls`` from ``values`` by field name.
 
-    Parameters
-    ----------
-    cls
-        A dataclass; fields that are dataclasses, or mappings to some, are parsed from nested mappings; lists become tuples.
-    values
-        Keys must be field names of ``cls``.
-    where
-        How messages name the place of ``values``, for example ``params.yaml: pairs.pystdlib.train``.
+    Fields that are dataclasses, or mappings to some, are parsed from nested mappings; lists become tuples, or arrays of numbers.
+    ``where`` is how messages name the place of ``values``, for example ``params.yaml: pairs.pystdlib.train``.
 
     Raises
     ------
@@ -166,6 +155,8 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return parse_config(hint, value, where)
     origin = typing.get_origin(hint) or hint
+    if origin is np.ndarray:
+        return _array(value, where)
     if origin is tuple and isinstance(value, list | tuple):
         element = typing.get_args(hint)[0]
         return tuple(_convert(element, item, f"{where}[{index}]") for index, item in enumerate(value))
@@ -181,3 +172,10 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
             f"{where}: expected {getattr(hint, '__name__', hint)}, got {value!r} ({type(value).__name__})."
         )
     return value
+
+
+def _array(value: Any, where: str) -> np.ndarray:
+    try:
+        return np.array(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{where}: expected a regular grid of numbers ({error}).") from error

@@ -8,7 +8,7 @@ library versions are provenance; neither is part of an identity.
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +16,7 @@ from predictors.config import parse_config
 from predictors.sampling import SamplingSettings
 
 SCHEMA_VERSION = 1
-LAYER_NUMBERING = (
-    "hf_hidden_states"  # 0 is the embedding, i the output of block i, the last one is after the final norm
-)
+LAYER_NUMBERING = "hf_hidden_states"  # 0: the embedding, i: the output of block i; the last one is after the final norm
 STATE_PREDICTS = "next_token"  # the state at position i predicts token i + 1
 WEIGHTS_TOLERANCE = 2.0**-8  # relative; a cast to bfloat16 moves a weight by up to 2^-9
 
@@ -29,14 +27,10 @@ class ContractError(ValueError):
 
 @dataclass(frozen=True)
 class ModelIdentity:
-    """What makes a model the same model under another dtype, name or path.
+    """What makes a model the same model under another dtype, name or path."""
 
-    ``config_hash`` leaves out names, dtypes and library versions; ``weights`` are a few weights of every parameter, compared with
-    a tolerance so that a change of dtype survives.
-    """
-
-    config_hash: str
-    weights: tuple[float, ...]
+    config_hash: str  # without names, dtypes and library versions
+    weights: tuple[float, ...]  # a few of every parameter, compared with a tolerance so that a change of dtype survives
 
 
 @dataclass(frozen=True)
@@ -94,26 +88,28 @@ def require_same_identity(recorded: Identity, current: Identity, what: str, reme
 
     ``what`` names the thing that carries ``recorded``, for example ``bundle data/p/bundles/hrad``.
     """
-    for name, mine, theirs in _fields(recorded, current, prefix=""):
-        same = _weights_agree(mine, theirs) if name.endswith(".weights") else mine == theirs
-        if not same:
-            raise ContractError(
-                f"{what} does not belong here: {name} was {_show(mine)} when it was made and is {_show(theirs)} now. {remedy}"
-            )
+    changed = first_difference(dataclasses.asdict(recorded), dataclasses.asdict(current), _agree)
+    if changed is not None:
+        name, mine, theirs = changed
+        raise ContractError(
+            f"{what} does not belong here: {name} was {_show(mine)} when it was made and is {_show(theirs)} now. {remedy}"
+        )
 
 
-def _fields(recorded: Any, current: Any, prefix: str) -> list[tuple[str, Any, Any]]:
-    rows = []
-    for field in dataclasses.fields(recorded):
-        mine, theirs = getattr(recorded, field.name), getattr(current, field.name)
-        if dataclasses.is_dataclass(mine) and dataclasses.is_dataclass(theirs):
-            rows += _fields(mine, theirs, f"{prefix}{field.name}.")
-        else:
-            rows.append((prefix + field.name, mine, theirs))
-    return rows
+def first_difference(
+    recorded: Any, current: Any, agree: Callable[[str, Any, Any], bool], name: str = ""
+) -> tuple[str, Any, Any] | None:
+    """The name of the first entry of nested mappings on which two do not ``agree``, and both values."""
+    if isinstance(recorded, Mapping) and isinstance(current, Mapping):
+        names = {f"{name}.{key}".lstrip("."): key for key in {**recorded, **current}}
+        found = (first_difference(recorded.get(key), current.get(key), agree, place) for place, key in names.items())
+        return next((one for one in found if one is not None), None)
+    return None if agree(name, recorded, current) else (name, recorded, current)
 
 
-def _weights_agree(mine: Sequence[float], theirs: Sequence[float]) -> bool:
+def _agree(name: str, mine: Any, theirs: Any) -> bool:
+    if not name.endswith(".weights"):
+        return bool(mine == theirs)
     return len(mine) == len(theirs) and all(
         math.isclose(a, b, rel_tol=WEIGHTS_TOLERANCE, abs_tol=1e-7) for a, b in zip(mine, theirs, strict=True)
     )

@@ -1,4 +1,8 @@
-"""From class probabilities to a decision, chosen for what decisions are worth.
+"""From a head's logits to calibrated class probabilities, and from these to a decision, chosen for what decisions are worth.
+
+    P(c | x) = softmax_c( logits_c / t + b_c ),     b_c = log prior_natural(c) - log prior_training(c)
+
+Balanced training (SMOTE, class weights) tells the head that classes are equally frequent; ``b`` takes that back.
 
 H-RAD's classes, by the paper's argmax or by thresholds (a and b unset: the argmax):
 
@@ -18,17 +22,28 @@ Shape suffixes: B rows, L classes (lengths 0..γ).
 """
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from predictors.calibration import Calibration
-from predictors.config import Checked, NotNegative, Probability, Whole, one_of
+from predictors.config import Checked, NotNegative, Positive, Probability, Whole, one_of
 from predictors.sampling import SamplingSettings
 
 NONE, SOME, ALL = 0, 1, 2
 ARGMAX, EXPECTATION = LENGTH_CHOICES = ("argmax", "expectation")
+
+
+@dataclass(frozen=True)
+class Calibration(Checked):
+    """``temperature`` t > 0 and one ``bias`` per class (by default H-RAD's three)."""
+
+    temperature: Positive = 1.0
+    bias: tuple[float, ...] = (0.0, 0.0, 0.0)
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Calibrated probabilities [B, L] of logits [B, L]."""
+        return torch.softmax(logits / self.temperature + logits.new_tensor(self.bias), dim=-1)
 
 
 @dataclass(frozen=True)
@@ -50,6 +65,10 @@ class DecisionRule(Checked):
         if self.none_probability is None or self.all_probability is None:
             return None
         return SOME if min(self.none_probability, self.all_probability) > 1 else None
+
+    def limits(self, decision: int, gamma: int) -> tuple[int, float | None]:
+        """What a decision about ``gamma`` tokens allows: so many, and of a soft draft the confidence below which it stops."""
+        return 0 if decision == NONE else gamma, self.epsilon if decision == SOME else None
 
     @property
     def argmax(self) -> "DecisionRule":
@@ -80,6 +99,10 @@ class LengthRule(Checked):
 
     settled = None  # a length always depends on the probabilities
 
+    def limits(self, decision: int, gamma: int) -> tuple[int, float | None]:
+        """As `DecisionRule.limits`."""
+        return decision, None
+
     @property
     def argmax(self) -> "LengthRule":
         """The most likely length instead."""
@@ -97,43 +120,45 @@ class LengthRule(Checked):
 
 @dataclass(frozen=True)
 class HeadSetting(Checked):
-    """What is done at captured sampling ``settings``: the head's ``calibration`` there, and the best static lengths for drafting
-    and for what is retained of a branch that survived, whose tokens cost nothing any more."""
+    """What is done at captured sampling ``settings``: the head's ``calibration`` there, the best static lengths, and rules.
+
+    What is retained of a branch that survived costs nothing any more: it has a length and a rule of its own. A rule of ``None``:
+    the static length, as no rule pays. ``tried`` and ``tried_retention`` are the best rules, whether they pay or not.
+    """
 
     settings: SamplingSettings
     calibration: Calibration
     static_gamma: Whole
     retained_gamma: Whole
+    rule: Any
+    retention: Any
+    tried: Any
+    tried_retention: Any
 
     def static(self, retains: bool) -> int:
         """The best static length for drafting, or for what is retained of a branch."""
         return self.retained_gamma if retains else self.static_gamma
 
+    def of(self, retains: bool) -> Any:
+        """The rule for drafting, or for what is retained of a branch."""
+        return self.retention if retains else self.rule
+
 
 @dataclass(frozen=True)
 class ClassSetting(HeadSetting):
-    """``rule``: from probabilities to a class, for drafting; ``retention``: for what is retained of a branch. ``None``: the
-    static length, as no rule pays. ``tried`` and ``tried_retention``: the best rules for both, whether they pay or not."""
+    """Whose rules make a class."""
 
     rule: DecisionRule | None
     retention: DecisionRule | None
     tried: DecisionRule
     tried_retention: DecisionRule
 
-    def of(self, retains: bool) -> DecisionRule | None:
-        """The rule for drafting, or for what is retained of a branch."""
-        return self.retention if retains else self.rule
-
 
 @dataclass(frozen=True)
 class LengthSetting(HeadSetting):
-    """``rule``, ``retention``, ``tried`` and ``tried_retention``: from probabilities to a length; as in `ClassSetting`."""
+    """Whose rules make a length."""
 
     rule: LengthRule | None
     retention: LengthRule | None
     tried: LengthRule
     tried_retention: LengthRule
-
-    def of(self, retains: bool) -> LengthRule | None:
-        """The rule for drafting, or for what is retained of a branch."""
-        return self.retention if retains else self.rule

@@ -58,22 +58,18 @@ def state_vector(hidden_KD: Tensor, embedding_E: Tensor) -> Tensor:
 
 
 def served_features(spec: FeatureSpec, root: "Root", law: "NextLaw | None") -> Tensor:
-    """The row [1, S + C] of a round as it is served: ``law`` is the draft's first, which the ``paper`` set does not read.
-
-    ``root`` must hold the target's hidden states and the newest token's embedding.
-    """
+    """The row [1, S + C] of a round as it is served; ``law`` is the draft's first, which the ``paper`` set does not read."""
     assert root.hidden_KD is not None and root.embedding_E is not None
     state_S = state_vector(root.hidden_KD, root.embedding_E).float()
     previous = root.previous
     drafted, accepted = (-1, 0) if previous is None else (previous.submitted, previous.accepted_in_sequence)
     confidence, entropy = (0.0, 0.0) if law is None else (law.confidence, law.entropy)
     scalars = scalar_features(spec, drafted, accepted, confidence, entropy)
-    return torch.cat([state_S, *(_one(scalar, state_S) for scalar in scalars)]).unsqueeze(0)
-
-
-def _one(scalar: float | Tensor, like: Tensor) -> Tensor:
-    """``scalar`` as a tensor [1] beside ``like``, which a device need not wait for."""
-    return scalar.to(like).reshape(1) if isinstance(scalar, Tensor) else like.new_full((1,), scalar)
+    ones = [  # that a device need not wait for
+        scalar.to(state_S).reshape(1) if isinstance(scalar, Tensor) else state_S.new_full((1,), scalar)
+        for scalar in scalars
+    ]
+    return torch.cat([state_S, *ones]).unsqueeze(0)
 
 
 def assemble(
@@ -90,9 +86,8 @@ def assemble(
     collected with longer drafts mean the same as served ones. A round whose draft the controller cut short and the target
     did not reject says nothing about γ tokens: it counts as unknown, like none. Law scalars are unused by the ``paper`` set.
     """
-    scalars = scalar_features(
-        spec, previous_drafted_B, previous_accepted_B, first_confidence_B.float(), first_entropy_B.float()
-    )
+    first = first_confidence_B.float(), first_entropy_B.float()
+    scalars = scalar_features(spec, previous_drafted_B, previous_accepted_B, *first)
     return torch.cat([states_BS.float(), *(scalar.float().unsqueeze(1) for scalar in scalars)], dim=1)
 
 

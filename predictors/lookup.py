@@ -54,8 +54,22 @@ class Lookup:
 
     def extend(self, tokens: Iterable[int]) -> None:
         """Add ``tokens`` behind those known."""
+        children, ends, counts = self._children, self._ends, self._counts
         for token in tokens:
-            self._add(token)
+            self.tokens.append(token)
+            end, above, self._nodes = len(self.tokens), self._nodes[: self._depth], [0]
+            self._length, self._start = 0, end
+            for length, node_above in enumerate(above, start=1):
+                node = children.setdefault((node_above, token), len(ends))
+                if node == len(ends):
+                    ends.append(end)
+                    counts.append(1)
+                else:
+                    if length <= self.longest:
+                        self._length, self._start = length, ends[node]
+                    ends[node] = end
+                    counts[node] += 1
+                self._nodes.append(node)
 
     def found(self, most: int) -> Found:
         """The match of the last tokens, with at most ``most`` tokens of its continuation."""
@@ -64,23 +78,6 @@ class Lookup:
         node, token = self._nodes[min(self._length, CONTEXT)], self.tokens[self._start]
         following = tuple(self.tokens[self._start : self._start + most])
         return Found(self._length, following, self._counts[node] - 1, self._counts[self._children[node, token]])
-
-    def _add(self, token: int) -> None:
-        self.tokens.append(token)
-        end, children, ends, counts = len(self.tokens), self._children, self._ends, self._counts
-        above, self._nodes = self._nodes[: self._depth], [0]
-        self._length, self._start = 0, end
-        for length, node_above in enumerate(above, start=1):
-            node = children.setdefault((node_above, token), len(ends))
-            if node == len(ends):
-                ends.append(end)
-                counts.append(1)
-            else:
-                if length <= self.longest:
-                    self._length, self._start = length, ends[node]
-                ends[node] = end
-                counts[node] += 1
-            self._nodes.append(node)
 
 
 def founds(tokens: Iterable[int], most: int, longest: int = LONGEST) -> list[Found]:

@@ -36,13 +36,12 @@ ACCEPTED, RESIDUAL, DISTANCE, FEATURE = "accepted", "residual", "distance", "fea
 
 @dataclass
 class RequestCounts:
-    """Counts of one request with a ``budget`` of new tokens, whose rounds may submit ``depth`` tokens in a row. ``emitted`` holds
-    the prefill's token from the start; the others are of the ``rounds`` behind it that the budget left whole."""
+    """Counts of one request."""
 
-    budget: int
-    depth: int
-    emitted: int = 1
-    rounds: int = 0
+    budget: int  # new tokens
+    depth: int  # tokens in a row that its rounds may submit
+    emitted: int = 1  # with the prefill's token from the start
+    rounds: int = 0  # behind it that the budget left whole; all that follows is of them
     submitted: int = 0
     looked_up: int = 0
     accepted: int = 0
@@ -94,12 +93,11 @@ def fractions_of(counts: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
 
 @dataclass(frozen=True)
 class Level:
-    """A statistic over ``requests``: its ratio of sums (``mean``), that one's standard ``error``, and the error's degrees of
-    ``freedom``."""
+    """A statistic over requests."""
 
-    mean: float
-    error: float
-    freedom: float
+    mean: float  # ratio of sums
+    error: float  # its standard error
+    freedom: float  # degrees of, of the error
     requests: int
 
     @staticmethod
@@ -124,11 +122,10 @@ class Level:
 
 @dataclass(frozen=True)
 class Reference:
-    """What requests at one sampling setting looked like on recorded texts: mean new ``tokens`` of a request, and ``levels`` by
-    statistic."""
+    """What requests at one sampling setting looked like on recorded texts."""
 
-    tokens: float
-    levels: dict[str, Level] = field(default_factory=dict)
+    tokens: float  # new ones of a request, on average
+    levels: Mapping[str, Level] = field(default_factory=dict)  # by statistic
 
     @staticmethod
     def of(counted: Sequence[RequestCounts], documents: Sequence[str]) -> "Reference":
@@ -147,11 +144,5 @@ class Reference:
 def read_reference(card: Mapping[str, Any]) -> tuple[dict[str, Reference], str]:
     """A bundle card's references by sampling setting, and why there are no others."""
     made = card.get(KEY, {"settings": {}, "missing": OLD})
-    where = f"card.json: {KEY}"
-    references = {
-        name: Reference(
-            one["tokens"], {key: parse_config(Level, level, f"{where}: {key}") for key, level in one["levels"].items()}
-        )
-        for name, one in made["settings"].items()
-    }
+    references = {name: parse_config(Reference, one, f"card.json: {KEY}") for name, one in made["settings"].items()}
     return references, made["missing"] or ELSEWHERE

@@ -25,62 +25,48 @@ LANES = ("draft", "target")
 
 @dataclass(frozen=True)
 class Span:
-    """A stretch of work of one ``lane`` of `LANES`: its ``phase`` of `PHASES`, from ``start`` to ``end`` in seconds since the
-    request began."""
+    """A stretch of work."""
 
-    lane: str
-    phase: str
-    start: float
+    lane: str  # of `LANES`
+    phase: str  # of `PHASES`
+    start: float  # seconds since the request began
     end: float
 
 
 class Forecast(NamedTuple):
     """What a learned controller said when it was asked: if the target accepts the first ``place`` tokens of a round's chain, it
-    accepts the next one with this ``probability``. Its features lie at squared ``distance`` from the training rows; ``sketch``
-    holds the first of their standardised coordinates."""
+    accepts the next one with this ``probability``."""
 
     place: int
     probability: float
-    distance: float
-    sketch: tuple[float, ...] = ()
+    distance: float  # squared, of its features from the training rows
+    sketch: tuple[float, ...] = ()  # the first of their standardised coordinates
 
 
 @dataclass
 class RoundRecord:
-    """One round, host-side numbers only.
-
-    ``levels`` counts the drafted levels (by default a chain's, one per token), of which ``rolled_back`` were not accepted and
-    ``idle_levels`` were drafted while the target waited, by a decoder that else drafts beside it. ``submitted`` counts the levels
-    that the target tested (by default all), of which the first ``accepted`` passed - one more where a branch point's token was
-    hit. ``candidates`` were tried there; ``law_known``: the draft's law there was known before, as drafting had stopped at it or
-    a branch was cut. ``guessed`` tokens ran in the target's pass untested, for a model that drafts for itself to go on from.
-    ``looked_up`` tokens, the first ones, came from a lookup. ``passes``: of the draft model; ``asked``: questions to a
-    controller's model. ``bypassed``: a learned controller stood aside and a static setting drafted. ``forecasts`` are those about
-    the chain that was submitted; of a tree there are none. ``seconds`` maps a phase of `PHASES` to wall-clock seconds. Where
-    draft and target may work side by side, ``timeline`` shows both, and ``overlapped`` is what the round would have saved with
-    both at once (0 where they really were).
-    """
+    """One round, host-side numbers only. Where a branch point's token was hit, it is one more ``accepted`` one."""
 
     drafted: int = 0
-    levels: int = -1
-    submitted: int = -1
-    idle_levels: int = 0
-    guessed: int = 0
-    candidates: int = 0
-    law_known: bool = False
+    levels: int = -1  # drafted ones; by default a chain's, one per token
+    submitted: int = -1  # levels that the target tested, of which the first ``accepted`` passed; by default all
+    idle_levels: int = 0  # drafted while the target waited, by a decoder that else drafts beside it
+    guessed: int = 0  # tokens in the target's pass that are not tested: a model drafting for itself goes on from them
+    candidates: int = 0  # tried at the branch point
+    law_known: bool = False  # the draft's there was known before, as drafting had stopped at it or a branch was cut
     accepted: int = 0
     emitted: int = 0
-    rolled_back: int = 0
+    rolled_back: int = 0  # levels that were not accepted
     trimmed: int = 0
-    looked_up: int = 0
-    passes: int = 0
-    asked: int = 0
+    looked_up: int = 0  # tokens, the first ones, that came from a lookup
+    passes: int = 0  # of the draft model
+    asked: int = 0  # questions to a controller's model
     ends_segment: bool = True
-    bypassed: bool = False
-    forecasts: tuple[Forecast, ...] = ()
-    seconds: dict[str, float] = field(default_factory=dict)
-    timeline: list[Span] = field(default_factory=list)
-    overlapped: float = 0.0
+    bypassed: bool = False  # a learned controller stood aside and a static setting drafted
+    forecasts: tuple[Forecast, ...] = ()  # about the chain that was submitted; of a tree there are none
+    seconds: dict[str, float] = field(default_factory=dict)  # wall-clock, by phase of `PHASES`
+    timeline: list[Span] = field(default_factory=list)  # of both models, where they may work side by side
+    overlapped: float = 0.0  # seconds that both at once would have saved; 0 where they really were
 
     def __post_init__(self) -> None:
         if self.levels < 0:
@@ -100,7 +86,7 @@ class RoundRecord:
 
 
 def block_efficiency(rounds: Sequence[RoundRecord]) -> float:
-    """Emitted tokens per target pass; ``rounds`` without the prefill round. NaN without rounds."""
+    """Of ``rounds`` without the prefill round. NaN without rounds."""
     return _ratio(sum(record.emitted for record in rounds), len(rounds))
 
 

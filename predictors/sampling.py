@@ -8,16 +8,11 @@ LEAST_TEMPERATURE = 1e-30  # but 0: logits divided by less may leave float32's r
 
 @dataclass(frozen=True)
 class SamplingSettings:
-    """Temperature and filters of one request, applied in this order: temperature, top-k, top-p.
+    """Temperature and filters of one request, applied in this order.
 
-    Parameters
-    ----------
-    temperature
-        0 means greedy: the law is an exact one-hot of the first maximal logit. Others start at `LEAST_TEMPERATURE`.
-    top_k
-        Keep the k most probable tokens (ties with the k-th are kept); 0 keeps all.
-    top_p
-        Keep the smallest set of most probable tokens whose mass reaches ``top_p``; 1.0 keeps all.
+    temperature    0 means greedy: the law is an exact one-hot of the first maximal logit; others start at `LEAST_TEMPERATURE`
+    top_k          keep the k most probable tokens (ties with the k-th are kept); 0 keeps all
+    top_p          keep the smallest set of most probable tokens whose mass reaches ``top_p``; 1.0 keeps all
     """
 
     temperature: float = 1.0

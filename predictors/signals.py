@@ -29,23 +29,16 @@ LEAST_LOG = -16.0  # that a drawn token's probability is cut at
 
 @dataclass(frozen=True)
 class Root:
-    """The state before a round drafts.
+    """The state before a round drafts."""
 
-    ``position`` counts committed tokens and ``cap`` is the most tokens the drafter would draft. ``hidden_KD`` holds the
-    target's hidden states at the row whose logits produced the newest token, ``embedding_E`` that token's input embedding (both
-    ``None`` unless the decoder taps layers), ``probs_V`` the target's processed law there (``None`` if none was computed);
-    ``previous`` is the last finished round, ``None`` right after the prefill. ``found`` is what a drafter with a lookup could
-    propose here without a model (``None`` without one).
-    """
-
-    position: int
-    cap: int
+    position: int  # committed tokens
+    cap: int  # the most tokens that the drafter would draft
     settings: SamplingSettings
-    previous: RoundRecord | None
-    hidden_KD: Tensor | None = None
-    embedding_E: Tensor | None = None
-    probs_V: Tensor | None = None
-    found: Found | None = None
+    previous: RoundRecord | None  # the last finished round; none right after the prefill
+    hidden_KD: Tensor | None = None  # of the target, at the row whose logits produced the newest token, if it is tapped
+    embedding_E: Tensor | None = None  # that token's input embedding, likewise
+    probs_V: Tensor | None = None  # the target's processed law there, if one was computed
+    found: Found | None = None  # what a drafter with a lookup could propose here without a model
 
 
 @dataclass(eq=False)
@@ -53,17 +46,17 @@ class NextLaw:
     """The draft's law of the next token, before it is drawn.
 
     ``confidence`` and ``entropy`` (nats) come from the temperature-1, unfiltered softmax; ``law_confidence`` and
-    ``law_entropy`` from the processed law the token will be drawn from, under the draft's ``settings``. All are 0-d tensors,
-    computed when asked for. ``hidden_KD`` holds the draft's hidden states at the row whose logits these are (``None`` unless
-    the decoder taps the draft): what it knew behind the last drafted token.
+    ``law_entropy`` from the processed law the token will be drawn from. All are 0-d tensors, computed when asked for.
     """
 
     root: Root
-    settings: SamplingSettings
-    drafted: int
+    settings: SamplingSettings  # the draft's
+    drafted: int  # tokens before it
     logits_V: Tensor
     probs_V: Tensor
-    hidden_KD: Tensor | None = None
+    hidden_KD: Tensor | None = (
+        None  # the draft's at the row of these logits, if it is tapped: what it knew behind the last token
+    )
 
     @cached_property
     def unit_probs_V(self) -> Tensor:
@@ -96,21 +89,19 @@ class NextLaw:
 
 @dataclass(frozen=True)
 class BothModels:
-    """What both models said at the newest token: ``target_probs_V`` and ``draft_probs_V`` are their processed laws in front of
-    it, which it was drawn from and might have been; ``draft_hidden_2KD`` holds the draft's hidden states there and behind it
-    (``None`` unless the decoder taps the draft)."""
+    """What both models said at the newest token."""
 
-    target_probs_V: Tensor
-    draft_probs_V: Tensor
-    draft_hidden_2KD: Tensor | None = None
+    target_probs_V: Tensor  # the processed law in front of it, which it was drawn from
+    draft_probs_V: Tensor  # and that which it might have been drawn from
+    draft_hidden_2KD: Tensor | None = None  # in front of it and behind it, if the draft is tapped
 
 
+@dataclass(eq=False)
 class TreeRoot:
     """A root before any token of its tree is drawn: the draft's ``law`` there, and, computed when asked for, ``models``."""
 
-    def __init__(self, law: NextLaw, look: Callable[[], BothModels]) -> None:
-        self.law = law
-        self._look = look
+    law: NextLaw
+    look: Callable[[], BothModels]
 
     @property
     def root(self) -> Root:
@@ -118,7 +109,7 @@ class TreeRoot:
 
     @cached_property
     def models(self) -> BothModels:
-        return self._look()
+        return self.look()
 
 
 class TokenNumbers(NamedTuple):

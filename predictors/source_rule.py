@@ -32,46 +32,38 @@ BEHIND = 5  # tokens of a usual lookup, by which the price of catching up is rea
 
 
 class Chosen(NamedTuple):
-    """Whether the lookup ``takes`` over with so many ``tokens``, and the place of the tail after them; ``far``: how far a root's
-    features are from those learned from (mean squared standardised coordinate)."""
+    """What is drafted at a root, or at each of an array."""
 
-    takes: Any
-    tokens: Any
-    tail: Any
-    far: Any
+    takes: Any  # whether the lookup takes over
+    tokens: Any  # with so many tokens
+    tail: Any  # place of the tail after them
+    far: Any  # mean squared standardised coordinate of the root's features, by those learned from
 
 
 class Seen(NamedTuple):
-    """What a root knows: the lookup's ``match``, ``found`` tokens, ``seen`` and ``agreed`` (`predictors.lookup.Found`); whether
-    the last chain was ``rejected``, and the ``luck`` of chains (`predictors.survival.features`)."""
+    """What a root knows."""
 
-    match: Any
+    match: Any  # of the lookup (`predictors.lookup.Found`), as the next three
     found: Any
     seen: Any
     agreed: Any
-    rejected: Any
-    luck: Any
+    rejected: Any  # whether the last chain was
+    luck: Any  # of chains (`predictors.survival.features`)
 
 
 def token_features(seen: Seen, length: int) -> np.ndarray:
     """Of the first ``length`` tokens of a lookup [..., L, Z]."""
     match, share, times = (np.asarray(one)[..., None] for one in (seen.match, *_context(seen)))
-    made = np.empty((*match.shape[:-1], length, len(TOKEN)))
     first_L, place_L = PLACES[:length] == 0, PLACES[:length]
     columns = (1.0, LOG_OF[match + place_L], LOG_OF[:length], first_L, share, share * first_L, times, times * share)
-    for column, values in enumerate(columns):
-        made[..., column] = values
-    return made
+    return _stacked(columns, (*match.shape[:-1], length))
 
 
 def root_features(seen: Seen) -> np.ndarray:
     """[..., F]."""
     share, times = _context(seen)
-    made = np.empty((*np.shape(share), len(ROOT)))
     columns = (1.0, LOG_OF[seen.match], share, times, times * share, seen.rejected, seen.luck, LOG_OF[seen.found])
-    for column, values in enumerate(columns):
-        made[..., column] = values
-    return made
+    return _stacked(columns, np.shape(share))
 
 
 def _context(seen: Seen) -> tuple[Any, Any]:
@@ -79,10 +71,16 @@ def _context(seen: Seen) -> tuple[Any, Any]:
     return seen.agreed / np.maximum(seen.seen, 1), np.log1p(seen.seen)
 
 
+def _stacked(columns: Sequence[Any], shape: Sequence[int]) -> np.ndarray:
+    made = np.empty((*shape, len(columns)))
+    for column, values in enumerate(columns):
+        made[..., column] = values
+    return made
+
+
 @dataclass(frozen=True)
 class SourceRule(Checked):
-    """See the module's docstring. ``costs``: by tail and looked up tokens; ``mean``, ``scale``: of the roots learned from. Roots
-    are trusted up to a squared distance of ``max_distance``."""
+    """See the module's docstring."""
 
     share: NotNegative
     hazard: tuple[float, ...]
@@ -90,11 +88,11 @@ class SourceRule(Checked):
     gained: tuple[NotNegative, ...]
     tokens: tuple[float, ...]
     drafted: tuple[float, ...]
-    costs: tuple[tuple[Positive, ...], ...]
+    costs: tuple[tuple[Positive, ...], ...]  # by tail and looked up tokens
     behind: NotNegative
-    mean: tuple[float, ...]
+    mean: tuple[float, ...]  # of the features of the roots learned from
     scale: tuple[Positive, ...]
-    max_distance: Positive = 1.0
+    max_distance: Positive = 1.0  # squared, up to which roots are trusted
 
     def survival(self, seen: Seen) -> np.ndarray:
         """S [..., L]."""
@@ -119,7 +117,7 @@ class SourceRule(Checked):
     def at_prices(self, profile: LatencyProfile, context: float, sampled: bool) -> "SourceRule":
         """The same after ``context`` tokens on a machine of this latency ``profile``; ``sampled``: at a temperature above 0."""
         costs = lookup_costs(profile, len(self.costs[0]) - 1, self.tails, context, sampled)
-        plain = round_latency(profile, Shape.chain(0), context, sampled).seconds
+        plain = round_latency(profile, Shape.of_chain(0), context, sampled).seconds
         return replace(self, costs=costs, behind=catching_up(profile, BEHIND, context) / plain)
 
     @cached_property

@@ -161,10 +161,10 @@ def _require_draft(pair: ModelPair, method: str, otherwise: str = "") -> None:
 
 
 def _require_depth(gamma: int, controller: Controller, where: str) -> None:
-    if controller.gamma is not None and gamma < controller.gamma:
+    if controller.horizon is not None and gamma < controller.horizon:
         raise ValueError(
-            f"{where}: gamma={gamma} is shorter than the {controller.gamma} tokens the {controller.kind} "
-            f"controller decides about. Use gamma >= {controller.gamma}."
+            f"{where}: gamma={gamma} is shorter than the {controller.horizon} tokens the {controller.kind} "
+            f"controller decides about. Use gamma >= {controller.horizon}."
         )
 
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from predictors.bundle import read_bundle
+from predictors.config import parse_config
 from predictors.latency.profile import read_profile
 from predictors.latency.serving import KEY, Serving
 
@@ -18,7 +19,7 @@ def read_serving(record: str | Path) -> Serving:
     path = Path(record)
     if path.is_dir():
         found = read_bundle(path).card.get(KEY)
-        serving = None if found is None else Serving.from_record(found, f"{path}: card.json: {KEY}")
+        serving = None if found is None else parse_config(Serving, found, f"{path}: card.json: {KEY}")
         remedy = "Export it again (dvc repro), or name this machine's latency profile instead."
     else:
         serving = read_profile(path).serving

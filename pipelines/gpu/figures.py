@@ -22,7 +22,7 @@ from pipelines.measuring.harness import BY_ROUND
 from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.names import PLAIN, branch_arm
 from pipelines.reporting.comparison import rate_ratio
-from predictors.latency.branching import BranchRound, branch_parallel_prediction
+from predictors.latency.branching import BranchCosts, BranchRound
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.throughput import chain_latency
 from predictors.rounds import PHASES
@@ -77,7 +77,7 @@ def predicted_seconds(run: Row, profile: LatencyProfile) -> float:
     sampled = run["temperature"] > 0
     if arm is not None and any(row["candidates"] for row in rounds):
         made = branch_rounds(rounds)
-        return branch_parallel_prediction(profile, made, run["tokens"], tokens, sampled, arm.wall).seconds
+        return BranchCosts(profile, sampled, arm.wall).request(made, tokens).seconds
     total = profile.latency("target_prefill", tokens=tokens)  # plain decoding and chains: one phase after the other
     if run["arm"] != PLAIN:
         total += profile.latency("draft_prefill", tokens=tokens)

@@ -140,7 +140,7 @@ class ArmBuilder:
                 f"{self.bundles / name} is no selector of trees but {selector.kind}: static_of takes delayed_tree-RULE."
             )
         assert selector.verifier is not None
-        return fixed_tree(self.pair, selector.actions[selector.static(settings).place], selector.verifier)
+        return fixed_tree(self.pair, selector.actions[selector.setting(settings).place], selector.verifier)
 
     def _unasked(self, name: str) -> bool:
         model = self._controller(name)

@@ -7,9 +7,9 @@ from pipelines.measuring.arm_builder import TimedArm
 from pipelines.measuring.arms import Decode, Run
 from pipelines.measuring.recorded import RecordedTexts
 from pipelines.prompt_table import Prompt
-from predictors.controllers.fixed import Fixed, FixedSession
 from predictors.controllers.survival import SurvivalSession
-from predictors.controllers.takeover import Takeover, TakeoverSession
+from predictors.controllers.takeover import Takeover
+from predictors.controllers.unlearned import Fixed, FixedSession
 from predictors.sampling import SamplingSettings
 from runtime import Decoder, ModelPair, Randomness, build_decoder
 from runtime.decoding.sequential import SequentialDecoder
@@ -91,8 +91,6 @@ def static_chain(decoder: Decoder, settings: SamplingSettings) -> StaticChain | 
     if not isinstance(chosen, SequentialDecoder) or not isinstance(chosen.drafter, ChainConfig):
         return None
     session = chosen.controller.start(settings)
-    while isinstance(session, TakeoverSession) and session.config is None:
-        session = session.inner
     if isinstance(session, FixedSession):
         length = session.gamma
     elif isinstance(session, SurvivalSession) and not session.setting.pays:

@@ -185,7 +185,7 @@ def _predicted(
     seconds = np.zeros(3)
     for (prompt, tokens), count in Counter(zip(runs["prompt_tokens"], runs["tokens"], strict=True)).items():
         one = generation_latency(profile, accepted, gamma, int(prompt), int(tokens), sampled)
-        seconds += count * tokens / np.array([one.tokens_per_second, one.low, one.high])
+        seconds += count * tokens / np.array(one.speeds(int(tokens)))
     return dict(zip(("value", "low", "high"), (runs["tokens"].sum() / seconds).tolist(), strict=True))
 
 

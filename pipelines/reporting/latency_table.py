@@ -22,7 +22,7 @@ from pipelines.reporting.page import markdown
 from pipelines.reporting.section import Cell, Metric, Row, Section, Table, grid
 from pipelines.reporting.text import MS, TIMES, Interval, shown
 from predictors.latency.acceptance import iid_accepted_law
-from predictors.latency.branching import balanced_gamma
+from predictors.latency.branching import BranchCosts
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.tables import Latency, LatencyTable
 from predictors.latency.throughput import generation_latency
@@ -82,8 +82,8 @@ def costs(profile: LatencyProfile) -> Table:
     }
     for way, passes in WAYS.items():
         if profile.tables.keys() >= passes | OUTSIDE:
-            hidden = partial(balanced_gamma, profile, BLOCK, CANDIDATES, sampled=False, concurrent=way == "concurrent")
-            columns[f"hidden γ, {way}"] = hidden
+            parallel = BranchCosts(profile, sampled=False, concurrent=way == "concurrent")
+            columns[f"hidden γ, {way}"] = partial(parallel.balanced_gamma, BLOCK, CANDIDATES)
     caption = "By tokens of context; hidden γ: longest branches that a target pass hides"
     return grid("context", {context: (context,) for context in contexts_of(profile)}, columns, caption)
 
@@ -136,17 +136,13 @@ def prediction_table(
     made = {
         f"chain γ={gamma}" if gamma else "plain": generation_latency(
             profile, iid_accepted_law(alpha, gamma), gamma, prompt_tokens, new_tokens, temperature > 0
-        )
+        ).speeds(new_tokens)
         for gamma in GAMMAS
     }
-    best = max(made, key=lambda name: made[name].tokens_per_second)
+    best = max(made, key=lambda name: made[name][0])
     rows: list[Row] = [
-        {
-            "": name,
-            "tokens/s": {"value": one.tokens_per_second, "low": one.low, "high": one.high},
-            "over plain": one.tokens_per_second / made["plain"].tokens_per_second,
-        }
-        for name, one in made.items()
+        {"": name, "tokens/s": {"value": speed, "low": low, "high": high}, "over plain": speed / made["plain"][0]}
+        for name, (speed, low, high) in made.items()
     ]
     request = f"{new_tokens} tokens after a prompt of {prompt_tokens}, T={temperature:g}"
     title = f"Predicted tokens/s at acceptance {alpha:g}"

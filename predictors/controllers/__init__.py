@@ -4,20 +4,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from predictors.bundle import OTHERWISE, Bundle
-from predictors.controllers.base import Controller, Session
-from predictors.controllers.confidence import Confidence
+from predictors.controllers.base import Controller
+from predictors.controllers.base import Session as Session
 from predictors.controllers.delayed_tree import DelayedTree
 from predictors.controllers.early_stop import EarlyStop, Logistic, SpecDecPP
-from predictors.controllers.ema import EMA
-from predictors.controllers.entropy import Entropy
-from predictors.controllers.fixed import Fixed
-from predictors.controllers.hrad import HRAD
+from predictors.controllers.head import HRAD, Length
 from predictors.controllers.learned import LearnedController
-from predictors.controllers.length import Length
-from predictors.controllers.roc import ROC
 from predictors.controllers.source import Source
 from predictors.controllers.survival import Survival
 from predictors.controllers.takeover import Takeover
+from predictors.controllers.unlearned import EMA, ROC, Confidence, Entropy, Fixed
 
 UNLEARNED: tuple[type[Controller], ...] = (Fixed, Confidence, Entropy, ROC, EMA, Takeover)
 LEARNED: tuple[type[Controller], ...] = (Logistic, SpecDecPP, EarlyStop, Survival, Source, HRAD, Length, DelayedTree)
@@ -50,17 +46,3 @@ def learned_controller(bundle: Bundle) -> LearnedController:
 
 def _innermost(bundle: Bundle) -> Bundle:
     return _innermost(bundle.otherwise) if OTHERWISE in bundle.card else bundle
-
-
-__all__ = [
-    "CONTROLLERS",
-    "Controller",
-    "DelayedTree",
-    "EarlyStop",
-    "LearnedController",
-    "Session",
-    "Survival",
-    "build_controller",
-    "is_learned",
-    "learned_controller",
-]

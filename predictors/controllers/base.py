@@ -1,5 +1,6 @@
 """The controller interface: decisions of one request, taken from types that expose only what they may depend on."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, Self, TypeVar
@@ -9,7 +10,6 @@ from torch import Tensor
 
 from predictors.actions import Action
 from predictors.bundle import Bundle
-from predictors.config import parse_config
 from predictors.contract import CaptureContract
 from predictors.latency.profile import LatencyProfile
 from predictors.rounds import Forecast, RoundRecord
@@ -119,24 +119,17 @@ class Session:
 
 
 class Controller:
-    """Decides how far to draft. Stateless: `start` gives the state of one request.
-
-    ``layers`` are the target's hidden states it reads (Hugging Face numbers), ``draft_layers`` the draft's; ``gamma`` is the
-    draft length its decisions speak of, if any; ``actions`` are the trees it chooses among, if it does, for drafts at the
-    target's temperature and ``verifier``; ``reads_views``: whether it asks what both models said at the newest token;
-    ``contract`` is checked against the pair, if set; ``follows_one_draft``: its hooks take one draft at a time, not
-    several in turn.
-    """
+    """Decides how far to draft. Stateless: `start` gives the state of one request."""
 
     kind: ClassVar[str]
-    layers: tuple[int, ...] = ()
-    draft_layers: tuple[int, ...] = ()
-    actions: tuple[Action, ...] = ()
-    reads_views = False
-    follows_one_draft = False
-    gamma: int | None = None
-    verifier: str | None = None
-    contract: CaptureContract | None = None
+    layers: tuple[int, ...] = ()  # the target's hidden states that it reads (Hugging Face numbers)
+    draft_layers: tuple[int, ...] = ()  # the draft's
+    actions: tuple[Action, ...] = ()  # trees it chooses among, if it does, for drafts at the target's temperature …
+    verifier: str | None = None  # … and this verifier
+    reads_views = False  # asks what both models said at the newest token
+    follows_one_draft = False  # hooks take one draft at a time, not several in turn
+    horizon: int | None = None  # draft length that its decisions speak of, if any
+    contract: CaptureContract | None = None  # checked against the pair, if set
 
     @classmethod
     def from_config(cls, values: Mapping[str, Any]) -> Self:
@@ -154,10 +147,23 @@ class Controller:
         """The same controller with another soft threshold ε: it stops where the draft's law has no probability of ε or more."""
         raise ValueError(f"epsilon={epsilon}: a {self.kind!r} controller has no soft threshold. Leave epsilon out.")
 
-    def at_latency(self, profile: LatencyProfile, reprice: bool) -> "Controller":
+    def at_latency(self, profile: LatencyProfile, reprice: bool) -> Self:
         """The controller for a machine of this latency ``profile``: one whose choices follow prices warns where they differ from
         those it was exported with by too much, or, with ``reprice``, takes them over."""
+        if reprice:
+            return self.repriced(profile)
+        doubt = self.doubt(profile)
+        if doubt is not None:
+            warnings.warn(doubt, stacklevel=2)
         return self
+
+    def repriced(self, profile: LatencyProfile) -> Self:
+        """The same by the prices of ``profile``; `ValueError` where its choices cannot be made anew without the traces."""
+        return self
+
+    def doubt(self, profile: LatencyProfile) -> str | None:
+        """Why choices may not pay at the prices of ``profile``; ``None``: they may."""
+        return None
 
     def question_seconds(self, profile: LatencyProfile) -> float:
         """Seconds of one question to its model on a machine of this latency ``profile``; 0 where there is no model."""
@@ -168,21 +174,3 @@ class Controller:
 
     def start(self, settings: SamplingSettings) -> Session:
         raise NotImplementedError
-
-
-class Configured(Controller):
-    """A controller that is its settings: ``config_class`` checks them, and sessions of ``session_class`` decide by them."""
-
-    config_class: ClassVar[type[Any]]
-    session_class: ClassVar[type[Any]]
-
-    def __init__(self, config: Any) -> None:
-        self.config = config
-
-    @classmethod
-    def from_config(cls, values: Mapping[str, Any]) -> Self:
-        return cls(parse_config(cls.config_class, values, f"controller {cls.kind}"))
-
-    def start(self, settings: SamplingSettings) -> Session:
-        session: Session = self.session_class(self.config)
-        return session

@@ -4,14 +4,13 @@
 
 E: expected tokens of a step by action, from the exported network (`predictors.selection.network`). T: its seconds by context,
 from the latency profile the bundle was made with, or another one's. Rule: `predictors.selection.rule`. Known when the draft's
-first law is, before its token is drawn: lossless with every rule for i.i.d. draws. Where the selector is not to be trusted
-(`predictors.controllers.guard`), the round drafts the best static tree. Where choosing does not pay,
-calibration leaves it unasked.
+first law is, before its token is drawn: lossless with every rule for i.i.d. draws. Where choosing does not pay, calibration
+leaves it unasked.
 """
 
 import copy
-import warnings
 from collections.abc import Callable
+from typing import Self
 
 import numpy as np
 import torch
@@ -19,9 +18,7 @@ from torch import Tensor
 
 from predictors.actions import Action
 from predictors.bundle import Bundle
-from predictors.controllers.base import Session
-from predictors.controllers.guard import Guard
-from predictors.controllers.learned import LARGEST_FACTOR, LearnedController
+from predictors.controllers.learned import LARGEST_FACTOR, LearnedController, LearnedSession
 from predictors.latency.actions import Prices, Traffic, prices
 from predictors.latency.profile import LatencyProfile
 from predictors.sampling import SamplingSettings
@@ -31,18 +28,12 @@ from predictors.selection.rule import SelectionRule, Static
 from predictors.signals import Root, TreeRoot
 
 
-class DelayedTreeSession(Session):
-    """One request."""
-
-    def __init__(self, controller: "DelayedTree", settings: SamplingSettings) -> None:
-        self.controller = controller
-        self.static = controller.static(settings)
-        self.uncalibrated = controller.rule.asks and not controller.guard.covers(settings)
+class DelayedTreeSession(LearnedSession):
+    controller: "DelayedTree"
+    setting: Static
 
     def plan(self, root: Root) -> None:
-        self.asked = 0
-        if self.controller.rule.asks:
-            self.bypassed = self.uncalibrated or not self.controller.guard.reaches(root.position)
+        self.begin(root, self.controller.rule.asks)
 
     def tree(self, root: TreeRoot) -> Action:
         rule = self.controller.rule
@@ -52,23 +43,23 @@ class DelayedTreeSession(Session):
             finite = bool(np.isfinite(tokens_A).all())
             self.bypassed = not self.controller.guard.trusts(finite, distance, rule.max_distance)
         if not rule.asks or self.bypassed:
-            return self.controller.actions[self.static.place]
-        return self.controller.actions[rule.choose(tokens_A, seconds_A, self.static)]
+            return self.controller.actions[self.setting.place]
+        return self.controller.actions[rule.choose(tokens_A, seconds_A, self.setting)]
 
 
 class DelayedTree(LearnedController):
     """The controller of an exported bundle of kind ``delayed_tree``."""
 
     kind = "delayed_tree"
+    instead = "the best static tree"
 
     def __init__(self, bundle: Bundle) -> None:
-        bundle.require(self.kind, "selection_spec", "rule", "prices", "traffic")
+        super().__init__(bundle, "selection_spec", "rule", "prices", "traffic")
         self.spec = bundle.part(SelectionSpec, "selection_spec")
         self.rule = bundle.part(SelectionRule, "rule")
         self.prices = bundle.part(Prices, "prices")
         self.traffic = bundle.parts(Traffic, "traffic")
         self.verifier = str(bundle.card["decoder"]["verifier"])
-        self.contract = bundle.contract
         self.actions = self.spec.actions
         if self.spec.layers:
             bundle.require_layers(self.spec.layers, "selection_spec")
@@ -76,7 +67,6 @@ class DelayedTree(LearnedController):
         if self.rule.asks:
             self.layers, self.draft_layers = self.spec.layers, self.spec.draft_layers
         self.network = build_selector(self.spec, bundle.tensors, bundle.source)
-        self.guard = Guard(self.kind, self.contract, "the best static tree")
 
     @property
     def num_features(self) -> int:
@@ -84,13 +74,12 @@ class DelayedTree(LearnedController):
 
     def outputs(self, features: Tensor) -> Tensor:
         """Expected tokens of a step [B, A] of raw features [B, S + scalars]."""
-        tokens: Tensor = self.network(features).exp()
-        return tokens
+        return self.network(features).exp()
 
     def start(self, settings: SamplingSettings) -> DelayedTreeSession:
-        return DelayedTreeSession(self, settings)
+        return DelayedTreeSession(self, settings, self.rule.asks)
 
-    def static(self, settings: SamplingSettings) -> Static:
+    def setting(self, settings: SamplingSettings) -> Static:
         """The best static action at ``settings``, or at the captured ones nearest to them in temperature."""
         return self.rule.static(settings, self.prices)
 
@@ -103,20 +92,22 @@ class DelayedTree(LearnedController):
         return np.exp(logs_A), self.prices.at(root.root.position), distance
 
     def serve(self, device: torch.device) -> Callable[[Tensor], Tensor]:
-        return ServedSelector(self.network, device).row
+        return ServedSelector(self.network, device)
 
-    def at_latency(self, profile: LatencyProfile, reprice: bool) -> "DelayedTree":
-        measured = prices(profile, str(self.verifier), self.actions, self.traffic, self.spec.state_size)
-        factor = self.prices.largest_factor(measured)
-        if reprice:
-            changed = copy.copy(self)
-            changed.prices = measured
-            return changed
-        if factor > LARGEST_FACTOR:
-            warnings.warn(
-                f"{self.kind} was exported for a machine on which steps cost up to {factor:.2f} times as much, compared with "
-                f"each other, as on this one (more than {LARGEST_FACTOR} times): its choices may not pay. Say reprice=True to "
-                "choose by this machine's latencies, or export the bundle here (dvc repro).",
-                stacklevel=2,
-            )
-        return self
+    def repriced(self, profile: LatencyProfile) -> Self:
+        changed = copy.copy(self)
+        changed.prices = self._prices_here(profile)
+        return changed
+
+    def doubt(self, profile: LatencyProfile) -> str | None:
+        factor = self.prices.largest_factor(self._prices_here(profile))
+        if factor <= LARGEST_FACTOR:
+            return None
+        return (
+            f"{self.kind} was exported for a machine on which steps cost up to {factor:.2f} times as much, compared with "
+            f"each other, as on this one (more than {LARGEST_FACTOR} times): its choices may not pay. Say reprice=True to "
+            "choose by this machine's latencies, or export the bundle here (dvc repro)."
+        )
+
+    def _prices_here(self, profile: LatencyProfile) -> Prices:
+        return prices(profile, str(self.verifier), self.actions, self.traffic, self.spec.state_size)

@@ -4,15 +4,13 @@
 
 One class of controller; kinds differ in what their exported network reads (`predictors.stopping.features`) and in its shape. A
 model of ``law`` or ``before`` scores the token about to be drawn, one of ``behind`` the token just fed. On a tree the best of a
-level's nodes speaks for it: drafting ends where no chain is likely to go on (MCSD's rule). Where the model is not to be trusted
-(`predictors.controllers.guard`), the round drafts the best static length.
+level's nodes speaks for it: drafting ends where no chain is likely to go on (MCSD's rule).
 
 Shape suffixes: E nodes of a level, F features.
 """
 
 import copy
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,8 +20,7 @@ import torch
 from torch import Tensor
 
 from predictors.bundle import Bundle
-from predictors.controllers.base import Session
-from predictors.controllers.learned import LARGEST_FACTOR, RuledConfig, RuledController
+from predictors.controllers.learned import LARGEST_FACTOR, LearnedSession, RuledConfig, RuledController
 from predictors.latency.actions import undisturbed
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.throughput import draft_cost
@@ -45,26 +42,20 @@ class StopConfig(RuledConfig):
     keeps: bool = True
 
 
-class StopSession(Session):
-    """One request."""
-
-    def __init__(self, controller: "EarlyStop", settings: SamplingSettings) -> None:
-        self.controller = controller
-        self.setting: StopSetting = controller.setting(settings)
-        self.asks = self.setting.rule.asks
-        self.uncalibrated = not controller.guard.covers(settings)
-        self.score = 1.0
-        self.last = False  # the level about to be drawn is kept, and the last one
-        self.forecasts: list[Forecast] = []
+class StopSession(LearnedSession):
+    controller: "EarlyStop"
+    setting: StopSetting
+    score = 1.0
+    last = False  # the level about to be drawn is kept, and the last one
 
     @property
     def stops(self) -> bool:
-        return self.asks  # else drafts are planned
+        return self.setting.rule.asks  # else drafts are planned
 
     def plan(self, root: Root) -> int | None:
-        self.score, self.last, self.asked, self.forecasts = 1.0, False, 0, []
-        self.bypassed = self.asks and (self.uncalibrated or not self.controller.guard.reaches(root.position))
-        return None if self.asks and not self.bypassed else self.setting.static_length
+        self.begin(root, self.stops)
+        self.score, self.last = 1.0, False
+        return None if self.stops and not self.bypassed else self.setting.static_length
 
     def stop_before(self, law: NextLaw) -> bool | Tensor:
         return self._stops([law])
@@ -82,7 +73,7 @@ class StopSession(Session):
         known = self.controller.inputs != BEHIND or drafted > 0
         if known and not self.bypassed and rule.asks_at(drafted):
             self._read(laws)
-        if self.bypassed or not self.asks:
+        if self.bypassed or not rule.asks:
             return drafted >= self.setting.static_length
         stops = self.score < rule.threshold and drafted >= rule.min_tokens
         self.last = stops and rule.keeps
@@ -119,6 +110,9 @@ class EarlyStop(RuledController):
         self.network = build_stop_network(self.num_features, shape, bundle.tensors, bundle.source)
         self._tap()
 
+    def start(self, settings: SamplingSettings) -> StopSession:
+        return StopSession(self, settings)
+
     def under(self, config: StopConfig) -> Self:
         if config.threshold is None:
             return super().under(config)
@@ -136,17 +130,16 @@ class EarlyStop(RuledController):
     def _tap(self) -> None:
         self.draft_layers = self.spec.draft_layers if self.inputs != LAW and self.asks else ()
 
-    def at_latency(self, profile: LatencyProfile, reprice: bool) -> Self:
+    def doubt(self, profile: LatencyProfile) -> str | None:
         made = self.prices
         here = draft_cost(undisturbed(profile), made.gamma, made.context, sampled=True)
-        if not reprice and max(here / made.draft_cost, made.draft_cost / here) > LARGEST_FACTOR:
-            warnings.warn(
-                f"{self.kind} was exported for a machine on which a drafted token costs {made.draft_cost:.2f} target passes, and "
-                f"here it is {here:.2f} (more than {LARGEST_FACTOR} times apart): its rules may not pay. Export the bundle here "
-                "(dvc repro).",
-                stacklevel=2,
-            )
-        return super().at_latency(profile, reprice)
+        if max(here / made.draft_cost, made.draft_cost / here) <= LARGEST_FACTOR:
+            return None
+        return (
+            f"{self.kind} was exported for a machine on which a drafted token costs {made.draft_cost:.2f} target passes, and "
+            f"here it is {here:.2f} (more than {LARGEST_FACTOR} times apart): its rules may not pay. Export the bundle here "
+            "(dvc repro)."
+        )
 
     @property
     def num_features(self) -> int:
@@ -161,9 +154,6 @@ class EarlyStop(RuledController):
 
     def question_seconds(self, profile: LatencyProfile) -> float:
         return profile.latency("stopping", features=self.num_features).seconds
-
-    def start(self, settings: SamplingSettings) -> StopSession:
-        return StopSession(self, settings)
 
     @torch.inference_mode()
     def predict(self, laws: Sequence[NextLaw]) -> tuple[list[float], float, tuple[float, ...]]:

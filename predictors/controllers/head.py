@@ -1,15 +1,18 @@
-"""Controllers with a head that classifies: over one feature set, for drafting and for what is retained of a branch.
+"""Controllers with a head that classifies what becomes of the next γ drafted tokens: H-RAD's class, or the accepted length.
 
-The ``paper`` feature set is known at the root and decides before drafting; the ``extended`` set reads the draft's first
-distribution and decides before its token is drawn. Both are lossless. Every captured sampling setting has a calibration and rules
-of its own, for drafting and for what is retained of a branch that survived, whose tokens are drafted already; where none pays,
-the best static γ is planned and no head is run. Where settings were not captured, at the static γ of the nearest that were; where
-the head meets states far from its training rows or returns NaN, at the setting's own: with one warning per kind of reason.
+    hrad      s = rule(P(c | features))     s = 0: draft nothing      s = 1: draft while max_x q(x) >= ε (at least one token)
+                                            s = 2: draft all γ        (SpecBranch, section 4)
+    length    n = rule(P(a | features))     draft exactly n tokens    (SpecBranch's Fig. 3 and Table 19; after AdaEAGLE)
+
+Rules are the papers' argmax or chosen (`predictors.decision_rule`). The ``paper`` feature set is known at the root and decides
+before drafting; the ``extended`` set reads the draft's first distribution and decides before its token is drawn: then its pass is
+paid even where nothing is drafted. Both are lossless. Every captured sampling setting has a calibration and rules of its own, for
+drafting and for what is retained of a branch that survived, whose tokens are drafted already; where none pays, the best static γ
+is planned and no head is run.
 
 Shape suffixes: L classes of the head, S state size.
 """
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -18,81 +21,73 @@ import torch
 from torch import Tensor
 
 from predictors.bundle import REMEDY, Bundle
-from predictors.calibration import Calibration
 from predictors.controllers.base import Session
-from predictors.controllers.learned import RuledController
+from predictors.controllers.learned import LearnedSession, RuledController
+from predictors.decision_rule import Calibration, ClassSetting, DecisionRule, LengthSetting
 from predictors.features import FeatureSpec, served_features
 from predictors.latency.profile import LatencyProfile
-from predictors.network import ServedHead, build_network
+from predictors.network import CLASSES, ServedHead, build_network
 from predictors.rounds import Forecast
 from predictors.sampling import SamplingSettings
-from predictors.signals import NextLaw, Root
+from predictors.signals import DrawnToken, NextLaw, Root
+
+RULES = ("rule", "retention", "tried", "tried_retention")  # of a setting
 
 
-class HeadSession(Session):
-    """One request: bypassed rounds, and those whose rule is static, draft the best static γ; all others what a subclass makes of
-    the head's ``decision``."""
+class HeadSession(LearnedSession):
+    """One request: bypassed rounds, and those whose rule is static, draft the best static γ; all others by the ``decision``."""
 
-    def __init__(self, controller: "HeadController", settings: SamplingSettings) -> None:
-        self.controller = controller
-        self.spec = controller.spec
-        self.setting = controller.setting(settings)
-        self.decision: int | None = None
-        self.retains = False  # decides on a branch that survived
-        self.uncalibrated = not controller.guard.covers(settings)
-        self.bypassed = False
-        self.forecasts: list[Forecast] = []
+    controller: "HeadController"
+    decision: int | None = None
+    retains = False  # decides on a branch that survived
 
     @property
     def stops(self) -> bool:
         return any(self.setting.of(retains) is not None for retains in (False, True))  # else drafts are planned
-
-    def plan(self, root: Root) -> int | None:
-        self.asked, self.forecasts, self.bypassed = 0, [], False
-        self.retains = root.previous is not None and not root.previous.ends_segment
-        if self.rule is None:
-            return self.setting.static(self.retains)
-        self.decision = self.rule.settled
-        listens = self.decision is None
-        self.bypassed = self.uncalibrated or (listens and not self.controller.guard.reaches(root.position))
-        if not self.bypassed and listens and self.spec.decides_before_drafting:
-            self.decision = self._decide(root, None)
-        if self.bypassed:
-            return self.setting.static(self.retains)
-        return self.spec.gamma if self.decision is None else self._most(self.decision)
-
-    def stop_before(self, law: NextLaw) -> bool | Tensor:
-        if not self.bypassed and self.rule is not None and self.decision is None:
-            self.decision = self._decide(law.root, law)
-        if self.bypassed or self.rule is None:
-            return law.drafted >= self.setting.static(self.retains)
-        assert self.decision is not None
-        return self._stops(self.decision, law)
 
     @property
     def rule(self) -> Any:
         """That of this round; ``None`` where no rule pays."""
         return self.setting.of(self.retains)
 
-    def _most(self, decision: int) -> int:
-        """Most tokens that a decision allows."""
-        raise NotImplementedError
+    def plan(self, root: Root) -> int | None:
+        self.begin(root, asks=False)
+        self.retains = root.previous is not None and not root.previous.ends_segment
+        if self.rule is None:
+            return self._limits()[0]
+        self.decision = self.rule.settled
+        listens = self.decision is None
+        self.bypassed = self.uncalibrated or (listens and not self.controller.guard.reaches(root.position))
+        if not self.bypassed and listens and self.controller.spec.decides_before_drafting:
+            self._decide(root, None)
+        return self.controller.spec.gamma if self.decision is None and not self.bypassed else self._limits()[0]
 
-    def _stops(self, decision: int, law: NextLaw) -> bool | Tensor:
-        """Whether to stop before the next token."""
-        raise NotImplementedError
+    def stop_before(self, law: NextLaw) -> bool | Tensor:
+        if not self.bypassed and self.rule is not None and self.decision is None:
+            self._decide(law.root, law)
+        most, epsilon = self._limits()
+        return law.drafted >= most if epsilon is None else law.drafted >= 1 and law.confidence < epsilon
 
-    def _decide(self, root: Root, law: NextLaw | None) -> int | None:
-        """The head's decision; ``None``, and the round is bypassed, where it cannot be trusted."""
+    def stop_after(self, drawn: DrawnToken) -> bool | Tensor:
+        return self.controller.stops_after and drawn.drafted >= self._limits()[0]
+
+    def _limits(self) -> tuple[int, float | None]:
+        """The most tokens this round, and the confidence below which a soft draft stops."""
+        if self.bypassed or self.rule is None:
+            return self.setting.static(self.retains), None
+        assert self.decision is not None
+        limits: tuple[int, float | None] = self.rule.limits(self.decision, self.controller.spec.gamma)
+        return limits
+
+    def _decide(self, root: Root, law: NextLaw | None) -> None:
+        """Ask the head; where it cannot be trusted the round is bypassed."""
         self.asked += 1
         probabilities_L, distance, sketch = self.controller.predict(root, law)
         finite = bool(torch.isfinite(probabilities_L).all())
-        if finite:
-            self.forecasts.append(
-                Forecast(0, 1 - float(probabilities_L[0]), distance, sketch)
-            )  # class 0: nothing is accepted
+        if finite:  # class 0: nothing is accepted
+            self.forecasts.append(Forecast(0, 1 - float(probabilities_L[0]), distance, sketch))
         self.bypassed = not self.controller.guard.trusts(finite, distance, self.controller.max_distance)
-        return None if self.bypassed else self.controller.decide(probabilities_L, self.rule)
+        self.decision = None if self.bypassed else int(self.rule.decisions(probabilities_L.unsqueeze(0)))
 
 
 @dataclass(frozen=True)
@@ -103,9 +98,10 @@ class HeadPrices:
 
 
 class HeadController(RuledController):
-    """The controller of an exported bundle (`predictors.bundle`). Subclasses say what the head's classes mean."""
+    """The controller of an exported bundle. Subclasses say what the head's classes mean."""
 
     prices_class = HeadPrices
+    stops_after = False  # with the token that a decision allows last: no law is computed only to stop
     instead = "the best static gamma of the nearest captured settings"
     prices: HeadPrices
 
@@ -115,7 +111,7 @@ class HeadController(RuledController):
         if not self.max_distance > 0:
             raise ValueError(f"{where}: max_distance must be > 0, got {self.max_distance}.")
         self.spec = bundle.part(FeatureSpec, "feature_spec")
-        self.gamma = self.spec.gamma
+        self.horizon = self.spec.gamma
         bundle.require_layers(self.spec.layers, "feature_spec")
         self.network = build_network(self.spec, bundle.tensors, bundle.source)
         counts = {
@@ -125,10 +121,18 @@ class HeadController(RuledController):
         for what, count in {"the head": self.network.num_classes, **counts}.items():
             if count != self.num_classes:
                 raise ValueError(
-                    f"{where}: {self.kind} at gamma={self.gamma} has {self.num_classes} classes, but {what} has {count}. "
+                    f"{where}: {self.kind} at gamma={self.horizon} has {self.num_classes} classes, but {what} has {count}. "
                     f"{REMEDY}"
                 )
         self._tap()
+
+    @property
+    def num_classes(self) -> int:
+        """Classes of the head."""
+        raise NotImplementedError
+
+    def start(self, settings: SamplingSettings) -> Session:
+        return HeadSession(self, settings)
 
     def asked_anyway(self) -> Self:
         return self.with_settings(
@@ -140,19 +144,13 @@ class HeadController(RuledController):
         listens = any(rule is not None and rule.settled is None for rule in rules)
         self.layers = self.spec.layers if listens else ()
 
-    def at_latency(self, profile: LatencyProfile, reprice: bool) -> Self:
-        if not reprice and self.prices.profile_hash != profile.profile_hash:
-            warnings.warn(
-                f"the rules of {self.kind} were chosen by another latency profile: on this machine they may not pay. Export the "
-                "bundle here (dvc repro).",
-                stacklevel=2,
-            )
-        return super().at_latency(profile, reprice)
-
-    @property
-    def num_classes(self) -> int:
-        """Classes of the head."""
-        raise NotImplementedError
+    def doubt(self, profile: LatencyProfile) -> str | None:
+        if self.prices.profile_hash == profile.profile_hash:
+            return None
+        return (
+            f"the rules of {self.kind} were chosen by another latency profile: on this machine they may not pay. Export the "
+            "bundle here (dvc repro)."
+        )
 
     @property
     def num_features(self) -> int:
@@ -165,10 +163,6 @@ class HeadController(RuledController):
 
     def question_seconds(self, profile: LatencyProfile) -> float:
         return profile.latency("predictor", features=self.num_features).seconds
-
-    def decide(self, probabilities_L: Tensor, rule: Any) -> int:
-        """The decision of a rule."""
-        return int(rule.decisions(probabilities_L.unsqueeze(0)))
 
     @torch.inference_mode()
     def predict(self, root: Root, law: NextLaw | None) -> tuple[Tensor, float, tuple[float, ...]]:
@@ -188,3 +182,30 @@ class HeadController(RuledController):
     def features(self, root: Root, law: NextLaw | None) -> Tensor:
         """Raw features [1, S + C] of a round (`predictors.features`)."""
         return served_features(self.spec, root, law)
+
+
+class HRAD(HeadController):
+    kind = "hrad"
+    setting_class = ClassSetting
+
+    @property
+    def num_classes(self) -> int:
+        return len(CLASSES)
+
+    def with_epsilon(self, epsilon: float) -> "HRAD":
+        def soft(rule: DecisionRule | None) -> DecisionRule | None:
+            return rule and replace(rule, epsilon=epsilon)
+
+        return self.with_settings(
+            replace(made, **{name: soft(getattr(made, name)) for name in RULES}) for made in self.settings
+        )
+
+
+class Length(HeadController):
+    kind = "length"
+    setting_class = LengthSetting
+    stops_after = True
+
+    @property
+    def num_classes(self) -> int:
+        return self.spec.gamma + 1

@@ -1,6 +1,11 @@
-"""What learned controllers share: they are made of an exported bundle, and a row of features has outputs without any decoding."""
+"""What learned controllers share: they are made of an exported bundle, and know when they are not to be trusted.
+
+Where sampling settings or a context were not captured, features lie far from the training rows or an output is no number, a round
+is *bypassed*: decoding goes on at the best static setting, with one warning per kind of reason.
+"""
 
 import copy
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -10,10 +15,12 @@ from torch import Tensor
 
 from predictors.bundle import Bundle, read_bundle
 from predictors.config import parse_config
-from predictors.controllers.base import Controller, Recorder, Rerun
-from predictors.controllers.guard import Guard
+from predictors.contract import CaptureContract
+from predictors.controllers.base import Controller, Recorder, Rerun, Session
 from predictors.latency.profile import LatencyProfile
+from predictors.rounds import Forecast
 from predictors.sampling import SamplingSettings
+from predictors.signals import Root
 
 LARGEST_FACTOR = 1.25  # between prices of two machines, that a bundle serves without a warning
 
@@ -31,15 +38,96 @@ class BundleConfig:
             )
 
 
-class LearnedController(Controller):
+class Guard:
+    """Keeps a controller of ``kind`` to what its features were captured under; ``instead`` says how decoding goes on."""
+
+    def __init__(self, kind: str, contract: CaptureContract, instead: str) -> None:
+        self._kind = kind
+        self._range = contract.serving_range
+        self._instead = instead
+        self._warned: set[str] = set()
+
+    def covers(self, settings: SamplingSettings) -> bool:
+        """Whether ``settings`` are among those captured; warns if not."""
+        wanted = (settings.temperature, float(settings.top_k), settings.top_p)
+        known = self._range.settings
+        if any(all(abs(a - b) < 1e-6 for a, b in zip(wanted, row, strict=True)) for row in known):
+            return True
+        rows = [tuple(row) for row in known]
+        self._warn("settings", f"it is calibrated for (temperature, top_k, top_p) in {rows}, not for {wanted}")
+        return False
+
+    def reaches(self, position: int) -> bool:
+        """Whether a context of ``position`` tokens is neither shorter nor longer than any captured one; warns if not."""
+        shortest, longest = self._range.min_context, self._range.max_context
+        if shortest <= position <= longest:
+            return True
+        self._warn("context", f"a context of {position} tokens lies outside the captured {shortest} to {longest}")
+        return False
+
+    def trusts(self, finite: bool, distance: float, limit: float) -> bool:
+        """Whether a model's output is ``finite`` and its features are within ``limit`` of the training rows; warns if not."""
+        if not finite:
+            self._warn("not finite", "its head returned a value that is not finite")
+        elif distance > limit:
+            far = f"the features lie at squared distance {distance:.1f} from the training rows"
+            self._warn("distance", f"{far}, beyond the calibrated {limit:.1f}")
+        return finite and distance <= limit
+
+    def _warn(self, kind: str, reason: str) -> None:
+        if kind not in self._warned:
+            self._warned.add(kind)
+            warnings.warn(f"{self._kind} is bypassed: {reason}. Decoding goes on at {self._instead}.", stacklevel=3)
+
+
+class LearnedSession(Session):
+    """One request: what its ``controller`` does at the ``setting`` captured nearest. ``asks``: its model ever is asked."""
+
+    def __init__(self, controller: Any, settings: SamplingSettings, asks: bool = True) -> None:
+        self.controller, self.setting = controller, controller.setting(settings)
+        self.uncalibrated = asks and not controller.guard.covers(settings)
+        self.forecasts: list[Forecast] = []
+
+    def begin(self, root: Root, asks: bool) -> None:
+        """Begin a round, which is bypassed if its model is asked in it and nothing like it was captured."""
+        self.asked, self.forecasts = 0, []
+        self.bypassed = asks and (self.uncalibrated or not self.controller.guard.reaches(root.position))
+
+
+class Bundled(Controller):
     """The controller of an exported bundle (`predictors.bundle`)."""
 
     config_class: ClassVar[type[Any]] = BundleConfig
-    _recorder: Recorder | None = None
-    _asked: tuple[torch.device, Rerun] | None = None  # where its network was asked the last time
 
     def __init__(self, bundle: Bundle) -> None:
         raise NotImplementedError
+
+    @classmethod
+    def from_config(cls, values: Mapping[str, Any]) -> Self:
+        config = parse_config(cls.config_class, values, f"controller {cls.kind}")
+        return cls(read_bundle(config.bundle)).under(config)
+
+    @classmethod
+    def from_bundle(cls, bundle: Bundle) -> Self:
+        return cls(bundle)
+
+    def under(self, config: Any) -> Self:
+        """The same model under the rules that a decoder's ``config`` asks for; by default the exported ones."""
+        return self
+
+
+class LearnedController(Bundled):
+    """One with a network. Where it stands aside, decoding goes on at ``instead``."""
+
+    instead: ClassVar[str] = "the best static length of the nearest captured settings"
+    _recorder: Recorder | None = None
+    _asked: tuple[torch.device, Rerun] | None = None  # where its network was asked the last time
+
+    def __init__(self, bundle: Bundle, *keys: str) -> None:
+        """``keys``: what the card must hold."""
+        bundle.require(self.kind, *keys)
+        self.contract: CaptureContract = bundle.contract
+        self.guard = Guard(self.kind, self.contract, self.instead)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what a process cannot give to another one, and would make again."""
@@ -68,21 +156,8 @@ class LearnedController(Controller):
         raise NotImplementedError
 
     def outputs(self, features: Tensor) -> Tensor:
-        """What the network says, a row of numbers for every row of raw features [B, num_features]."""
+        """What the network says, a row of numbers for every row of raw features [B, num_features]; it needs no decoding."""
         raise NotImplementedError
-
-    @classmethod
-    def from_config(cls, values: Mapping[str, Any]) -> Self:
-        config = parse_config(cls.config_class, values, f"controller {cls.kind}")
-        return cls(read_bundle(config.bundle)).under(config)
-
-    @classmethod
-    def from_bundle(cls, bundle: Bundle) -> Self:
-        return cls(bundle)
-
-    def under(self, config: Any) -> Self:
-        """The same model under the rules that a decoder's ``config`` asks for; by default the exported ones."""
-        return self
 
 
 @dataclass(frozen=True)
@@ -96,24 +171,20 @@ class RuledController(LearnedController):
     """One that has a rule for every captured sampling setting, or none where none pays.
 
     Of its bundle's card: ``settings``, each a `setting_class`; the ``prices`` that rules were chosen by, a `prices_class`; and
-    ``max_distance``, the largest squared distance of trusted features. Where it stands aside, decoding goes on at ``instead``.
+    ``max_distance``, the largest squared distance of trusted features.
     """
 
     config_class = RuledConfig
     setting_class: ClassVar[type[Any]]
     prices_class: ClassVar[type[Any]]
-    instead: ClassVar[str] = "the best static length of the nearest captured settings"
     settings: tuple[Any, ...]
     prices: Any
 
     def __init__(self, bundle: Bundle, *keys: str) -> None:
-        """``keys``: what the card must hold besides."""
-        bundle.require(self.kind, *keys, "settings", "max_distance", "prices")
+        super().__init__(bundle, *keys, "settings", "max_distance", "prices")
         self.settings = bundle.parts(self.setting_class, "settings")
         self.max_distance = float(bundle.card["max_distance"])
         self.prices = bundle.part(self.prices_class, "prices")
-        self.contract = bundle.contract
-        self.guard = Guard(self.kind, self.contract, self.instead)
 
     def under(self, config: Any) -> Self:
         return self.asked_anyway() if config.asked else self
@@ -136,10 +207,8 @@ class RuledController(LearnedController):
         """What is done at ``settings``, or at the captured ones nearest to them."""
         return min(self.settings, key=lambda made: made.settings.distance(settings))
 
-    def at_latency(self, profile: LatencyProfile, reprice: bool) -> Self:
-        if reprice:
-            raise ValueError(
-                f"the rules of {self.kind} follow from traces and latencies together, and a bundle has no traces: reprice is not "
-                "possible. Export the bundle here (dvc repro)."
-            )
-        return self
+    def repriced(self, profile: LatencyProfile) -> Self:
+        raise ValueError(
+            f"the rules of {self.kind} follow from traces and latencies together, and a bundle has no traces: reprice is not "
+            "possible. Export the bundle here (dvc repro)."
+        )

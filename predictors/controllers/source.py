@@ -6,18 +6,14 @@ or context were not captured, features lie far from those learned from or an ans
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Self
+from typing import Self
 
-from predictors.bundle import OTHERWISE, Bundle, read_bundle
-from predictors.config import parse_config
-from predictors.controllers.base import Sourced
-from predictors.controllers.guard import Guard
-from predictors.controllers.learned import BundleConfig
-from predictors.controllers.sourcing import SourcedSession, Sourcing, other_of
+from predictors.bundle import OTHERWISE, Bundle
+from predictors.controllers.base import Session, Sourced
+from predictors.controllers.learned import Bundled, Guard
 from predictors.controllers.survival import Survival, SurvivalSession
-from predictors.controllers.takeover import TakeoverSession
+from predictors.controllers.takeover import SourcedSession, Sourcing, other_of
 from predictors.latency.actions import undisturbed
 from predictors.latency.profile import LatencyProfile
 from predictors.lookup import Found
@@ -64,7 +60,7 @@ class SourceSession(SourcedSession):
         return super().bypassed or self._aside
 
 
-class Source(Sourcing):
+class Source(Sourcing, Bundled):
     """The controller of an exported bundle of kind ``source``, which holds one of ``survival``."""
 
     kind = "source"
@@ -73,16 +69,8 @@ class Source(Sourcing):
     def __init__(self, bundle: Bundle) -> None:
         bundle.require(self.kind, "settings", OTHERWISE)
         self.settings = bundle.parts(SourceSetting, "settings")
-        super().__init__(other_of(bundle))
+        Sourcing.__init__(self, other_of(bundle))
         self.guard = Guard(self.kind, bundle.contract, "the chain of survival")
-
-    @classmethod
-    def from_config(cls, values: Mapping[str, Any]) -> Self:
-        return cls(read_bundle(parse_config(BundleConfig, values, f"controller {cls.kind}").bundle))
-
-    @classmethod
-    def from_bundle(cls, bundle: Bundle) -> Self:
-        return cls(bundle)
 
     def at_latency(self, profile: LatencyProfile, reprice: bool) -> Self:
         changed = super().at_latency(profile, reprice)
@@ -94,8 +82,7 @@ class Source(Sourcing):
             )
         return changed
 
-    def start(self, settings: SamplingSettings) -> SourcedSession:
+    def start(self, settings: SamplingSettings) -> Session:
         made: SourceSetting | None = self.setting(settings)
-        if made is None or not made.pays:
-            return TakeoverSession(None, self.otherwise.start(settings))
-        return SourceSession(self, made, self.otherwise.start(settings))
+        inner = self.otherwise.start(settings)
+        return inner if made is None or not made.pays else SourceSession(self, made, inner)

@@ -2,12 +2,10 @@
 
 After every drawn token, once `least` are drawn, a small network on the host says how likely this token and the next are accepted
 (`predictors.survival`). The decision falls after the token, which is kept and verified: lossless, and no draft pass is paid for a
-token that is not submitted. Tokens before the first decision are caught up with it. Where the network is not to be trusted
-(`predictors.controllers.guard`), the round drafts the best static length.
+token that is not submitted. Tokens before the first decision are caught up with it.
 """
 
 import math
-import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
@@ -16,8 +14,8 @@ import torch
 from torch import Tensor
 
 from predictors.bundle import Bundle
-from predictors.controllers.base import Rerun, Session
-from predictors.controllers.learned import LARGEST_FACTOR, RuledConfig, RuledController
+from predictors.controllers.base import Rerun
+from predictors.controllers.learned import LARGEST_FACTOR, LearnedSession, RuledConfig, RuledController
 from predictors.latency.actions import undisturbed
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.throughput import chain_costs
@@ -26,8 +24,7 @@ from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, Root, token_numbers
 from predictors.stopping.rule import StopCalibration
 from predictors.survival.features import FIRST_LUCK, SCALARS, luck_after
-from predictors.survival.host import HostCourse, HostNetwork
-from predictors.survival.network import build_survival_network
+from predictors.survival.network import HostCourse, HostNetwork, build_survival_network
 from predictors.survival.rule import SurvivalPrices, SurvivalSetting
 
 UNCHANGED = StopCalibration()
@@ -40,16 +37,14 @@ class SurvivalConfig(RuledConfig):
     rate: float | None = None
 
 
-class SurvivalSession(Session):
-    """One request."""
+class SurvivalSession(LearnedSession):
+    controller: "Survival"
+    setting: SurvivalSetting
 
     def __init__(self, controller: "Survival", settings: SamplingSettings) -> None:
-        self.controller = controller
-        self.setting: SurvivalSetting = controller.setting(settings)
+        super().__init__(controller, settings)
         self.greedy = float(settings.greedy)
-        self.uncalibrated = not controller.guard.covers(settings)
         self.luck, self.rejected = FIRST_LUCK, 0.0
-        self.forecasts: list[Forecast] = []
 
     @property
     def stops(self) -> bool:
@@ -60,8 +55,7 @@ class SurvivalSession(Session):
         return self.setting.pays
 
     def plan(self, root: Root) -> int | None:
-        self.asked, self.forecasts = 0, []
-        self.bypassed = self.stops and (self.uncalibrated or not self.controller.guard.reaches(root.position))
+        self.begin(root, self.stops)
         if self.bypassed or not self.stops:
             return self.setting.static_length
         self._proposed = () if root.found is None else root.found.tokens
@@ -139,25 +133,25 @@ class Survival(RuledController):
         """Whether the model is asked at any captured setting."""
         return any(made.pays for made in self.settings)
 
-    def at_latency(self, profile: LatencyProfile, reprice: bool) -> Self:
-        made = self.prices
-        here = profile.cost_ratio(made.context)
-        if reprice:
-            return self.with_settings(self._repriced(one, profile, here) for one in self.settings)
-        factor = max(here / made.cost_ratio, made.cost_ratio / here)
-        if factor > LARGEST_FACTOR:
-            warnings.warn(
-                f"the rules of {self.kind} were chosen where a target pass takes {made.cost_ratio:.1f} draft steps, and here it "
-                f"takes {here:.1f}. Load the bundle with reprice=True, or fit it here (dvc repro).",
-                stacklevel=2,
-            )
-        return self
+    def repriced(self, profile: LatencyProfile) -> Self:
+        context, quiet, question = self.prices.context, undisturbed(profile), self.question_seconds(profile)
 
-    def _repriced(self, made: SurvivalSetting, profile: LatencyProfile, cost_ratio: float) -> SurvivalSetting:
-        rule, length = made.priced(cost_ratio)
-        question, sampled = self.question_seconds(profile), not made.settings.greedy
-        costs = chain_costs(undisturbed(profile), len(made.costs) - 1, self.prices.context, sampled, question)
-        return replace(made, rule=rule, static_length=length, costs=costs)
+        def here(made: SurvivalSetting) -> SurvivalSetting:
+            rule, length = made.priced(profile.cost_ratio(context))
+            costs = chain_costs(quiet, len(made.costs) - 1, context, not made.settings.greedy, question)
+            return replace(made, rule=rule, static_length=length, costs=costs)
+
+        return self.with_settings(map(here, self.settings))
+
+    def doubt(self, profile: LatencyProfile) -> str | None:
+        made = self.prices.cost_ratio
+        here = profile.cost_ratio(self.prices.context)
+        if max(here / made, made / here) <= LARGEST_FACTOR:
+            return None
+        return (
+            f"the rules of {self.kind} were chosen where a target pass takes {made:.1f} draft steps, and here it takes "
+            f"{here:.1f}. Load the bundle with reprice=True, or fit it here (dvc repro)."
+        )
 
     @property
     def num_features(self) -> int:

@@ -8,24 +8,119 @@ A match of 4 and no score is TensorRT-LLM's default for its suffix automaton (``
 al. 2024); a factor and a score are SuffixDecoding's in Arctic Inference (Oliaro et al. 2024), of whose frequencies f only the
 first is known here. A match of 1 before a fixed chain is a static chain with a static lookup.
 
-Known at the root: lossless.
+Known at the root: lossless. The other controller is told of its own rounds only: what a lookup came to says nothing of a chain.
+In a bundle its whole card stands under `predictors.bundle.OTHERWISE`, and the tensors are its.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeVar
 
 import numpy as np
 
 from predictors.bundle import OTHERWISE, Bundle
 from predictors.config import Checked, Count, NotNegative, Positive, Whole, parse_config
-from predictors.controllers.base import Controller, Session, Sourced
-from predictors.controllers.sourcing import SourcedSession, Sourcing, other_of
+from predictors.controllers.base import Controller, Recorder, Session, Sourced
+from predictors.latency.profile import LatencyProfile
 from predictors.lookup import Found
+from predictors.rounds import Forecast, RoundRecord
 from predictors.sampling import SamplingSettings
 from predictors.signals import Root
 
 Numbers = TypeVar("Numbers", int, np.ndarray)
+OF_CHAINS = ("tree", "stop_before", "stops_before", "stop_after", "branch_count")  # hooks that a lookup has no part in
+PASSED_ON = ("layers", "draft_layers", "actions", "reads_views", "follows_one_draft", "horizon", "verifier", "contract")
+
+
+class SourcedSession(Session):
+    """``inner``: the other controller's session. A subclass says when the lookup takes over."""
+
+    def __init__(self, inner: Session) -> None:
+        self.inner = inner
+        self._looks_up = False  # this round
+        self._previous: RoundRecord | None = None  # of the other controller's rounds the last
+        for hook in OF_CHAINS:
+            setattr(self, hook, getattr(inner, hook))
+
+    def chosen(self, root: Root, found: Found) -> Sourced | None:
+        """What to draft of what was ``found`` at ``root``; ``None``: the other controller decides."""
+        raise NotImplementedError
+
+    def source(self, root: Root) -> Sourced | None:
+        assert root.found is not None, "asked where something was found"
+        made = self.chosen(root, root.found)
+        self._looks_up = made is not None
+        return self.inner.source(self._own(root)) if made is None else made
+
+    def plan(self, root: Root) -> int | None:
+        self._looks_up = False
+        return self.inner.plan(self._own(root))
+
+    def end_round(self, outcome: RoundRecord) -> None:
+        if not self._looks_up:
+            self._previous = outcome
+            self.inner.end_round(outcome)
+
+    def _own(self, root: Root) -> Root:
+        return root if root.previous is self._previous else replace(root, previous=self._previous)
+
+    @property
+    def stops(self) -> bool:
+        return self.inner.stops
+
+    @property
+    def bypassed(self) -> bool:  # type: ignore[override]
+        return not self._looks_up and self.inner.bypassed
+
+    @property
+    def asked(self) -> int:  # type: ignore[override]
+        return 0 if self._looks_up else self.inner.asked
+
+    @property
+    def forecasts(self) -> Sequence[Forecast]:  # type: ignore[override]
+        return () if self._looks_up else self.inner.forecasts
+
+
+class Sourcing(Controller):
+    """``otherwise`` decides where no lookup takes over. A subclass says when one does; of an exported bundle by ``settings``."""
+
+    settings: Sequence[Any] = ()
+
+    def __init__(self, otherwise: Controller) -> None:
+        self.otherwise = otherwise
+        for name in PASSED_ON:
+            setattr(self, name, getattr(otherwise, name))
+
+    def with_otherwise(self, otherwise: Controller) -> Self:
+        """The same rule before another controller."""
+        changed = copy.copy(self)
+        Sourcing.__init__(changed, otherwise)
+        return changed
+
+    def with_epsilon(self, epsilon: float) -> Self:
+        return self.with_otherwise(self.otherwise.with_epsilon(epsilon))
+
+    def at_latency(self, profile: LatencyProfile, reprice: bool) -> Self:
+        return self.with_otherwise(self.otherwise.at_latency(profile, reprice))
+
+    def setting(self, settings: SamplingSettings) -> Any:
+        """What was exported for these sampling ``settings``; ``None`` for others."""
+        return next((made for made in self.settings if made.settings == settings), None)
+
+    def question_seconds(self, profile: LatencyProfile) -> float:
+        return self.otherwise.question_seconds(profile)
+
+    def record_with(self, recorder: Recorder) -> None:
+        self.otherwise.record_with(recorder)
+
+
+def other_of(bundle: Bundle) -> Controller:
+    """The controller whose card a bundle holds."""
+    from predictors.controllers import CONTROLLERS
+
+    inner = bundle.otherwise
+    return CONTROLLERS[inner.card["kind"]].from_bundle(inner)
 
 
 @dataclass(frozen=True)
@@ -60,19 +155,11 @@ class TakeoverSetting(Checked):
 
 
 class TakeoverSession(SourcedSession):
-    """By ``config``; ``None``: the lookup never takes over."""
-
-    def __init__(self, config: TakeoverConfig | None, inner: Session) -> None:
+    def __init__(self, config: TakeoverConfig, inner: Session) -> None:
         super().__init__(inner)
         self.config = config
 
-    @property
-    def reads_lookup(self) -> bool:
-        return self.config is not None or self.inner.reads_lookup
-
     def chosen(self, root: Root, found: Found) -> Sourced | None:
-        if self.config is None:
-            return None
         tokens = int(self.config.tokens(found.length, len(found.tokens)))
         takes_over = self.config.takes_over(found.length, tokens, found.seen, found.agreed)
         return Sourced(tokens, self.config.tail) if takes_over else None
@@ -103,7 +190,7 @@ class Takeover(Sourcing):
         bundle.require(cls.kind, "settings")
         return cls(None, other_of(bundle), bundle.parts(TakeoverSetting, "settings"))
 
-    def start(self, settings: SamplingSettings) -> SourcedSession:
+    def start(self, settings: SamplingSettings) -> Session:
         made: TakeoverSetting | None = self.setting(settings)
-        rule = made.rule if made is not None and made.pays else self.config
-        return TakeoverSession(rule, self.otherwise.start(settings))
+        rule, inner = made.rule if made is not None and made.pays else self.config, self.otherwise.start(settings)
+        return inner if rule is None else TakeoverSession(rule, inner)

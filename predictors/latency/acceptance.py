@@ -19,16 +19,17 @@ depths from 1.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 SUM_TOLERANCE = 1e-6
 
 
-@dataclass(frozen=True)
 class AcceptanceStatistics:
     """Acceptance over rounds of chains, of one length or of several.
+
+    ``rate`` is the maximum-likelihood α of the truncated geometric law; ``by_depth`` [longest draft] holds α_d, NaN at depths
+    that no round came to.
 
     Parameters
     ----------
@@ -42,29 +43,22 @@ class AcceptanceStatistics:
     0.7142857142857143
     """
 
-    histograms: Sequence[Sequence[int]]
-
-    def __post_init__(self) -> None:
-        for counts in self.histograms:
+    def __init__(self, histograms: Sequence[Sequence[int]]) -> None:
+        for counts in histograms:
             if len(counts) < 2 or min(counts) < 0:
                 raise ValueError(
                     f"a histogram must count rounds by 0 to γ_max >= 1 accepted tokens, got {list(counts)}."
                 )
-        if not any(map(any, self.histograms)):
+        if not any(map(any, histograms)):
             raise ValueError("no rounds to learn acceptance from: all histograms are empty.")
-
-    @property
-    def rate(self) -> float:
-        """Maximum-likelihood α of the truncated geometric law."""
-        tested_D, passed_D = self._depths()
-        return float(passed_D.sum() / tested_D.sum())
-
-    @property
-    def by_depth(self) -> np.ndarray:
-        """α_d for d from 1 to the longest draft; NaN at depths that no round came to."""
-        tested_D, passed_D = self._depths()
+        tested_D, passed_D = np.zeros((2, max(map(len, histograms)) - 1))
+        for counts in histograms:
+            reached_G = np.cumsum(counts[::-1])[::-1]
+            tested_D[: len(counts) - 1] += reached_G[:-1]
+            passed_D[: len(counts) - 1] += reached_G[1:]
+        self.rate = float(passed_D.sum() / tested_D.sum())
         with np.errstate(invalid="ignore"):
-            return passed_D / tested_D
+            self.by_depth = passed_D / tested_D
 
     def accepted_law(self, gamma: int) -> np.ndarray:
         """Probabilities [gamma + 1] of 0 to ``gamma`` accepted tokens."""
@@ -74,16 +68,6 @@ class AcceptanceStatistics:
         alphas_D[: len(known)] = np.where(np.isnan(known), self.rate, known)
         reached_G = np.cumprod(np.append(1.0, alphas_D))
         return reached_G - np.append(reached_G[1:], 0.0)
-
-    def _depths(self) -> tuple[np.ndarray, np.ndarray]:
-        """Rounds [longest draft] that tested and that passed each depth."""
-        longest = max(len(counts) for counts in self.histograms) - 1
-        tested_D, passed_D = np.zeros(longest), np.zeros(longest)
-        for counts in self.histograms:
-            reached_G = np.cumsum(counts[::-1])[::-1]
-            tested_D[: len(counts) - 1] += reached_G[:-1]
-            passed_D[: len(counts) - 1] += reached_G[1:]
-        return tested_D, passed_D
 
 
 def iid_accepted_law(alpha: float, gamma: int) -> np.ndarray:

@@ -19,50 +19,37 @@ import numpy as np
 from predictors.actions import Action
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.tables import LatencyTable
-from predictors.latency.throughput import Shape, passes_latency
-
-CHAIN_RULES = ("block", "tokenwise")
+from predictors.latency.throughput import Shape, round_latency
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Mean ``nodes`` of an action's trees, and of them ``fed``, those on branch levels that a further level hangs under."""
+    """Means over an action's trees."""
 
     nodes: float
-    fed: float
+    fed: float  # of them those on branch levels that a further level hangs under
 
-    def shape(self, action: Action) -> Shape:
-        """What a step asks of the models."""
+    def shape(self, action: Action, rule: str) -> Shape:
+        """What a step asks of the models, and of verification by ``rule``."""
         one_row = action.l1 if action.is_chain else action.l1 + 1
         levels = max(0, action.l2 - 1)
-        return Shape((1,) * one_row + (self.fed / max(1, levels),) * levels, self.nodes)
+        rows = (1,) * one_row + (self.fed / max(1, levels),) * levels
+        beside = 0 if action.is_chain else self.nodes - action.l1
+        return Shape(rows, self.nodes, action.l1, beside, rule)
 
 
 @dataclass(frozen=True)
 class Prices:
-    """Seconds of steps by context, with what they were computed from.
-
-    ``action_seconds`` [T, A] are those of whole steps, ``decision_seconds`` what choosing one adds to a step. ``profile_hash``
-    names the latency profile.
-    """
+    """Seconds of steps by context, and the latency profile that they were computed from."""
 
     contexts: tuple[int, ...]
-    action_seconds: tuple[tuple[float, ...], ...]
-    decision_seconds: float
+    action_seconds: tuple[tuple[float, ...], ...]  # [T, A] of whole steps
+    decision_seconds: float  # what choosing one adds to a step
     profile_hash: str
-
-    def __post_init__(self) -> None:
-        sizes = {len(seconds_A) for seconds_A in self.action_seconds}
-        if len(self.action_seconds) != len(self.contexts) or len(sizes) != 1:
-            raise ValueError(
-                f"prices need a row of as many actions for each of {len(self.contexts)} contexts, got {len(self.action_seconds)} "
-                f"rows of {sorted(sizes)}."
-            )
 
     def at(self, context: float) -> np.ndarray:
         """Seconds of every action's step [A] behind ``context`` cached tokens; beyond the contexts those of the nearest."""
-        seconds_A: np.ndarray = self.rows(np.array([context]))[0]
-        return seconds_A
+        return self.rows(np.array([context]))[0]
 
     def rows(self, contexts_B: np.ndarray) -> np.ndarray:
         """The same at many contexts [B, A]."""
@@ -90,9 +77,9 @@ def prices(
     """Prices of ``actions`` verified by ``rule`` at a temperature above 0; choosing reads states of ``features`` numbers."""
     contexts = tuple(int(point) for point in profile.table("target").axes["context"])
     quiet = undisturbed(profile)
+    shapes = [made.shape(action, rule) for action, made in zip(actions, traffic, strict=True)]
     steps = tuple(
-        tuple(step_seconds(quiet, rule, *made, context) for made in zip(actions, traffic, strict=True))
-        for context in contexts
+        tuple(round_latency(quiet, shape, context, sampled=True).seconds for shape in shapes) for context in contexts
     )
     decision = quiet.latency("selection", features=features).seconds
     return Prices(contexts, steps, decision, profile.profile_hash)
@@ -108,23 +95,3 @@ def undisturbed(profile: LatencyProfile) -> LatencyProfile:
             seconds = np.flip(np.minimum.accumulate(np.flip(seconds, axis), axis), axis)
         tables[name] = LatencyTable(table.axes, seconds, seconds, seconds, table.calls)
     return replace(profile, tables=tables)
-
-
-def step_seconds(profile: LatencyProfile, rule: str, action: Action, traffic: Traffic, context: float) -> float:
-    """Seconds of one step at ``context`` cached tokens."""
-    total = passes_latency(profile, traffic.shape(action), context).seconds + _verification(
-        profile, rule, traffic.nodes
-    )
-    if action.l1:
-        total += profile.latency("chain_drawing", drafted=action.l1, sampled=1).seconds
-    if action.l2:
-        total += profile.latency("tree_drawing", drafted=traffic.nodes - action.l1, sampled=1).seconds
-    return total
-
-
-def _verification(profile: LatencyProfile, rule: str, nodes: float) -> float:
-    if rule in CHAIN_RULES:
-        return profile.latency("chain_verification", drafted=nodes, sampled=1).seconds
-    if rule == "traversal":
-        return profile.latency("tree_verification", drafted=nodes, sampled=1).seconds
-    return profile.latency(f"verification_{rule}", drafted=nodes).seconds

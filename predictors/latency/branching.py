@@ -1,4 +1,4 @@
-"""Tokens per second of branch-parallel decoding, from a latency profile and a run's own rounds.
+"""Seconds of branch-parallel decoding, from a latency profile and a run's own rounds.
 
 A round at context l (cached tokens) verifies m submitted tokens, i of them drafted with the target idle, and grows G branch
 levels: k candidates, then G - 1 levels of r = (branch tokens - k) / (G - 1) rows on average. Its seconds are
@@ -26,45 +26,25 @@ verdict, and, side by side, that the longer job runs its last stretch alone, as 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from predictors.latency.acceptance import require_at_least
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.tables import NO_TIME, Latency, slower
-from predictors.latency.throughput import Prediction, predicted
 
 LONGEST_BRANCH = 1024  # where drafting is so cheap that branches of any length are hidden
 
 
 @dataclass(frozen=True)
 class BranchRound:
-    """What one round of branch-parallel decoding was made of; counts as in `predictors.rounds.RoundRecord`.
+    """What one round of branch-parallel decoding was made of; counts as in `predictors.rounds.RoundRecord`."""
 
-    Parameters
-    ----------
-    context
-        Cached tokens before the round: all committed ones but the newest.
-    submitted, idle_levels, levels, drafted
-        Tokens that the target verified; levels drafted for them with the target idle; those and the branches' levels; tokens of
-        both.
-    candidates
-        Tokens tried at the branch point; 0 where there was none, or a controller wanted none.
-    continues
-        Whether a branch survived the round before: the block is what was retained of it.
-    law_known
-        Whether the law behind the block was there before the branches were grown: the controller stopped in front of the next
-        token, or left out the end of the surviving branch.
-    reached
-        Whether the whole block was accepted, so that the candidates were verified.
-    """
-
-    context: int
-    submitted: int
-    idle_levels: int
-    levels: int
-    drafted: int
-    candidates: int
-    continues: bool
-    law_known: bool
-    reached: bool
+    context: int  # cached tokens before the round: all committed ones but the newest
+    submitted: int  # tokens that the target verified
+    idle_levels: int  # levels drafted for them with the target idle
+    levels: int  # those and the branches'
+    drafted: int  # tokens of both
+    candidates: int  # tried at the branch point; 0 where there was none, or a controller wanted none
+    continues: bool  # a branch survived the round before: the block is what was retained of it
+    law_known: bool  # behind the block, before branches grew: drafting stopped there, or the branch's end was left out
+    reached: bool  # the whole block was accepted, so that the candidates were verified
 
     def __post_init__(self) -> None:
         grown, tokens = self.levels - self.idle_levels, self.drafted - self.idle_levels
@@ -94,55 +74,71 @@ class BranchRound:
 
 
 @dataclass(frozen=True)
-class _Costs:
-    """Latencies of a round's parts; ``concurrent``: both models at once."""
+class BranchCosts:
+    """Latencies of rounds and of their parts. ``sampled``: at a temperature above 0; ``concurrent``: side by side."""
 
     profile: LatencyProfile
     sampled: bool
     concurrent: bool
 
-    def idle(self, made: BranchRound) -> Latency:
+    def request(self, rounds: Iterable[BranchRound], prompt_tokens: int) -> Latency:
+        """One request after a prompt of ``prompt_tokens``: the prefills and ``rounds``."""
+        times = [self.round(made) for made in rounds]
+        target, draft = (self.profile.latency(f"{name}_prefill", tokens=prompt_tokens) for name in ("target", "draft"))
+        if self.concurrent:
+            target, draft = target * self._slowdown("target", "tokens"), draft * self._slowdown("draft", "rows")
+        return sum(times, slower(target, draft))
+
+    def round(self, made: BranchRound) -> Latency:
+        """One round."""
+        total = self._idle(made) + slower(self._target(made.context, made.submitted), self._branches(made))
+        if made.reached and made.candidates:
+            total += self._outside("branch_verdict", candidates=made.candidates)
+        return total + self.profile.latency("exchange", submitted=made.submitted) if self.concurrent else total
+
+    def balanced_gamma(self, submitted: int, candidates: int, context: float) -> int:
+        """The most continuation tokens (``gamma``) whose branches are grown within the target's pass over ``submitted`` tokens.
+
+        All ``candidates`` go on, and the law behind the block is unknown, as it is where drafting ran to its cap. At 0 not even
+        one level is hidden; `LONGEST_BRANCH` stands for any length.
+        """
+        end = context + submitted
+        hidden = self._target(context, submitted).seconds
+        branches = self._point(end, candidates, law_known=False)
+        for gamma in range(LONGEST_BRANCH):
+            branches += self._level(end, candidates, gamma)
+            if branches.seconds > hidden:
+                return gamma
+        return LONGEST_BRANCH
+
+    def _idle(self, made: BranchRound) -> Latency:
         """The draft stage with the target idle."""
         passes = made.idle_passes
         total = self._outside("chain_drawing", drafted=passes) if passes else NO_TIME
         return sum((self._draft(1, made.context + place) for place in range(passes)), total)
 
-    def target(self, context: float, submitted: int) -> Latency:
+    def _target(self, context: float, submitted: int) -> Latency:
         """The target's pass over the block, and its verdict."""
         table = "beside_target" if self.concurrent else "target"
         passed = self.profile.latency(table, tokens=1 + submitted, context=context)
         return passed + self._outside("chain_verification", drafted=submitted)
 
-    def point(self, end: float, candidates: int, law_known: bool) -> Latency:
-        """Candidates behind ``end`` tokens."""
-        drawn = self._outside("branch_candidates", rows=candidates)
-        return drawn if law_known else drawn + self._draft(1, end)
-
-    def level(self, end: float, rows: float, place: int) -> Latency:
-        """The branch level behind ``place`` others of ``rows`` that follow ``end`` tokens."""
-        return self._draft(rows, end + place * rows) + self._outside("branch_drawing", rows=rows)
-
-    def branches(self, made: BranchRound) -> Latency:
+    def _branches(self, made: BranchRound) -> Latency:
         """Growing the branches."""
         if made.levels == made.idle_levels:
             return NO_TIME
         end = made.context + made.submitted
-        levels = (self.level(end, made.rows, place) for place in range(made.grown_levels))
-        return sum(levels, self.point(end, made.candidates, made.law_known))
+        levels = (self._level(end, made.rows, place) for place in range(made.grown_levels))
+        return sum(levels, self._point(end, made.candidates, made.law_known))
 
-    def round(self, made: BranchRound) -> Latency:
-        """The whole round."""
-        total = self.idle(made) + slower(self.target(made.context, made.submitted), self.branches(made))
-        if made.reached and made.candidates:
-            total += self._outside("branch_verdict", candidates=made.candidates)
-        return total + self.profile.latency("exchange", submitted=made.submitted) if self.concurrent else total
+    def _point(self, end: float, candidates: int, law_known: bool) -> Latency:
+        """Candidates behind ``end`` tokens."""
+        drawn = self._outside("branch_candidates", rows=candidates)
+        return drawn if law_known else drawn + self._draft(1, end)
 
-    def prefill(self, tokens: int) -> Latency:
-        """Both models' prefills, side by side."""
-        target, draft = (self.profile.latency(f"{name}_prefill", tokens=tokens) for name in ("target", "draft"))
-        if self.concurrent:
-            target, draft = target * self._slowdown("target", "tokens"), draft * self._slowdown("draft", "rows")
-        return slower(target, draft)
+    def _level(self, end: float, rows: float, place: int) -> Latency:
+        """The branch level behind ``place`` others of ``rows`` that follow ``end`` tokens."""
+        return self._draft(rows, end + place * rows) + self._outside("branch_drawing", rows=rows)
 
     def _slowdown(self, name: str, size: str) -> float:
         """The widest pass beside the other model, in such passes alone, at the shortest context."""
@@ -155,47 +151,3 @@ class _Costs:
 
     def _outside(self, table: str, **at: float) -> Latency:
         return self.profile.latency(table, sampled=int(self.sampled), **at)
-
-
-def branch_round_latency(profile: LatencyProfile, made: BranchRound, sampled: bool, concurrent: bool) -> Latency:
-    """Seconds of one round; ``sampled``: at a temperature above 0, ``concurrent``: side by side."""
-    return _Costs(profile, sampled, concurrent).round(made)
-
-
-def branch_parallel_prediction(
-    profile: LatencyProfile,
-    rounds: Iterable[BranchRound],
-    emitted: int,
-    prompt_tokens: int,
-    sampled: bool,
-    concurrent: bool,
-) -> Prediction:
-    """The time of one request after a prompt of ``prompt_tokens``: the prefill and ``rounds``, which ``emitted`` new tokens, the
-    prefill's own among them. ``sampled``: at a temperature above 0. ``concurrent``: side by side (overlap "processes"), for which
-    the profile needs ``beside_target``, ``beside_draft`` and ``exchange``; else on a virtual clock (overlap "none")."""
-    require_at_least("emitted", emitted, 1)
-    require_at_least("prompt_tokens", prompt_tokens, 1)
-    costs = _Costs(profile, sampled, concurrent)
-    times = [costs.round(made) for made in rounds]
-    return predicted(emitted, sum(times, costs.prefill(prompt_tokens)), len(times))
-
-
-def balanced_gamma(
-    profile: LatencyProfile, submitted: int, candidates: int, context: float, sampled: bool, concurrent: bool
-) -> int:
-    """The most continuation tokens (``gamma``) whose branches are grown within the target's pass over ``submitted`` tokens.
-
-    All ``candidates`` go on, and the law behind the block is unknown, as it is where drafting ran to its cap. At 0 not even one
-    level is hidden; `LONGEST_BRANCH` stands for any length.
-    """
-    require_at_least("submitted", submitted, 0)
-    require_at_least("candidates", candidates, 1)
-    costs = _Costs(profile, sampled, concurrent)
-    end = context + submitted
-    hidden = costs.target(context, submitted).seconds
-    branches = costs.point(end, candidates, law_known=False)
-    for gamma in range(LONGEST_BRANCH):
-        branches += costs.level(end, candidates, gamma)
-        if branches.seconds > hidden:
-            return gamma
-    return LONGEST_BRANCH

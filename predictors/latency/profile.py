@@ -63,39 +63,28 @@ AXES = {
 DRAFT_PASSES = ("draft", "draft_prefill", "beside_draft")
 
 
-@dataclass(frozen=True)
-class _Record:
-    schema: int
-    pair: str
-    tables: dict[str, Any]
-    settings: dict[str, Any]
-    provenance: dict[str, Any]
-    noise: tuple[str, ...] = ()
-    serving: Serving | None = None
-
-
 @dataclass(frozen=True, eq=False)
 class LatencyProfile:
-    """Tables of latencies by name, the pair they were measured on, the measurement's settings and its provenance.
+    """What was measured of a pair on a machine. A profile may lack tables of `AXES`, and hold others."""
 
-    The tables of `AXES` must have those axes, in any order; a profile may lack some and hold others. ``serving`` is how the
-    models are served on that machine, and were while they were measured. ``noise`` says in sentences what still spoke against the
-    tables when they were written (`predictors.latency.soundness`).
-    """
-
-    tables: Mapping[str, LatencyTable]
+    tables: Mapping[str, LatencyTable]  # those of `AXES` must have those axes, and are brought into their order
     pair: str
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any]  # of the measurement
     provenance: Mapping[str, Any]
-    noise: tuple[str, ...] = ()
-    serving: Serving | None = None
+    noise: tuple[str, ...] = ()  # what spoke against the tables when they were written (`predictors.latency.soundness`)
+    serving: Serving | None = None  # how the models are served there, and were while they were measured
+    schema: int = SCHEMA
 
     def __post_init__(self) -> None:
+        if self.schema != SCHEMA:
+            raise ValueError(f"schema {self.schema} is not this version's, which reads {SCHEMA}.")
+        ordered = {}
         for name, table in self.tables.items():
-            if set(table.axes) != set(AXES.get(name, table.axes)):
-                raise ValueError(
-                    f"table {name} has the axes {', '.join(table.axes)}, and must have {', '.join(AXES[name])}."
-                )
+            try:
+                ordered[name] = table.with_axes(AXES.get(name, tuple(table.axes)))
+            except ValueError as error:
+                raise ValueError(f"table {name}: {error}") from error
+        object.__setattr__(self, "tables", ordered)
 
     def table(self, name: str) -> LatencyTable:
         """Table ``name``; `ValueError` naming the tables there are."""
@@ -135,17 +124,14 @@ class LatencyProfile:
     @property
     def profile_hash(self) -> str:
         """SHA-256 of the tables alone: where and when they were measured does not count."""
-        tables = self.to_record()["tables"]
+        tables = {name: table.to_record() for name, table in self.tables.items()}
         return hashlib.sha256(json.dumps(tables, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
     def to_record(self) -> dict[str, Any]:
         """A JSON mapping; its keys may be sorted."""
         return {
-            "schema": SCHEMA,
-            "pair": self.pair,
+            **vars(self),
             "tables": {name: table.to_record() for name, table in self.tables.items()},
-            "settings": dict(self.settings),
-            "provenance": dict(self.provenance),
             "noise": list(self.noise),
             "serving": None if self.serving is None else self.serving.to_record(),
         }
@@ -153,21 +139,11 @@ class LatencyProfile:
     @staticmethod
     def from_record(record: Mapping[str, Any], where: str) -> "LatencyProfile":
         """Parse what `to_record` wrote; a `ValueError` begins with ``where``."""
-        parsed = parse_config(_Record, record, where)
-        if parsed.schema != SCHEMA:
-            raise ValueError(f"{where}: schema {parsed.schema} is not this version's, which reads {SCHEMA}.")
-        tables = {name: _table(name, table, f"{where}.tables.{name}") for name, table in parsed.tables.items()}
-        return LatencyProfile(tables, parsed.pair, parsed.settings, parsed.provenance, parsed.noise, parsed.serving)
+        return parse_config(LatencyProfile, record, where)
 
 
 def read_profile(path: str | Path) -> LatencyProfile:
-    """Read a profile's JSON file; known tables come with their axes in the order of `AXES`.
-
-    Raises
-    ------
-    ValueError
-        If the file is missing, damaged or not a profile: names the file, what is wrong and the remedy.
-    """
+    """Read a profile's JSON file; `ValueError` with the remedy if it is missing, damaged or not a profile."""
     try:
         record = json.loads(Path(path).read_text())
     except OSError as error:
@@ -178,11 +154,3 @@ def read_profile(path: str | Path) -> LatencyProfile:
         return LatencyProfile.from_record(record, f"{path}: profile")
     except ValueError as error:
         raise ValueError(f"{error} {REMEDY}") from error
-
-
-def _table(name: str, record: Mapping[str, Any], where: str) -> LatencyTable:
-    table = LatencyTable.from_record(record, where)
-    try:
-        return table.with_axes(AXES.get(name, tuple(table.axes)))
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from error

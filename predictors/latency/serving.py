@@ -4,26 +4,21 @@ The decision stands in the device's latency profile and on the cards of bundles 
 serving read it there, so that no process decides anew.
 """
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
-
-from predictors.config import parse_config
 
 KEY = "serving"  # in a profile and on a bundle's card
 
 
 @dataclass(frozen=True)
 class ModelServing:
-    """Number format (``float32``, …) and forward (`runtime.causal_model.ForwardPath`) of a model.
+    """How one model is served."""
 
-    ``config_hash`` says what model it was decided for, by shape: other weights of the same shape cost the same; ``None``:
-    unknown.
-    """
-
-    dtype: str
-    forward: str
-    config_hash: str | None = None
+    dtype: str  # number format: float32, …
+    forward: str  # of `runtime.causal_model.ForwardPath`
+    config_hash: str | None = (
+        None  # what model it was decided for, by shape: other weights cost the same; None: unknown
+    )
 
     @property
     def name(self) -> str:
@@ -32,19 +27,14 @@ class ModelServing:
 
 @dataclass(frozen=True)
 class Serving:
-    """How target and draft are served on ``device`` (its slug); no draft: the target alone."""
+    """How target and draft, if there is one, are served."""
 
     target: ModelServing
     draft: ModelServing | None = None
-    device: str = ""
+    device: str = ""  # its slug
 
     def to_record(self) -> dict[str, Any]:
         return asdict(self)
-
-    @staticmethod
-    def from_record(record: Mapping[str, Any], where: str) -> "Serving":
-        """Parse what `to_record` wrote; a `ValueError` begins with ``where``."""
-        return parse_config(Serving, record, where)
 
 
 def on_card(serving: Serving | None) -> dict[str, Any]:

@@ -52,10 +52,10 @@ PASSES = (
 
 
 class Place(NamedTuple):
-    """A cell: its table, and its coordinates sorted by axis."""
+    """A cell."""
 
     table: str
-    at: tuple[tuple[str, int], ...]
+    at: tuple[tuple[str, int], ...]  # coordinates sorted by axis
 
     @staticmethod
     def of(table: str, at: Mapping[str, int]) -> "Place":
@@ -68,12 +68,12 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Finding:
-    """A ``place``, the ``value`` it has and what was ``expected``, in words; ``beside``: the places it was compared with."""
+    """What speaks against a cell, in words."""
 
     place: Place
     value: str
     expected: str
-    beside: tuple[Place, ...] = ()
+    beside: tuple[Place, ...] = ()  # that it was compared with
 
     def __str__(self) -> str:
         return f"{self.place}: {self.value}, expected {self.expected}"
@@ -151,17 +151,15 @@ def _plain(profile: LatencyProfile) -> Iterator[Finding]:
         return
     for context in profile.tables["plain"].axes["context"]:
         ran = profile.latency("plain", context=context).seconds
-        summed = round_latency(profile, Shape.chain(0), context, sampled=False).seconds
+        summed = round_latency(profile, Shape.of_chain(0), context, sampled=False).seconds
         if abs(summed - ran) > max(MOST_ERROR * ran, SHORT):
-            parts = (
-                ("target", {"tokens": 1, "context": context}),
-                ("chain_verification", {"drafted": 0, "sampled": 0}),
-            )
+            target = Place.of("target", {"tokens": 1, "context": context})
+            verification = Place.of("chain_verification", {"drafted": 0, "sampled": 0})
             yield Finding(
                 Place.of("plain", {"context": context}),
                 f"{_milliseconds(ran)} a token",
                 f"about {_milliseconds(summed)}, the sum of its cells",
-                tuple(Place.of(*part) for part in parts),
+                (target, verification),
             )
 
 

@@ -17,8 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from predictors.config import parse_config
-
 
 @dataclass(frozen=True)
 class Latency:
@@ -41,6 +39,10 @@ class Latency:
 
     __rmul__ = __mul__
 
+    def speeds(self, tokens: float) -> tuple[float, float, float]:
+        """Tokens per second if ``tokens`` took so long: by the median, the slow and the fast quartile."""
+        return tokens / self.seconds, tokens / self.high, tokens / self.low
+
 
 NO_TIME = Latency(0.0, 0.0, 0.0)
 
@@ -50,33 +52,9 @@ def slower(one: Latency, other: Latency) -> Latency:
     return Latency(max(one.seconds, other.seconds), max(one.low, other.low), max(one.high, other.high))
 
 
-@dataclass(frozen=True)
-class _Record:
-    axes: dict[str, list[int]]
-    median: list[Any]
-    low: list[Any]
-    high: list[Any]
-    calls: int
-
-
 @dataclass(frozen=True, eq=False)
 class LatencyTable:
-    """Measured seconds on a grid.
-
-    Parameters
-    ----------
-    axes
-        Ascending whole numbers by axis name; their order is that of the arrays' dimensions.
-    median, low, high
-        Seconds [grid of the first axis, of the second, ...]: the calls' median and quartiles.
-    calls
-        Timed calls behind every cell.
-
-    Raises
-    ------
-    ValueError
-        If a grid does not ascend, an array does not fit the axes, a number is not finite or not positive, or a median does not
-        lie between its quartiles.
+    """Measured seconds on a grid; `ValueError` for one that is none.
 
     Examples
     --------
@@ -85,11 +63,11 @@ class LatencyTable:
     0.0015
     """
 
-    axes: Mapping[str, Sequence[int]]
-    median: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-    calls: int
+    axes: Mapping[str, Sequence[int]]  # ascending whole numbers by name, in the order of the arrays' dimensions
+    median: np.ndarray  # seconds [grid of the first axis, of the second, ...] of the calls
+    low: np.ndarray  # their lower quartile
+    high: np.ndarray  # their upper one
+    calls: int  # timed ones behind every cell
 
     def __post_init__(self) -> None:
         for name, grid in self.axes.items():
@@ -108,13 +86,7 @@ class LatencyTable:
             raise ValueError(f"calls must be >= 1, got {self.calls}.")
 
     def at(self, **coordinates: float) -> Latency:
-        """The latency at one coordinate per axis.
-
-        Raises
-        ------
-        ValueError
-            For a missing or unknown coordinate; names the axes.
-        """
+        """The latency at one coordinate per axis; `ValueError` naming the axes for a missing or unknown one."""
         return _at(self, tuple(coordinates.items()))
 
     @cached_property
@@ -146,16 +118,6 @@ class LatencyTable:
             "calls": table.calls,
         }
 
-    @staticmethod
-    def from_record(record: Mapping[str, Any], where: str) -> "LatencyTable":
-        """Parse what `to_record` wrote; a `ValueError` begins with ``where``."""
-        parsed = parse_config(_Record, record, where)
-        try:
-            median, low, high = (_array(name, getattr(parsed, name)) for name in ("median", "low", "high"))
-            return LatencyTable(parsed.axes, median, low, high, parsed.calls)
-        except ValueError as error:
-            raise ValueError(f"{where}: {error}") from error
-
 
 @lru_cache(maxsize=2**16)  # replay reads a few thousand places millions of times
 def _at(table: LatencyTable, coordinates: tuple[tuple[str, float], ...]) -> Latency:
@@ -172,13 +134,6 @@ def _require_grid(name: str, grid: Sequence[int]) -> None:
     whole = isinstance(grid, Sequence) and bool(grid) and all(isinstance(point, int | np.integer) for point in grid)
     if not whole or any(right <= left for left, right in pairwise(grid)):
         raise ValueError(f"axis {name} must be ascending whole numbers, got {grid!r}.")
-
-
-def _array(name: str, rows: list[Any]) -> np.ndarray:
-    try:
-        return np.array(rows, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{name} is not a regular grid of numbers ({error}).") from error
 
 
 def _read(values: np.ndarray, grid: Sequence[int], coordinate: float) -> np.ndarray:

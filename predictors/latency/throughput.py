@@ -1,10 +1,11 @@
 """Tokens per second from a latency profile and an acceptance law.
 
 Time of one round at context l, from draft passes of r_0, r_1, ... rows, N tree nodes in the target pass, and the work outside
-the models. A drafted chain has γ passes of one row and N = γ. A delayed tree (K, L1, L2) has L1 + 1 passes of one row, as its K
-first branch tokens come from one law, then L2 - 1 of K rows (L2 = 0: L1 of one row), and at most N = L1 + K L2.
+the models: drawing tokens one after the other (chain) or beside each other (tree), and verification by the rule's own table.
 
-    T(l) = Σ_i draft(r_i, l + i) + target(1 + N, l) + drawing(N) + verification(N)
+    T(l) = Σ_i draft(r_i, l + i) + target(1 + N, l) + verification(N) + chain_drawing(tokens) + tree_drawing(tokens)
+
+A drafted chain has γ passes of one row and N = γ; trees: `predictors.latency.actions`.
 
 Where nothing is drafted, passes follow passes, and find warmer caches than behind a draft's: such a round is scaled to how plain
 decoding ran. Costs in rounds of none are in units of T.
@@ -33,78 +34,65 @@ from predictors.latency.acceptance import require_at_least, truncated_law
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.tables import NO_TIME, Latency
 
+# Tables of rules that chains and trees are verified by anyway; others have one by their own name, at temperatures above 0.
+VERIFICATION = {"block": "chain_verification", "tokenwise": "chain_verification", "traversal": "tree_verification"}
+
 
 @dataclass(frozen=True)
 class Shape:
-    """What one round asks of the models: the draft passes' ``rows`` in order, and the ``nodes`` that the target verifies. Means
-    of many rounds need not be whole."""
+    """What one round asks: the draft passes' ``rows`` in order; the ``nodes`` that target and verification ``rule`` see;
+    tokens drawn one after the other (``chain``) and beside each other (``tree``). Means of many rounds need not be whole."""
 
     rows: tuple[float, ...]
     nodes: float
+    chain: int = 0
+    tree: float = 0
+    rule: str = "block"
 
     @staticmethod
-    def chain(gamma: int) -> "Shape":
+    def of_chain(gamma: int) -> "Shape":
         """A chain of ``gamma`` tokens; 0 is plain decoding."""
-        require_at_least("gamma", gamma, 0)
-        return Shape((1,) * gamma, gamma)
-
-    @property
-    def is_chain(self) -> bool:
-        """Whether one token follows the other; so does a delayed tree with one rollout, or none."""
-        return len(self.rows) == self.nodes and set(self.rows) <= {1}
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """Expected ``seconds`` of a stretch of decoding in an expected number of ``rounds`` (the prefill is none), and its tokens
-    per expected second; ``low`` and ``high`` from the latencies' slow and fast quartiles."""
-
-    tokens_per_second: float
-    low: float
-    high: float
-    seconds: float
-    rounds: float
+        return Shape((1,) * gamma, gamma, gamma)
 
 
 def round_latency(profile: LatencyProfile, shape: Shape, context: float, sampled: bool) -> Latency:
     """Seconds of one round behind ``context`` cached tokens; ``sampled``: at a temperature above 0."""
-    kind = "chain" if shape.is_chain else "tree"
-    outside = {"drafted": shape.nodes, "sampled": int(sampled)}
-    total = passes_latency(profile, shape, context) + profile.latency(f"{kind}_verification", **outside)
-    return total + profile.latency(f"{kind}_drawing", **outside) if shape.nodes else total
+    chance = {"sampled": int(sampled)}
+    total = profile.latency("target", tokens=1 + shape.nodes, context=context)
+    for place, rows in enumerate(shape.rows):
+        total += profile.latency("draft", rows=rows, context=context + place)
+    if shape.rule in VERIFICATION:
+        total += profile.latency(VERIFICATION[shape.rule], drafted=shape.nodes, **chance)
+    else:
+        total += profile.latency(f"verification_{shape.rule}", drafted=shape.nodes)
+    if shape.chain:
+        total += profile.latency("chain_drawing", drafted=shape.chain, **chance)
+    if shape.tree:
+        total += profile.latency("tree_drawing", drafted=shape.tree, **chance)
+    return total
 
 
 def plain_latency(profile: LatencyProfile, context: float, sampled: bool) -> Latency:
     """Seconds of a round of plain decoding as it runs; the sum of its cells in a profile without table ``plain``."""
-    summed = round_latency(profile, Shape.chain(0), context, sampled)
+    summed = round_latency(profile, Shape.of_chain(0), context, sampled)
     if "plain" not in profile.tables:
         return summed
     measured = profile.tables["plain"].axes["context"][0]
     ran = profile.latency("plain", context=measured).seconds
-    return summed * (ran / round_latency(profile, Shape.chain(0), measured, sampled=False).seconds)
+    return summed * (ran / round_latency(profile, Shape.of_chain(0), measured, sampled=False).seconds)
 
 
 def chain_latency(profile: LatencyProfile, drafted: int, context: float, sampled: bool) -> Latency:
     """Seconds of a round of so many ``drafted`` tokens, one after the other; of none as plain decoding runs."""
     if not drafted:
         return plain_latency(profile, context, sampled)
-    return round_latency(profile, Shape.chain(drafted), context, sampled)
-
-
-def passes_latency(profile: LatencyProfile, shape: Shape, context: float) -> Latency:
-    """Seconds of both models' passes of one round behind ``context`` cached tokens."""
-    total = profile.latency("target", tokens=1 + shape.nodes, context=context)
-    for place, rows in enumerate(shape.rows):
-        total += profile.latency("draft", rows=rows, context=context + place)
-    return total
+    return round_latency(profile, Shape.of_chain(drafted), context, sampled)
 
 
 def draft_cost(profile: LatencyProfile, gamma: int, context: float, sampled: bool) -> float:
     """A drafted token of a chain of ``gamma`` in target passes: a round's drafting per token over all the rest of the round."""
-    require_at_least("gamma", gamma, 1)
-    verifying = profile.latency("target", tokens=1 + gamma, context=context).seconds
-    verifying += profile.latency("chain_verification", drafted=gamma, sampled=int(sampled)).seconds
-    return (round_latency(profile, Shape.chain(gamma), context, sampled).seconds / verifying - 1) / gamma
+    verifying = round_latency(profile, Shape((), gamma), context, sampled).seconds
+    return (round_latency(profile, Shape.of_chain(gamma), context, sampled).seconds / verifying - 1) / gamma
 
 
 def chain_costs(
@@ -112,7 +100,7 @@ def chain_costs(
 ) -> tuple[float, ...]:
     """Rounds of 0, 1, … ``gamma`` drafted tokens, in rounds of none; about each token a ``question`` of so many seconds."""
     seconds = [
-        round_latency(profile, Shape.chain(drafted), context, sampled).seconds + drafted * question
+        round_latency(profile, Shape.of_chain(drafted), context, sampled).seconds + drafted * question
         for drafted in range(gamma + 1)
     ]
     return tuple(one / seconds[0] for one in seconds)
@@ -123,21 +111,13 @@ def lookup_costs(
 ) -> tuple[tuple[float, ...], ...]:
     """Rounds of 0, 1, … ``length`` tokens of a lookup, after which each of ``tails`` tokens are drawn, in rounds of none. Before
     a tail the draft model reads the lookup's tokens."""
-    plain = round_latency(profile, Shape.chain(0), context, sampled).seconds
-    return tuple(
-        tuple(_looked_up(profile, tokens, tail, context, sampled) / plain for tokens in range(length + 1))
-        for tail in tails
-    )
+    plain = round_latency(profile, Shape.of_chain(0), context, sampled).seconds
 
+    def seconds(tokens: int, tail: int) -> float:
+        made = round_latency(profile, Shape((1,) * tail, tokens + tail, tail), context, sampled).seconds
+        return made + tokens * catching_up(profile, tokens, context) if tail else made
 
-def _looked_up(profile: LatencyProfile, tokens: int, drawn: int, context: float, sampled: bool) -> float:
-    nodes, chance = tokens + drawn, int(sampled)
-    seconds = passes_latency(profile, Shape((1,) * drawn, nodes), context).seconds
-    seconds += profile.latency("chain_verification", drafted=nodes, sampled=chance).seconds
-    if drawn:
-        seconds += profile.latency("chain_drawing", drafted=drawn, sampled=chance).seconds
-        seconds += tokens * catching_up(profile, tokens, context)
-    return seconds
+    return tuple(tuple(seconds(tokens, tail) / plain for tokens in range(length + 1)) for tail in tails)
 
 
 def catching_up(profile: LatencyProfile, tokens: int, context: float) -> float:
@@ -153,30 +133,20 @@ def generation_latency(
     prompt_tokens: int,
     new_tokens: int,
     sampled: bool,
-) -> Prediction:
+) -> Latency:
     """Expected time of generating exactly ``new_tokens`` with chains of ``gamma`` (0: plain decoding), prefills and the end of
     the budget included; no end-of-sequence token ends the output early. ``accepted_law``: probabilities of 0, 1, ... accepted
     tokens of a chain of ``gamma`` tokens or more (it is cut at ``gamma``); ``sampled``: at a temperature above 0."""
     require_at_least("prompt_tokens", prompt_tokens, 1)
     require_at_least("new_tokens", new_tokens, 1)
     law_G = truncated_law(accepted_law, gamma)
-    seconds_R, rounds_R = [NO_TIME], [0.0]  # R: tokens to go
+    seconds_R = [NO_TIME]  # R: tokens to go
     for remaining in range(1, new_tokens):
         drafted = min(gamma, remaining - 1)
         cached = prompt_tokens + new_tokens - remaining - 1  # the newest token is not
         seconds = chain_latency(profile, drafted, cached, sampled)
-        rounds = 1.0
         for accepted, probability in enumerate(truncated_law(law_G, drafted).tolist()):
             seconds += probability * seconds_R[remaining - 1 - accepted]
-            rounds += probability * rounds_R[remaining - 1 - accepted]
         seconds_R.append(seconds)
-        rounds_R.append(rounds)
     total = profile.latency("target_prefill", tokens=prompt_tokens) + seconds_R[-1]
-    if gamma > 0:
-        total += profile.latency("draft_prefill", tokens=prompt_tokens)
-    return predicted(new_tokens, total, rounds_R[-1])
-
-
-def predicted(tokens: float, time: Latency, rounds: float) -> Prediction:
-    """``tokens`` in ``time``."""
-    return Prediction(tokens / time.seconds, tokens / time.high, tokens / time.low, time.seconds, rounds)
+    return total + profile.latency("draft_prefill", tokens=prompt_tokens) if gamma > 0 else total

@@ -16,7 +16,7 @@ from functools import cache, cached_property
 import numpy as np
 
 from predictors.branch_settings import BranchSettings
-from predictors.latency.branching import BranchRound, branch_parallel_prediction, branch_round_latency
+from predictors.latency.branching import BranchCosts, BranchRound
 from predictors.replay.branches import MATCH, require_replayable
 from predictors.replay.decode import Reading
 from predictors.replay.grid import NO_MEMORY, Drafts, Memory, Path, Starts, Totals
@@ -102,21 +102,18 @@ class BranchStarts:
         return not self.readings[0].text.settings.greedy
 
     @cached_property
+    def _costs(self) -> BranchCosts:
+        return BranchCosts(self.retained.prices.profile, self.sampled, self.concurrent)
+
+    @cached_property
     def prefill_X(self) -> np.ndarray:
         """Seconds of both models' prefills."""
-        profile = self.retained.prices.profile
-        return np.array(
-            [
-                branch_parallel_prediction(profile, (), 1, prompt, self.sampled, self.concurrent).seconds
-                for prompt in self.retained.context_X.tolist()
-            ]
-        )
+        return np.array([self._costs.request((), prompt).seconds for prompt in self.retained.context_X.tolist()])
 
     @cached_property
     def round_seconds(self) -> Callable[[BranchRound], float]:
         """Of one round; the same rounds are met by many policies."""
-        profile = self.retained.prices.profile
-        return cache(lambda made: branch_round_latency(profile, made, self.sampled, self.concurrent).seconds)
+        return cache(lambda made: self._costs.round(made).seconds)
 
 
 def branch_decoded(

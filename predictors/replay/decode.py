@@ -14,7 +14,7 @@ import numpy as np
 
 from predictors.branch_settings import BranchSettings
 from predictors.controllers.base import Controller
-from predictors.latency.branching import branch_parallel_prediction
+from predictors.latency.branching import BranchCosts
 from predictors.latency.profile import LatencyProfile
 from predictors.replay.acceptance import accepted, reached
 from predictors.replay.branches import Chances, replayed_branches
@@ -144,10 +144,10 @@ class Clock:
         quiet, question = prices.profile, controller.question_seconds(prices.profile)
         read = sum(prices.reading(one.block.confidences, one.block.entropies) for one in rounds)
         made = [one.made for one in rounds]
-        predicted = branch_parallel_prediction(quiet, made, text.length, text.prompt_tokens, sampled, concurrent)
+        seconds = BranchCosts(quiet, sampled, concurrent).request(made, text.prompt_tokens).seconds
         return Decode(
             tokens=text.length,
-            seconds=predicted.seconds + read + question * sum(one.asked for one in rounds),
+            seconds=seconds + read + question * sum(one.asked for one in rounds),
             rounds=len(rounds),
             submitted=sum(one.submitted for one in made),
             passes=sum(one.levels for one in made),

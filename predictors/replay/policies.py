@@ -1,9 +1,9 @@
 """What policies draft at every start of recorded texts (`predictors.replay.grid`): the sessions of `predictors.controllers`.
 
     static        n tokens
-    confidence    draft while max_x q(x) >= ε                                   (`controllers.confidence`)
+    confidence    draft while max_x q(x) >= ε                                   (`controllers.unlearned`)
     stopping      a model of the draft's states, by a `StopRule`                (`controllers.early_stop`)
-    heads         a model of the target's state, by a class or a length         (`controllers.hrad`, `controllers.length`)
+    heads         a model of the target's state, by a class or a length         (`controllers.head`)
 
 A rule that stops before a token has paid for the pass whose distribution it read. Where a model's features lie ``far`` from
 its training rows, the round drafts ``static_length`` tokens instead.

@@ -56,7 +56,7 @@ class Prices:
 
     def _chain(self, submitted: int, context: int) -> float:
         """Of a round of ``submitted`` tokens behind ``context`` cached ones."""
-        return round_latency(self.profile, Shape.chain(submitted), context, self._sampled).seconds
+        return round_latency(self.profile, Shape.of_chain(submitted), context, self._sampled).seconds
 
     def looked_up(self, tokens: int, submitted: int, context: int) -> float:
         """What changes, below 0, where so many of a chain's ``submitted`` tokens came from a lookup."""

@@ -12,54 +12,45 @@ specification of drafting, section 8, where the outputs are logits of a policy.
 Shape suffixes: B rows, S state size, W width, A actions.
 """
 
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
-from predictors.network import squared_distance
+from predictors.network import Standardised, linears, loaded, mlp, squared_distance
 from predictors.selection.features import SelectionSpec
 
 
-class SelectorNetwork(nn.Module):
-    """Log expected tokens [B, A] of raw rows. Standardisation and the space that distances are measured in are buffers."""
+class SelectorNetwork(Standardised):
+    """Log expected tokens [B, A] of raw rows. The space that distances are measured in is standardised by buffers, too."""
 
-    mean: Tensor
-    scale: Tensor
     centre: Tensor
     spread: Tensor
 
     def __init__(
         self, spec: SelectionSpec, width: int = 64, hidden_sizes: tuple[int, int] = (512, 32), dropout: float = 0.1
     ) -> None:
-        super().__init__()
-        size = spec.state_size + spec.num_scalars
+        super().__init__(spec.state_size + spec.num_scalars)
         self.blocks, self.num_scalars = spec.blocks, spec.num_scalars
-        self.register_buffer("mean", torch.zeros(size))
-        self.register_buffer("scale", torch.ones(size))
         self.projections = nn.ModuleList(nn.Linear(block, width) for block in spec.blocks)
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in spec.blocks)
         reduced = width * len(spec.blocks) + spec.num_scalars
         self.register_buffer("centre", torch.zeros(reduced))
         self.register_buffer("spread", torch.ones(reduced))
-        sizes = (reduced, *hidden_sizes)
-        layers = [part for pair in pairwise(sizes) for part in (nn.Linear(*pair), nn.GELU(), nn.Dropout(dropout))]
-        self.head = nn.Sequential(*layers, nn.Linear(sizes[-1], len(spec.actions)))
+        self.head = mlp((reduced, *hidden_sizes), len(spec.actions), nn.GELU, dropout)
 
     def forward(self, features: Tensor) -> Tensor:
         """g [B, A] of raw features [B, S + scalars]."""
         *blocks, scalars = self._parts(features)
         normed = [norm(block) for norm, block in zip(self.norms, blocks, strict=True)]
-        logs: Tensor = self.head(torch.cat([*normed, scalars], dim=1))
-        return logs
+        return self.head(torch.cat([*normed, scalars], dim=1))
 
     def reduced(self, features: Tensor) -> Tensor:
         """The space [B, 3 W + scalars] in front of the norms, standardised by the training rows."""
         return (torch.cat(self._parts(features), dim=1) - self.centre) / self.spread
 
     def _parts(self, features: Tensor) -> list[Tensor]:
-        *blocks, scalars = ((features - self.mean) / self.scale).split([*self.blocks, self.num_scalars], dim=1)
+        *blocks, scalars = self.standard(features).split([*self.blocks, self.num_scalars], dim=1)
         return [*(projection(block) for projection, block in zip(self.projections, blocks, strict=True)), scalars]
 
 
@@ -72,49 +63,36 @@ class ServedSelector:
 
     def __init__(self, network: SelectorNetwork, device: torch.device) -> None:
         self._centre, self._spread = network.centre.to(device), network.spread.to(device)
-        self._num_blocks = len(network.blocks)
+        self._mean, self._scale = network.mean.to(device), network.scale.to(device)
+        self._layers, self._num_blocks = linears(network.head, device), len(network.blocks)
         if not network.blocks:
-            self._mean, self._scale = network.mean.to(device), network.scale.to(device)
-            self._layers = _on([layer for layer in network.head if isinstance(layer, nn.Linear)], device)
             return
         with torch.no_grad():
             blocks, bias = _stacked(network.projections)
+            ones, zeros = bias.new_ones(network.num_scalars), bias.new_zeros(network.num_scalars)
             joint = torch.block_diag(*blocks, torch.eye(network.num_scalars)) / network.scale
-            shift = torch.cat([bias, bias.new_zeros(network.num_scalars)]) - joint @ network.mean
-            first, *rest = [layer for layer in network.head if isinstance(layer, nn.Linear)]
-            weights, offset = _stacked(network.norms)
-            gains = torch.cat([*weights, bias.new_ones(network.num_scalars)])
-            offsets = torch.cat([offset, bias.new_zeros(network.num_scalars)])
-            folded = (first.weight * gains, first.bias + first.weight @ offsets)
+            shift = torch.cat([bias, zeros]) - joint @ network.mean
+            gains, offset = _stacked(network.norms)
+            first = next(layer for layer in network.head if isinstance(layer, nn.Linear))
+            weight = first.weight * torch.cat([*gains, ones])
+            self._layers[0] = weight.to(device), (first.bias + first.weight @ torch.cat([offset, zeros])).to(device)
         self._joint, self._shift = joint.to(device), shift.to(device)
-        self._layers = [(folded[0].to(device), folded[1].to(device)), *_on(rest, device)]
         self._normed = len(bias)
 
-    def __call__(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """g [A] and the squared distance [] of raw features [S + scalars]."""
-        values = reduced = self._reduced(features)
+    def __call__(self, features: Tensor) -> Tensor:
+        """g [A], then the squared distance, of raw features [S + scalars]: one read by the host."""
         if self._num_blocks:
-            values = self._normalised(reduced)
+            reduced = torch.addmv(self._shift, self._joint, features)
+            blocks = reduced[: self._normed].view(self._num_blocks, -1)
+            normed = nn.functional.layer_norm(blocks, blocks.shape[1:])
+            values = torch.cat([normed.reshape(-1), reduced[self._normed :]])
+        else:
+            values = reduced = (features - self._mean) / self._scale
         for weight, bias in self._layers[:-1]:
             values = nn.functional.gelu(torch.addmv(bias, weight, values))
         weight, bias = self._layers[-1]
-        distance = squared_distance(((reduced - self._centre) / self._spread).unsqueeze(0))[0]
-        return torch.addmv(bias, weight, values), distance
-
-    def row(self, features: Tensor) -> Tensor:
-        """g [A], then the squared distance, of raw features: one read by the host."""
-        logs_A, distance = self(features)
-        return torch.cat([logs_A, distance.reshape(1)])
-
-    def _reduced(self, features: Tensor) -> Tensor:
-        if self._num_blocks:
-            return torch.addmv(self._shift, self._joint, features)
-        return (features - self._mean) / self._scale
-
-    def _normalised(self, reduced: Tensor) -> Tensor:
-        blocks = reduced[: self._normed].view(self._num_blocks, -1)
-        normed = nn.functional.layer_norm(blocks, blocks.shape[1:])
-        return torch.cat([normed.reshape(-1), reduced[self._normed :]])
+        distance = squared_distance(((reduced - self._centre) / self._spread).unsqueeze(0))
+        return torch.cat([torch.addmv(bias, weight, values), distance])
 
 
 def _stacked(layers: nn.ModuleList) -> tuple[list[Tensor], Tensor]:
@@ -123,19 +101,11 @@ def _stacked(layers: nn.ModuleList) -> tuple[list[Tensor], Tensor]:
     return [weight for weight, _ in parts], torch.cat([bias for _, bias in parts])
 
 
-def _on(layers: Sequence[nn.Linear], device: torch.device) -> list[tuple[Tensor, Tensor]]:
-    return [(layer.weight.detach().to(device), layer.bias.detach().to(device)) for layer in layers]
-
-
 def build_selector(spec: SelectionSpec, tensors: Mapping[str, Tensor], source: str) -> SelectorNetwork:
     """The network with ``tensors`` as weights, in evaluation mode; sizes are read from the tensors, checked against ``spec``."""
-    try:
-        width = tensors["norms.0.weight"].shape[0] if spec.blocks else 0
-        hidden_sizes = (tensors["head.0.weight"].shape[0], tensors["head.3.weight"].shape[0])
-        network = SelectorNetwork(spec, width, hidden_sizes)
-        network.load_state_dict(dict(tensors))
-    except (KeyError, RuntimeError) as error:
-        raise ValueError(
-            f"{source}: the tensors do not fit the card's selection spec ({error}). Export it again."
-        ) from error
-    return network.eval()
+
+    def sized() -> SelectorNetwork:
+        width = len(tensors["norms.0.weight"]) if spec.blocks else 0
+        return SelectorNetwork(spec, width, (len(tensors["head.0.weight"]), len(tensors["head.3.weight"])))
+
+    return loaded(sized, tensors, f"{source}: the tensors do not fit the card's selection spec")

@@ -33,13 +33,13 @@ class Static:
 
 @dataclass(frozen=True)
 class Setting:
-    """A sampling setting of the training roots: their mean ``context`` and mean expected tokens of a step, ``efficiency`` [A]."""
+    """A sampling setting of the training roots."""
 
     temperature: float
     top_k: int
     top_p: float
-    context: float
-    efficiency: tuple[float, ...]
+    context: float  # mean
+    efficiency: tuple[float, ...]  # mean expected tokens of a step [A]
 
     @property
     def sampling(self) -> SamplingSettings:
@@ -54,13 +54,12 @@ class Setting:
 
 @dataclass(frozen=True)
 class SelectionRule(Checked):
-    """``score``: surplus, with ``rate_factor`` κ, or ratio. ``margin`` of it that a choice must be ahead of the static one
-    (`NEVER`: nothing is asked). ``max_distance``: the largest trusted squared distance of features from the training rows."""
+    """See the module's docstring."""
 
     score: Annotated[str, one_of(*SCORES)]
-    rate_factor: float
-    margin: float
-    max_distance: float
+    rate_factor: float  # κ
+    margin: float  # of the score, that a choice must be ahead of the static one; `NEVER`: nothing is asked
+    max_distance: float  # the largest trusted squared distance of features from the training rows
     settings: tuple[Setting, ...]
 
     @property

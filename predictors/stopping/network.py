@@ -10,14 +10,14 @@ Source: specification of drafting, sections 5.5 and 7.5. Shape suffixes: B rows,
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import partial
 from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
 from predictors.config import Checked, Count, Share, one_of
-from predictors.network import SKETCH, squared_distance
+from predictors.network import SKETCH, Standardised, loaded, mlp, squared_distance
 
 MLP, RESIDUAL = SHAPES = ("mlp", "residual")
 
@@ -32,28 +32,17 @@ class NetworkShape(Checked):
     dropout: Share = 0.0
 
 
-class StopNetwork(nn.Module):
+class StopNetwork(Standardised):
     """Logits [B] of raw rows [B, F]."""
 
-    mean: Tensor
-    scale: Tensor
-
     def __init__(self, num_features: int, shape: NetworkShape) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(num_features))
-        self.register_buffer("scale", torch.ones(num_features))
-        self.blocks = nn.ModuleList()
-        if shape.shape == RESIDUAL:
-            self.blocks.extend(nn.Linear(num_features, num_features) for _ in range(shape.depth))
-        sizes = (num_features, *(shape.hidden_sizes if shape.shape == MLP else ()))
-        layers: list[nn.Module] = []
-        for width, following in pairwise(sizes):
-            layers += [nn.Linear(width, following), nn.ReLU(), nn.Dropout(shape.dropout)]
-        self.head = nn.Sequential(*layers, nn.Linear(sizes[-1], 1))
-
-    def standard(self, features: Tensor) -> Tensor:
-        """Standardised rows [B, F]."""
-        return (features - self.mean) / self.scale
+        super().__init__(num_features)
+        residual = shape.shape == RESIDUAL
+        self.blocks = nn.ModuleList(
+            nn.Linear(num_features, num_features) for _ in range(shape.depth if residual else 0)
+        )
+        hidden_sizes = () if residual else shape.hidden_sizes
+        self.head = mlp((num_features, *hidden_sizes), 1, nn.ReLU, shape.dropout)
 
     def forward(self, features: Tensor) -> Tensor:
         return self.logits(self.standard(features))
@@ -62,8 +51,7 @@ class StopNetwork(nn.Module):
         """Logits [B] of standardised rows."""
         for block in self.blocks:
             standard = standard + nn.functional.silu(block(standard))
-        logits: Tensor = self.head(standard).squeeze(-1)
-        return logits
+        return self.head(standard).squeeze(-1)
 
 
 def served_logits(network: StopNetwork, features_EF: Tensor) -> Tensor:
@@ -78,9 +66,5 @@ def build_stop_network(
     num_features: int, shape: NetworkShape, tensors: Mapping[str, Tensor], source: str
 ) -> StopNetwork:
     """The network with ``tensors`` as weights, in evaluation mode."""
-    try:
-        network = StopNetwork(num_features, shape)
-        network.load_state_dict(dict(tensors))
-    except RuntimeError as error:
-        raise ValueError(f"{source}: the tensors do not fit the card's network ({error}). Export it again.") from error
-    return network.eval()
+    sized = partial(StopNetwork, num_features, shape)
+    return loaded(sized, tensors, f"{source}: the tensors do not fit the card's network")

@@ -61,8 +61,7 @@ class StopRule(Checked):
 
 @dataclass(frozen=True)
 class StopPrices:
-    """What rules were chosen by: a drafted token of a chain of ``gamma`` behind ``context`` tokens, in target passes
-    (`predictors.latency.throughput.draft_cost`), from the latency profile ``profile_hash``."""
+    """What rules were chosen by: `predictors.latency.throughput.draft_cost` by the latency profile ``profile_hash``."""
 
     draft_cost: float
     gamma: int

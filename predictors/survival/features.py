@@ -16,20 +16,15 @@ import numpy as np
 from predictors.signals import LEAST_LOG, TokenNumbers
 
 TOKEN = ("log_top", "log_own", "sum_log_top", "sum_log_own", "previous_log_top")
+LOOKUP = ("agrees", "agreed_length", "parted_length", "parted")
+ROOT = ("found", "match", "rejected", "luck", "greedy")
 SCALARS = (
-    *TOKEN,  # first, as the squared distance is theirs: all others are bounded
+    *TOKEN,
     "position",
     "log_position",
-    "agrees",
-    "agreed_length",
-    "parted_length",
-    "parted",
-    "found",
-    "match",
-    "rejected",
-    "luck",
-    "greedy",
-)
+    *LOOKUP,
+    *ROOT,
+)  # the squared distance is of the first: all others are bounded
 REJECTED, LUCK = SCALARS.index("rejected"), SCALARS.index("luck")
 DECAY = 0.8
 FIRST_LUCK = 0.7  # before any token was tested
@@ -38,7 +33,7 @@ LOG_OF = np.log1p(np.arange(2048))  # of small counts
 
 class Course:
     """Arrays of drafts, from roots where matches of ``match`` tokens were found (0: none); ``rejected`` and ``luck`` are of past
-    rounds, ``greedy``: at temperature 0. `predictors.survival.host` adds up the same for one draft."""
+    rounds, ``greedy``: at temperature 0. `predictors.survival.network.HostCourse` adds up the same for one draft."""
 
     def __init__(self, match: Any, rejected: Any, luck: Any, greedy: float) -> None:
         self.agrees: Any = 1.0 * (match > 0)
@@ -69,8 +64,4 @@ def luck_after(luck: Any, accepted: Any, rejected: Any) -> Any:
 
 def numbers_of(confidence: Any, own: Any) -> TokenNumbers:
     """From probabilities, recorded ones among them."""
-    return TokenNumbers(_log(confidence), _log(own))
-
-
-def _log(probability: Any) -> Any:
-    return np.log(np.maximum(probability, math.exp(LEAST_LOG)))
+    return TokenNumbers(*(np.log(np.maximum(one, math.exp(LEAST_LOG))) for one in (confidence, own)))

@@ -26,12 +26,12 @@ HORIZON = 5
 
 @dataclass(frozen=True)
 class SurvivalRule(Checked):
-    """``rate``: ρ; ``least`` tokens are drafted before the model is asked; ``follows``: f; ``horizon``: most tokens ahead."""
+    """See the module's docstring."""
 
-    rate: NotNegative
-    least: Count = 1
-    follows: Probability = 0.8
-    horizon: Count = HORIZON
+    rate: NotNegative  # ρ
+    least: Count = 1  # tokens drafted before the model is asked
+    follows: Probability = 0.8  # f
+    horizon: Count = HORIZON  # most tokens ahead
 
     def at_pace(self, factor: float) -> "SurvivalRule":
         """The same at ``factor`` times its rate."""
@@ -40,22 +40,17 @@ class SurvivalRule(Checked):
     def needed(self, cost_L: Sequence[float]) -> tuple[float, ...]:
         """What S_g b has to exceed for drafting to go on after 0, 1, … tokens [L]; after the last nothing does."""
         promised = [sum(self.follows**place for place in range(further)) for further in range(1, self.horizon + 1)]
-        return tuple(
-            min(
-                (
-                    self.rate * (cost - here) / worth
-                    for cost, worth in zip(cost_L[drafted + 1 :], promised, strict=False)
-                ),
-                default=math.inf,
-            )
-            for drafted, here in enumerate(cost_L)
-        )
+
+        def least(drafted: int, here: float) -> float:
+            ahead = zip(cost_L[drafted + 1 :], promised, strict=False)
+            return min((self.rate * (cost - here) / worth for cost, worth in ahead), default=math.inf)
+
+        return tuple(least(drafted, here) for drafted, here in enumerate(cost_L))
 
 
 @dataclass(frozen=True)
 class Priced(Checked):
-    """What is best on a machine where a target pass takes as long as ``cost_ratio`` draft steps: the ``rule``, the
-    ``static_length``."""
+    """What is best on a machine where a target pass takes as long as ``cost_ratio`` draft steps."""
 
     cost_ratio: Positive
     rule: SurvivalRule
@@ -64,16 +59,15 @@ class Priced(Checked):
 
 @dataclass(frozen=True)
 class SurvivalSetting(Checked):
-    """What is done at captured sampling ``settings``: follow ``rule`` where it ``pays``, else draft ``static_length`` tokens.
-    ``costs`` are C of 0, 1, … tokens; ``calibration`` is of ``now``'s logit; ``elsewhere``: what is best at other prices."""
+    """What is done at captured sampling ``settings``: follow ``rule`` where it ``pays``, else draft ``static_length`` tokens."""
 
     settings: SamplingSettings
     rule: SurvivalRule
     pays: bool
     static_length: Whole
-    costs: tuple[Positive, ...]
-    calibration: StopCalibration = field(default_factory=StopCalibration)
-    elsewhere: tuple[Priced, ...] = ()
+    costs: tuple[Positive, ...]  # C of 0, 1, … tokens
+    calibration: StopCalibration = field(default_factory=StopCalibration)  # of ``now``'s logit
+    elsewhere: tuple[Priced, ...] = ()  # what is best at other prices
 
     @cached_property
     def needed(self) -> tuple[float, ...]:

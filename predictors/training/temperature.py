@@ -1,4 +1,4 @@
-"""Temperature scaling on natural-prior rows (Guo et al. 2017), with a fixed prior correction b (`predictors.calibration`).
+"""Temperature scaling on natural-prior rows (Guo et al. 2017), with a fixed prior correction b (`predictors.decision_rule`).
 
     t = argmin mean -log softmax_y(l / t + b)
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from predictors.calibration import Calibration
+from predictors.decision_rule import Calibration
 
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.02, 50.0
 STEPS = 60

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from predictors.actions import ActionSet
-from predictors.calibration import Calibration
 from predictors.controllers.base import Rerun
+from predictors.decision_rule import Calibration
 from predictors.features import FEATURE_SETS, FeatureSpec, served_features
 from predictors.network import HRADNetwork, ServedHead
 from predictors.sampling import SamplingSettings
@@ -32,8 +32,7 @@ from predictors.signals import BothModels, DrawnToken, NextLaw, Root, TreeRoot, 
 from predictors.stopping.features import BEFORE, LAW, StopSpec, features_of
 from predictors.stopping.network import NetworkShape, StopNetwork, served_logits
 from predictors.stopping.rule import StopCalibration
-from predictors.survival.host import HostCourse, HostNetwork
-from predictors.survival.network import SurvivalNetwork
+from predictors.survival.network import HostCourse, HostNetwork, SurvivalNetwork
 from runtime.adapter import LanguageModel
 from runtime.latency.cells import Cell, timed
 from runtime.laws import processed_law
@@ -99,7 +98,7 @@ class Choice:
         layers = (1,) if hidden[0] else ()
         self._spec = SelectionSpec(layers, layers, *hidden, ActionSet().actions)
         served = ServedSelector(SelectorNetwork(self._spec).eval(), device)
-        self._rerun = Rerun(served.row, recorder_for(device))
+        self._rerun = Rerun(served, recorder_for(device))
         random = partial(torch.rand, generator=generator)
         self._logits_2V = random(2, vocabulary_size).to(device)
         self._target_V = random(vocabulary_size).softmax(0).to(device)

@@ -4,7 +4,7 @@ import pytest
 
 from pipelines.gpu.figures import branch_rounds, predicted_seconds
 from pipelines.measuring.harness import BY_ROUND
-from predictors.latency.branching import BranchRound, branch_round_latency
+from predictors.latency.branching import BranchCosts, BranchRound
 from predictors.latency.throughput import Shape, round_latency
 from tests.predictors.affine_profile import COSTS, toy_profile
 
@@ -43,7 +43,7 @@ def test_rounds_are_read_in_order():
 @pytest.mark.parametrize("arm, concurrent", [("pearl-4", False), ("pearl-4-wall", True)])
 def test_branch_rounds_on_either_clock(arm, concurrent):
     rounds = branch_rounds(ROUNDS)
-    expected = sum(branch_round_latency(PROFILE, made, True, concurrent).seconds for made in rounds)
+    expected = sum(BranchCosts(PROFILE, True, concurrent).round(made).seconds for made in rounds)
     predicted = predicted_seconds(RUN | {"arm": arm}, PROFILE)
     prefill = predicted - expected
     alone = max(COSTS["target_prefill"](10), COSTS["draft_prefill"](10))
@@ -55,5 +55,5 @@ def test_arms_that_draft_in_turn(arm):
     run = RUN | {"arm": arm, BY_ROUND: [row | {"candidates": 0} for row in ROUNDS]}
     seconds = COSTS["target_prefill"](10) + (arm != "autoregressive") * COSTS["draft_prefill"](10)
     for context, submitted in ((10, 2), (13, 1), (14, 1)):
-        seconds += round_latency(PROFILE, Shape.chain(submitted), context, sampled=True).seconds
+        seconds += round_latency(PROFILE, Shape.of_chain(submitted), context, sampled=True).seconds
     assert predicted_seconds(run, PROFILE) == pytest.approx(seconds)

@@ -146,11 +146,12 @@ def test_speeds_are_predicted_for_an_acceptance(data, capsys):
     rows = [[cell.strip(" *") for cell in line.strip("| ").split("|")] for line in out.splitlines() if "|" in line]
     lines = {row[0]: row[1:] for row in rows}
     profile = LatencyProfile.from_record(PROFILE, "profile")
-    plain = generation_latency(profile, [1.0], 0, 20, 60, sampled=True).tokens_per_second
+    plain, *_ = generation_latency(profile, [1.0], 0, 20, 60, sampled=True).speeds(60)
     assert lines["plain"][0].startswith(f"{plain:.0f} (") and lines["plain"][1] == "1.00x"
     four = generation_latency(profile, iid_accepted_law(0.7, 4), 4, 20, 60, sampled=True)
-    speed = f"{four.tokens_per_second:.0f} ({four.low:.0f}–{four.high:.0f})"
-    assert lines["chain γ=4"] == [speed, f"{four.tokens_per_second / plain:.2f}x"]
+    value, low, high = four.speeds(60)
+    speed = f"{value:.0f} ({low:.0f}–{high:.0f})"
+    assert lines["chain γ=4"] == [speed, f"{value / plain:.2f}x"]
     speeds = {name: int(cells[0].split()[0]) for name, cells in lines.items() if "(" in cells[0]}
     (marked,) = [line for line in out.splitlines() if line.startswith("| **")]
     assert speeds[marked.split("**")[1]] == max(speeds.values())

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from predictors.actions import Action, ActionSet
-from predictors.latency.actions import Prices, Traffic, prices, step_seconds, undisturbed
+from predictors.latency.actions import Prices, Traffic, prices, undisturbed
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.tables import LatencyTable
+from predictors.latency.throughput import round_latency
 from predictors.sampling import SamplingSettings
 from predictors.selection.rule import RATIO, SURPLUS, SelectionRule, Setting, Static
 from tests.bundles import most_traffic
@@ -37,6 +38,10 @@ def test_action_sets_hold_nothing_twice_and_nothing_too_large():
     assert set(whole.actions) == chains | trees and len(whole.actions) == 16 + 3 * 9 * 8
     with pytest.raises(ValueError, match="at least one tree"):
         ActionSet(chains=(9,), k=(), max_nodes=8)
+
+
+def step_seconds(profile, rule, action, traffic, context):
+    return round_latency(profile, traffic.shape(action, rule), context, sampled=True).seconds
 
 
 def drawing(l1, nodes):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from predictors.controllers import build_controller
-from predictors.controllers.roc import best_threshold
+from predictors.controllers.unlearned import best_threshold
 from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, NextLaw

@@ -5,13 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from predictors.latency.branching import (
-    LONGEST_BRANCH,
-    BranchRound,
-    balanced_gamma,
-    branch_parallel_prediction,
-    branch_round_latency,
-)
+from predictors.latency.branching import LONGEST_BRANCH, BranchCosts, BranchRound
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.tables import LatencyTable
 from tests.predictors.affine_profile import PROFILE
@@ -25,7 +19,7 @@ LAST = BranchRound(64, 0, 0, levels=0, drafted=0, candidates=0, continues=False,
 
 
 def seconds(made, sampled=False, concurrent=False):
-    return branch_round_latency(PROFILE, made, sampled, concurrent).seconds
+    return BranchCosts(PROFILE, sampled, concurrent).round(made).seconds
 
 
 def test_a_round_after_an_idle_draft_stage_by_hand():
@@ -100,7 +94,7 @@ def test_the_rows_of_a_level_are_the_mean_of_those_that_went_on():
 def branch_seconds(made):
     """Of a round whose target takes no time."""
     tables = {name: t if name != "target" else level(t, 1e-9) for name, t in PROFILE.tables.items()}
-    return branch_round_latency(LatencyProfile(tables, "toy", {}, {}), made, False, False).seconds
+    return BranchCosts(LatencyProfile(tables, "toy", {}, {}), False, False).round(made).seconds
 
 
 def level(table, value):
@@ -110,47 +104,45 @@ def level(table, value):
 
 def test_quartiles_go_with_the_median():
     for concurrent in (False, True):
-        latency = branch_round_latency(PROFILE, IDLE, True, concurrent)
+        latency = BranchCosts(PROFILE, True, concurrent).round(IDLE)
         assert (latency.low, latency.high) == pytest.approx((latency.seconds / 2, latency.seconds * 3))
 
 
 def test_a_request_is_its_prefills_and_its_rounds():
     rounds = [IDLE, RETAINED, LAST]
-    made = branch_parallel_prediction(PROFILE, iter(rounds), 11, 63, sampled=True, concurrent=False)
+    made = BranchCosts(PROFILE, sampled=True, concurrent=False).request(iter(rounds), 63)
     total = (10 + 63 / 2) + sum(seconds(each, sampled=True) for each in rounds)  # the draft's prefill hides
     assert made.seconds == pytest.approx(total)
-    assert (made.rounds, made.tokens_per_second) == (3, pytest.approx(11 / total))
-    assert (made.low, made.high) == pytest.approx((11 / total / 3, 11 / total * 2))
+    assert (made.low, made.high) == pytest.approx((total / 2, total * 3))
 
 
 def test_prefills_side_by_side_are_slowed_down_as_the_widest_passes():
-    made = branch_parallel_prediction(PROFILE, [], 1, 64, sampled=False, concurrent=True)
+    made = BranchCosts(PROFILE, sampled=False, concurrent=True).request([], 64)
     slowdown = (12 + 33 + 1 / 8) / (9 + 33 / 2 + 1 / 16)
     assert made.seconds == pytest.approx(slowdown * (10 + 32))
-    assert made.rounds == 0
 
 
 def test_a_slow_drafts_prefill_is_the_one_that_counts():
     tables = {**PROFILE.tables, "draft_prefill": level(PROFILE.tables["draft_prefill"], 100)}
     slow = LatencyProfile(tables, "toy", {}, {})
-    assert branch_parallel_prediction(slow, [], 1, 64, False, False).seconds == pytest.approx(100)
+    assert BranchCosts(slow, False, False).request([], 64).seconds == pytest.approx(100)
     slowdown = (2 + 4.5 + 1 / 32) / (1 + 9 / 4 + 1 / 64)
-    assert branch_parallel_prediction(slow, [], 1, 64, False, True).seconds == pytest.approx(100 * slowdown)
+    assert BranchCosts(slow, False, True).request([], 64).seconds == pytest.approx(100 * slowdown)
 
 
 def test_a_profile_without_both_at_once_predicts_the_virtual_clock_only():
     tables = {name: table for name, table in PROFILE.tables.items() if not name.startswith(("beside", "exchange"))}
     alone = LatencyProfile(tables, "toy", {}, {})
-    assert branch_parallel_prediction(alone, [IDLE], 2, 64, False, False).rounds == 1
+    assert BranchCosts(alone, False, False).request([IDLE], 64).seconds > 0
     with pytest.raises(ValueError, match="no table 'beside_draft'.*Measure the profile on this machine again"):
-        branch_parallel_prediction(alone, [IDLE], 2, 64, False, True)
+        BranchCosts(alone, False, True).request([IDLE], 64)
 
 
 @pytest.mark.parametrize("concurrent", [False, True])
 @pytest.mark.parametrize(("submitted", "candidates", "context"), [(0, 1, 1), (4, 4, 64), (8, 2, 200), (6, 9, 10)])
 def test_the_balanced_gamma_is_the_last_that_hides(submitted, candidates, context, concurrent):
     """By rounds of full branches: at γ the target decides, at γ + 1 the branches."""
-    gamma = balanced_gamma(PROFILE, submitted, candidates, context, True, concurrent)
+    gamma = BranchCosts(PROFILE, True, concurrent).balanced_gamma(submitted, candidates, context)
     alone = BranchRound(context, submitted, 0, 0, 0, 0, True, False, False)
 
     def of(length):
@@ -163,9 +155,9 @@ def test_the_balanced_gamma_is_the_last_that_hides(submitted, candidates, contex
 
 def test_the_balanced_gamma_by_hand():
     # target 9 + 2.5 + 4 + .5 + 1 = 17; point 1.25 + 68/64 + .25 + .25 = 2.8125; levels 1.5 + (68 + 2 j)/64 + .25 = 2.8125 + j/32
-    assert balanced_gamma(PROFILE, 4, 2, 64, False, False) == 4
+    assert BranchCosts(PROFILE, False, False).balanced_gamma(4, 2, 64) == 4
     # target 12 + 5 + 8 + 1.5 = 26.5; point 2.5 + 68/32 + .5 = 5.125; levels 3 + (68 + 2 j)/32 + .25 = 5.375 + j/16
-    assert balanced_gamma(PROFILE, 4, 2, 64, False, True) == 3
+    assert BranchCosts(PROFILE, False, True).balanced_gamma(4, 2, 64) == 3
 
 
 def test_the_balanced_gamma_of_a_slow_draft_is_none_and_of_one_without_cost_the_longest():
@@ -176,12 +168,8 @@ def test_the_balanced_gamma_of_a_slow_draft_is_none_and_of_one_without_cost_the_
         }
         return LatencyProfile(tables, "toy", {}, {})
 
-    assert balanced_gamma(with_draft(20.0), 4, 2, 64, False, False) == 0
-    assert balanced_gamma(with_draft(1e-9), 4, 2, 64, False, False) == LONGEST_BRANCH
-    with pytest.raises(ValueError, match="candidates must be >= 1, got 0"):
-        balanced_gamma(PROFILE, 4, 0, 64, False, False)
-    with pytest.raises(ValueError, match="submitted must be >= 0, got -1"):
-        balanced_gamma(PROFILE, -1, 2, 64, False, False)
+    assert BranchCosts(with_draft(20.0), False, False).balanced_gamma(4, 2, 64) == 0
+    assert BranchCosts(with_draft(1e-9), False, False).balanced_gamma(4, 2, 64) == LONGEST_BRANCH
 
 
 @pytest.mark.parametrize(
@@ -200,10 +188,3 @@ def test_the_balanced_gamma_of_a_slow_draft_is_none_and_of_one_without_cost_the_
 def test_impossible_rounds_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(IDLE, **changes)
-
-
-def test_impossible_requests_are_refused():
-    with pytest.raises(ValueError, match="emitted must be >= 1, got 0"):
-        branch_parallel_prediction(PROFILE, [], 0, 64, False, False)
-    with pytest.raises(ValueError, match="prompt_tokens must be >= 1, got 0"):
-        branch_parallel_prediction(PROFILE, [], 1, 0, False, False)

@@ -7,7 +7,6 @@ from typing import Annotated
 import pytest
 import torch
 
-from predictors.calibration import Calibration
 from predictors.config import Checked, Count, Probability, ascending, not_empty, of_length, one_of, parse_config
 from predictors.contract import (
     CaptureContract,
@@ -17,6 +16,7 @@ from predictors.contract import (
     ServingRange,
     require_same_identity,
 )
+from predictors.decision_rule import Calibration
 from predictors.features import FeatureSpec, assemble, state_vector
 from predictors.network import HRADNetwork, squared_distance
 from predictors.rounds import RoundRecord, block_efficiency, mean_accepted_length

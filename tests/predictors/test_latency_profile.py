@@ -189,11 +189,11 @@ def change(record, value, *keys):
     ("value", "keys", "message"),
     [
         (1, ["schema"], "schema 1 is not this version's, which reads 2"),
-        ("toy", ["tables"], "tables: expected dict"),
+        ("toy", ["tables"], "tables: expected Mapping"),
         (1, ["commit"], "unknown key 'commit'"),
-        ([[1, 2], [3]], ["tables", "draft", "median"], r"tables\.draft: median is not a regular grid"),
-        ([["a", 2], [3, 4]], ["tables", "draft", "low"], r"tables\.draft: low is not a regular grid"),
-        ([[{}, 2], [3, 4]], ["tables", "draft", "low"], r"tables\.draft: low is not a regular grid"),
+        ([[1, 2], [3]], ["tables", "draft", "median"], r"tables\.draft\.median: expected a regular grid"),
+        ([["a", 2], [3, 4]], ["tables", "draft", "low"], r"tables\.draft\.low: expected a regular grid"),
+        ([[{}, 2], [3, 4]], ["tables", "draft", "low"], r"tables\.draft\.low: expected a regular grid"),
         ([1, 2], ["tables", "draft", "high"], r"high has the shape \(2,\), which does not fit the axes \(context: 2"),
         ([[1, 2, 3], [4, 5, 6]], ["tables", "draft", "median"], r"median has the shape \(2, 3\)"),
         ([[1, 3], [2, 0]], ["tables", "draft", "median"], r"median holds 0\.0, and a latency"),
@@ -236,7 +236,7 @@ def test_a_missing_or_damaged_file_is_named_with_the_remedy(tmp_path):
 
 
 def test_known_tables_must_have_their_axes():
-    with pytest.raises(ValueError, match="table target has the axes tokens, and must have tokens, context"):
+    with pytest.raises(ValueError, match="table target: the axes are tokens, and must be tokens, context"):
         LatencyProfile({"target": table({"tokens": (1, 2)}, [1, 2])}, "toy", {}, {})
 
 

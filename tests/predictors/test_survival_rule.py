@@ -8,8 +8,7 @@ import torch
 
 from predictors.signals import TokenNumbers
 from predictors.survival.features import FIRST_LUCK, SCALARS, Course, luck_after
-from predictors.survival.host import HostCourse, HostNetwork
-from predictors.survival.network import SurvivalArrays, SurvivalNetwork
+from predictors.survival.network import HostCourse, HostNetwork, SurvivalArrays, SurvivalNetwork
 from predictors.survival.rule import SurvivalRule
 
 AFFINE = [1 + 0.2 * drafted for drafted in range(13)]

@@ -73,7 +73,7 @@ class Curious(Session):
 
 
 class Watching(Controller):
-    kind, layers, draft_layers, gamma, follows_one_draft = "watching", (3,), (1,), 5, True
+    kind, layers, draft_layers, horizon, follows_one_draft = "watching", (3,), (1,), 5, True
 
     def start(self, settings):
         return Curious()
@@ -97,11 +97,11 @@ def test_the_other_controller_sees_its_own_rounds_only():
 
 def test_what_the_other_controller_needs_is_passed_on():
     made = Takeover(TakeoverConfig(), Watching())
-    assert (made.layers, made.draft_layers, made.gamma, made.follows_one_draft) == ((3,), (1,), 5, True)
+    assert (made.layers, made.draft_layers, made.horizon, made.follows_one_draft) == ((3,), (1,), 5, True)
     quiet, looking = (build_controller({"kind": "takeover", "otherwise": {"kind": kind}}) for kind in ("ema", "roc"))
     assert not quiet.start(SETTINGS).stops and looking.start(SETTINGS).stops
     changed = build_controller({"kind": "takeover", "otherwise": {"kind": "confidence"}}).with_epsilon(0.7)
-    assert changed.otherwise.config.epsilon == 0.7
+    assert changed.otherwise.epsilon == 0.7
     with pytest.raises(ValueError, match="unknown kind 'nobody'"):
         build_controller({"kind": "takeover", "otherwise": {"kind": "nobody"}})
     with pytest.raises(ValueError, match="match must be >= 1"):

@@ -100,7 +100,7 @@ def test_what_is_promised_is_what_real_controllers_do(materials, table, name):
     if config.kind == "early_stop":
         assert config.fit(name, materials).card == fitted.card, "not the same for the same files"
     controller = EarlyStop.from_bundle(Bundle(fitted.card | {"kind": "early_stop"}, fitted.tensors))
-    assert controller.spec == SPEC and len(controller.settings) == 2 and controller.gamma is None
+    assert controller.spec == SPEC and len(controller.settings) == 2 and controller.horizon is None
     clock, texts = Clock(PROFILE), list(table.rows("test").texts())
     for setting, part in fitted.quality["parts"].items():
         readings = [Reading.of(text, config.seed) for text in texts if text.settings.name == setting]

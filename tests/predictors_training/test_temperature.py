@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from predictors.calibration import Calibration
+from predictors.decision_rule import Calibration
 from predictors.training.temperature import MAX_TEMPERATURE, MIN_TEMPERATURE, fit_calibration, fit_temperature
 
 

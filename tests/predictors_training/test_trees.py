@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from predictors.config import parse_config
-from predictors.latency.actions import Traffic, step_seconds, undisturbed
+from predictors.latency.actions import Traffic, undisturbed
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.tables import LatencyTable
+from predictors.latency.throughput import round_latency
 from predictors.selection.network import ServedSelector
 from predictors.selection.rule import NEVER, SURPLUS, SelectionRule
 from predictors.training.labelling.table import read_labels, write_labels
@@ -151,7 +152,8 @@ def test_labels_are_means_over_draws_and_prices_of_the_training_nodes(table, lab
     width = labelling.spec.state_size + labelling.spec.num_scalars
     at, low, high = 100, *(labelling.prices.contexts)
     quiet = undisturbed(TOY)
-    ends = [step_seconds(quiet, "specinfer", ACTIONS[2], labelling.traffic[2], place) for place in (low, high)]
+    shape = labelling.traffic[2].shape(ACTIONS[2], "specinfer")
+    ends = [round_latency(quiet, shape, place, sampled=True).seconds for place in (low, high)]
     share = (at - low) / (high - low)
     assert labelling.prices.at(at)[2] == pytest.approx((1 - share) * ends[0] + share * ends[1])
     assert parts["train"].features.shape == (len(train), width)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from predictors.controllers.confidence import Confidence, ConfidenceConfig, ConfidenceSession
+from predictors.controllers.unlearned import Confidence, ConfidenceSession
 
 EPSILON = 0.2
 
@@ -20,7 +20,7 @@ class Sabotaged(Confidence):
     kind = "sabotaged"
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(ConfidenceConfig(EPSILON))
+        super().__init__(EPSILON)
         self.folder = folder
         self.held = None
 
@@ -35,7 +35,7 @@ class Sabotaged(Confidence):
 
 class SabotagedSession(ConfidenceSession):
     def __init__(self, controller):
-        super().__init__(controller.config)
+        super().__init__(controller)
         self.folder = controller.folder
 
     def plan(self, root):

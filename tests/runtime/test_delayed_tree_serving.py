@@ -82,9 +82,9 @@ def test_the_served_network_is_the_trained_one(pair, tmp_path, states):
         getattr(network, name).uniform_(0.5, 2)
     features = torch.randn(20, width)
     served = ServedSelector(network, torch.device("cpu"))
-    worths, distances = zip(*(served(row) for row in features), strict=True)
-    assert torch.allclose(torch.stack(worths), network(features), atol=1e-4)
-    assert torch.allclose(torch.stack(distances), network.reduced(features).square().mean(1), rtol=1e-4)
+    said = torch.stack([served(row) for row in features])
+    assert torch.allclose(said[:, :-1], network(features), atol=1e-4)
+    assert torch.allclose(said[:, -1], network.reduced(features).square().mean(1), rtol=1e-4)
 
 
 def test_prices_enter_the_choice(pair, tmp_path):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from predictors.bundle import read_bundle
-from predictors.controllers.length import Length, LengthSession
+from predictors.controllers.head import HeadSession, Length
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, load_decoder
 from runtime.branching.config import BranchConfig
@@ -37,13 +37,15 @@ def bundle(folder, pair, features="extended", **options):
 
 def recorded_lengths(decoder):
     """Every length that is decided from now on."""
-    decisions, decide = [], decoder.controller.decide
+    decisions, predict = [], decoder.controller.predict
 
-    def recorded(probabilities, rule):
-        decisions.append(decide(probabilities, rule))
-        return decisions[-1]
+    def recorded(root, law):
+        probabilities, *place = predict(root, law)
+        rule = decoder.controller.setting(root.settings).rule
+        decisions.append(int(rule.decisions(probabilities.unsqueeze(0))))
+        return probabilities, *place
 
-    decoder.controller.decide = recorded
+    decoder.controller.predict = recorded
     return decisions
 
 
@@ -194,7 +196,7 @@ def test_exactly_that_many_tokens_are_drafted_in_as_many_passes(rounds_of, featu
 
 
 def test_a_law_read_only_to_stop_is_noticed(rounds_of, monkeypatch):
-    monkeypatch.setattr(LengthSession, "stop_after", lambda self, drawn: False)
+    monkeypatch.setattr(HeadSession, "stop_after", lambda self, drawn: False)
     assert rounds_of("extended") == [(0, 1), (1, 2), (2, 3), (3, 3)] * 3
 
 

@@ -102,9 +102,9 @@ def head_drafts(starts, controller, retains=False):
 def drafts_of(starts, controller, retains=False):
     """What ``controller`` does at every start, and its memory: the one place that knows how controllers are built."""
     if controller.kind == "fixed":
-        return static(starts, starts.depth if controller.config.gamma is None else controller.config.gamma), NO_MEMORY
+        return static(starts, starts.depth if controller.gamma is None else controller.gamma), NO_MEMORY
     if controller.kind == "confidence":
-        return confidence(starts, starts.column("confidence"), controller.config.epsilon), NO_MEMORY
+        return confidence(starts, starts.column("confidence"), controller.epsilon), NO_MEMORY
     return (head_drafts if controller.kind in ("hrad", "length") else stop_drafts)(starts, controller, retains)
 
 

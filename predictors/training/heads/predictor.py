@@ -15,9 +15,8 @@ import numpy as np
 import torch
 from lightning.pytorch.loggers import Logger
 
-from predictors.calibration import Calibration
 from predictors.config import Count, one_of
-from predictors.decision_rule import LENGTH_CHOICES, ClassSetting, DecisionRule, LengthRule, LengthSetting
+from predictors.decision_rule import LENGTH_CHOICES, Calibration, ClassSetting, DecisionRule, LengthRule, LengthSetting
 from predictors.features import FEATURE_SETS
 from predictors.latency.actions import undisturbed
 from predictors.latency.throughput import draft_cost

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from predictors.calibration import Calibration
+from predictors.decision_rule import Calibration
 from predictors.latency.profile import LatencyProfile
 from predictors.replay.grid import Totals
 from predictors.training.heads.baselines import Baseline

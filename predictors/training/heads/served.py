@@ -12,8 +12,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from predictors.calibration import Calibration
-from predictors.decision_rule import DecisionRule, LengthRule
+from predictors.decision_rule import Calibration, DecisionRule, LengthRule
 from predictors.network import HRADNetwork, squared_distance
 from predictors.replay.branch_grid import BranchStarts, branch_decoded
 from predictors.replay.grid import NO_MEMORY, Drafts, Memory, Totals, decoded

@@ -58,9 +58,8 @@ class Outcome:
 def served(selector: ServedSelector, rows: SelectorRows) -> tuple[np.ndarray, np.ndarray]:
     """Expected tokens [N, A] and squared distances [N], one root at a time as decoding asks for them."""
     with torch.inference_mode():
-        parts = [selector(features) for features in rows.features]
-    logs_NA = torch.stack([logs for logs, _ in parts]).double()
-    return logs_NA.exp().numpy(), np.array([float(distance) for _, distance in parts])
+        said = torch.stack([selector(features) for features in rows.features]).double()
+    return said[:, :-1].exp().numpy(), said[:, -1].numpy()
 
 
 def calibrated_rule(

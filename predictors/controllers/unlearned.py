@@ -1,0 +1,272 @@
+"""The field's rules without a network, each its settings: lengths and thresholds, fixed or moved by the request's own rounds.
+
+What is tested before a token is drawn is its distribution, never its own probability; a token that stops drafting by its own is
+kept and verified. So all are lossless at every temperature.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Self
+
+import numpy as np
+from torch import Tensor
+
+from predictors.bundle import Bundle
+from predictors.config import (
+    Checked,
+    Count,
+    NotNegative,
+    Positive,
+    Probability,
+    Share,
+    Whole,
+    ascending,
+    not_empty,
+    parse_config,
+)
+from predictors.controllers.base import Controller, Session
+from predictors.latency.profile import LatencyProfile
+from predictors.rounds import RoundRecord
+from predictors.sampling import SamplingSettings
+from predictors.signals import DrawnToken, NextLaw, Root
+
+
+class Configured(Checked, Controller):
+    """A controller that is its settings: a subclass has them as fields, and sessions of ``session_class`` decide by them."""
+
+    session_class: ClassVar[type[Any]]
+    profile_hash: str | None = None  # of the latency profile by which an exported bundle's settings were chosen
+
+    @classmethod
+    def from_config(cls, values: Mapping[str, Any]) -> Self:
+        return parse_config(cls, values, f"controller {cls.kind}")
+
+    def start(self, settings: SamplingSettings) -> Session:
+        return self.session_class(self)
+
+
+class FixedSession(Session):
+    def __init__(self, config: "Fixed") -> None:
+        self.gamma = config.gamma
+
+    def plan(self, root: Root) -> int | None:
+        return self.gamma
+
+
+@dataclass(eq=False)
+class Fixed(Configured):
+    """Draft ``gamma`` tokens a round (``None``: the drafter's own): the static baseline of every controller."""
+
+    gamma: Whole | None = None
+    kind = "fixed"
+    session_class = FixedSession
+
+    @classmethod
+    def from_bundle(cls, bundle: Bundle) -> Self:
+        controller = super().from_bundle(bundle)
+        controller.profile_hash = bundle.card.get("lineage", {}).get("profile_hash")
+        return controller
+
+    def doubt(self, profile: LatencyProfile) -> str | None:
+        if self.profile_hash in (None, profile.profile_hash):
+            return None
+        return (
+            "these settings were chosen by another latency profile: on this machine others may be faster (dvc repro)."
+        )
+
+    def repriced(self, profile: LatencyProfile) -> Self:
+        """Settings alone cannot be chosen anew: the traces that they were chosen from are not in the bundle."""
+        raise ValueError(
+            "these settings were chosen by a latency profile when they were exported. Run the stage that exports them again."
+        )
+
+
+class ConfidenceSession(Session):
+    def __init__(self, config: "Confidence") -> None:
+        self.config = config
+        self._product: float | Tensor = 1.0
+
+    def plan(self, root: Root) -> int | None:
+        self._product = 1.0
+        return self.config.cap
+
+    def stop_before(self, law: NextLaw) -> bool | Tensor:
+        config = self.config
+        if config.product:
+            self._product = self._product * law.confidence
+        elif law.drafted >= config.min_tokens:
+            return law.confidence < config.epsilon
+        return law.drafted >= config.min_tokens and self._product < config.epsilon
+
+    def stops_before(self, laws: Sequence[NextLaw]) -> list[bool]:
+        if not self.config.product:
+            return super().stops_before(laws)
+        return [bool(self.stop_before(max(laws, key=lambda law: float(law.confidence))))] * len(laws)
+
+
+@dataclass(eq=False)
+class Confidence(Configured):
+    """Stop before the first token whose distribution is not confident, q at temperature 1 (SpecBranch, Eq. 6; Kangaroo).
+
+        stop iff  max_x q_i(x) < ε                  with ``product``: Π_{j<=i} max_x q_j(x) < ε, so that long drafts end, too
+        at least ``min_tokens``, at most ``cap``    as in the public code (assistant_confidence_threshold, num_assistant_tokens)
+
+    Without a ``cap`` the drafter's holds. In a tree the product goes on with the most confident distribution of a level.
+    """
+
+    epsilon: Probability = 0.4
+    min_tokens: Whole = 1
+    cap: Count | None = None
+    product: bool = False
+    kind = "confidence"
+    session_class = ConfidenceSession
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.follows_one_draft = self.product
+
+    def with_epsilon(self, epsilon: float) -> "Confidence":
+        return replace(self, epsilon=epsilon)
+
+
+class EntropySession(Session):
+    def __init__(self, config: "Entropy") -> None:
+        self.config = config
+        self.threshold, self.acceptance_rate = config.threshold, config.acceptance_rate
+        self.cap = 0
+
+    def plan(self, root: Root) -> None:
+        self.cap = root.cap
+
+    def stop_before(self, law: NextLaw) -> bool | Tensor:
+        if law.drafted == 0:
+            return False
+        entropy = law.entropy if law.settings.greedy else law.law_entropy
+        return 1 - (self.config.kappa * entropy).sqrt() < self.threshold
+
+    def end_round(self, outcome: RoundRecord) -> None:
+        if outcome.submitted == 0:
+            return
+        config = self.config
+        self.acceptance_rate = 0.5 * self.acceptance_rate + 0.5 * outcome.accepted_in_sequence / outcome.submitted
+        moved = self.threshold
+        if self.acceptance_rate < config.goal:
+            moved += config.step
+        elif outcome.accepted_in_sequence != self.cap:
+            moved -= config.step
+        self.threshold = config.decay * self.threshold + (1 - config.decay) * moved
+
+
+@dataclass(eq=False)
+class Entropy(Configured):
+    """AdaEDL: stop before the first token with a high-entropy law, with a threshold that follows the acceptance rate.
+
+        stop iff  1 - sqrt(κ H(q)) < λ                              H in nats
+        after a round with n_d drafted, n_a accepted, cap L:
+            AR ← ½ AR + ½ n_a / n_d
+            λ' = λ + step if AR < goal;  λ - step elif n_a ≠ L;  λ otherwise
+            λ ← decay λ + (1 - decay) λ'                              λ at first ``threshold``, AR ``acceptance_rate``
+
+    Source: Agrawal et al. 2024 and the update of Draft&Verify's family. H is the entropy of the processed law the token is drawn
+    from; of the temperature-1 law when decoding is greedy. At least one token is drafted each round.
+    """
+
+    kappa: Positive = 0.2
+    threshold: float = 0.7
+    acceptance_rate: float = 0.9
+    goal: float = 0.9
+    step: float = 0.01
+    decay: float = 0.9
+    kind = "entropy"
+    session_class = EntropySession
+
+
+class ROCSession(Session):
+    def __init__(self, config: "ROC") -> None:
+        self.config = config
+        self.threshold = config.threshold
+        self.scores: list[float] = []  # of all tested tokens
+        self.accepted: list[bool] = []
+        self.drawn: list[tuple[int, Tensor]] = []  # of this round: depth and score
+
+    def plan(self, root: Root) -> None:
+        self.drawn = []
+
+    def stop_after(self, drawn: DrawnToken) -> bool | Tensor:
+        score = drawn.unit_probability if drawn.law.settings.greedy else drawn.probability
+        self.drawn.append((drawn.drafted, score))
+        return score < self.threshold
+
+    def end_round(self, outcome: RoundRecord) -> None:
+        if [depth for depth, _ in self.drawn] != [*range(1, outcome.submitted + 1)]:
+            return
+        accepted = outcome.accepted_in_sequence
+        tested = min(accepted + 1, outcome.submitted)
+        self.scores += [float(score) for _, score in self.drawn[:tested]]
+        self.accepted += [place < accepted for place in range(tested)]
+        if len(self.scores) > self.config.min_pairs and 0 < sum(self.accepted) < len(self.accepted):
+            self.threshold = best_threshold(self.scores, self.accepted, self.config.miss_cost)
+
+
+def best_threshold(scores: Sequence[float], accepted: Sequence[bool], miss_cost: float) -> float:
+    """argmin over thresholds of FPR + ``miss_cost`` · FNR, where a score of at least the threshold predicts acceptance; infinity
+    predicts none."""
+    order = np.argsort(scores)[::-1]
+    values, positive = np.array(scores)[order], np.array(accepted)[order]
+    ends = np.flatnonzero(np.append(np.diff(values) != 0, True))  # equal scores share a threshold
+    rejected, kept = np.cumsum(~positive)[ends], np.cumsum(positive)[ends]
+    costs = np.append(0.0, rejected / rejected[-1]) + miss_cost * np.append(1.0, 1 - kept / kept[-1])
+    return float(np.append(np.inf, values[ends])[costs.argmin()])
+
+
+@dataclass(eq=False)
+class ROC(Configured):
+    """Hugging Face's dynamic assisted generation: stop after a token that is unlikely, with a threshold learned from outcomes.
+
+        stop after x iff q(x) < threshold                 q: the processed law; of temperature 1 when decoding is greedy
+        after a round, tested tokens add pairs (q(x), accepted); with more than ``min_pairs``, and both outcomes among them,
+        threshold = argmin_t FPR(t) + miss_cost FNR(t)    over the points of the ROC curve; of equals the highest
+
+    A round whose tree branches adds no pairs. Source: transformers' ``ConfidenceCriteria`` and
+    ``AssistedCandidateGenerator.update_candidate_strategy``; specification of drafting, section 7.4.
+    """
+
+    threshold: Probability = 0.4
+    miss_cost: Positive = 3.0
+    min_pairs: int = 5
+    kind = "roc"
+    session_class = ROCSession
+    follows_one_draft = True
+
+
+class EMASession(Session):
+    def __init__(self, config: "EMA") -> None:
+        self.config = config
+        self.average = max(config.tiers[len(config.tiers) // 2] - config.reach, 0.0)
+
+    def plan(self, root: Root) -> int:
+        enough = [tier for tier in self.config.tiers if tier >= self.average + self.config.reach]
+        return enough[0] if enough else self.config.tiers[-1]
+
+    def end_round(self, outcome: RoundRecord) -> None:
+        if outcome.submitted:
+            decay = self.config.decay
+            self.average = decay * self.average + (1 - decay) * outcome.accepted_in_sequence
+
+
+@dataclass(eq=False)
+class EMA(Configured):
+    """A moving average of accepted tokens chooses among draft lengths (as adaptive draft lengths of serving engines do).
+
+        a ← decay a + (1 - decay) n_a                  n_a: tokens accepted in a row in the round that ended
+        length = the shortest tier >= a + reach        the longest tier where none is long enough
+
+    A round that accepted all of a short draft says that more was possible, hence the ``reach``; a starts one below the middle
+    tier. Known at the root.
+    """
+
+    tiers: Annotated[tuple[Count, ...], not_empty, ascending] = (1, 2, 4, 8)
+    decay: Share = 0.8
+    reach: NotNegative = 1.0
+    kind = "ema"
+    session_class = EMASession
