@@ -10,9 +10,8 @@ from dataclasses import replace
 from functools import partial
 
 from pipelines.measuring.names import BRANCH_PRESETS, CHAIN, PEARL, BranchArm, branch_arm, on_virtual_clock
-from pipelines.reporting.comparison import By, Comparison
+from pipelines.reporting.comparison import By, Comparison, places
 from pipelines.reporting.inputs import Inputs
-from pipelines.reporting.measured_folder import Measured
 from pipelines.reporting.plots import picture, whiskers
 from pipelines.reporting.section import EFFICIENCY, OVER_CHAIN, SPEEDUP, Cell, Section, Table, column, grid
 from pipelines.reporting.text import Interval, arm_name, highest, surely_above
@@ -30,31 +29,36 @@ NOTES = (
 
 def section(inputs: Inputs) -> Section | None:
     """``None`` where no branch-parallel arm was timed."""
-    measured, compared = inputs.measured, inputs.comparison
+    measured = inputs.measured
     made = {setting: some for setting in measured.settings if (some := methods(measured, setting))}
     if not made:
         return None
-    tables = [_table(compared, setting, some) for setting, some in made.items()]
+    tables = [_table(measured, setting, some) for setting, some in made.items()]
     virtual = {arm_name(arm.name) for some in made.values() for arm in some if arm.virtual}
     greedy = {arm.name for setting, some in made.items() if measured.greedy(setting) for arm in some}
     label = "gain over the best static chain, %"
     gained = picture("branches", "Gains on both clocks.", whiskers, tables, [OVER_CHAIN, REAL], label)
+    real, estimated = gains(tables, virtual)
+    said = "No method ran both models concurrently"
+    if real:
+        sure = {name: gain for name, gain in real.items() if surely_above(gain)}
+        said = f"Surely over the best static chain on the wall clock: {highest(sure)}"
     return Section(
         "branches",
         "Drafting while the target verifies",
-        _finding(*gains(tables, virtual)),
+        f"{said}; highest on the virtual clock: {highest(estimated)}.",
         tables,
         [gained, *timelines(inputs.of("measured"), greedy)],
         NOTES,
     )
 
 
-def methods(measured: Measured, setting: str) -> list[BranchArm]:
+def methods(compared: Comparison, setting: str) -> list[BranchArm]:
     """One of each family at a sampling setting, by its name on the virtual clock: the γ chosen on validation prompts for it or
     for its twin there, else the only one."""
-    chosen = {family: branch_arm(arm) for family, arm in measured.choices(setting).items()}
+    chosen = {family: branch_arm(arm) for family, arm in compared.choices(setting).items()}
     kept: dict[str, BranchArm] = {}
-    for arm in filter(None, map(branch_arm, measured.arms(setting))):
+    for arm in filter(None, map(branch_arm, compared.arms(setting))):
         best = chosen.get(arm.family) or chosen.get(arm.preset)
         if best is not None and best.lengths != arm.lengths:
             continue
@@ -68,14 +72,6 @@ def methods(measured: Measured, setting: str) -> list[BranchArm]:
 def gains(tables: list[Table], virtual: set[str]) -> tuple[dict[str, Interval], dict[str, Interval]]:
     """Over the best static chain: with both models really at once, and of methods on the virtual clock."""
     return column(tables, REAL), column([table.only(virtual) for table in tables], OVER_CHAIN)
-
-
-def _finding(real: dict[str, Interval], virtual: dict[str, Interval]) -> str:
-    sure = {name: gain for name, gain in real.items() if surely_above(gain)}
-    said = "No method ran both models concurrently"
-    if real:
-        said = f"Surely over the best static chain on the wall clock: {highest(sure)}"
-    return f"{said}; highest on the virtual clock: {highest(virtual)}."
 
 
 def _table(compared: Comparison, setting: str, arms: list[BranchArm]) -> Table:
@@ -94,5 +90,4 @@ def _table(compared: Comparison, setting: str, arms: list[BranchArm]) -> Table:
 
     columns = compared.metrics(SPEEDUP, OVER_CHAIN) | {"gain over PEARL": over_pearl, REAL: concurrent}
     columns |= {name: partial(count, name) for name in COUNTS}
-    places = compared.places([CHAIN, *twins], by)
-    return grid("method", places, columns, setting, marked={arm_name(CHAIN)})
+    return grid("method", places([CHAIN, *twins], by), columns, setting, marked={arm_name(CHAIN)})

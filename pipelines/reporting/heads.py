@@ -27,6 +27,12 @@ CAPTIONS = {
     "reliability": "How often the head was right at each stated confidence; a good head follows the grey line.",
     "confusion": "Rows are what happened, columns what the head said; percentages within a row.",
 }
+NOTES = (
+    "A head says from the states before a draft how many of its next {gamma} tokens will be accepted: H-RAD none, some or all, "
+    "the explicit length a number. It learned from {rows[train]} positions of {documents[train]} documents, and is measured on "
+    "{rows[test]} of {documents[test]} held-out ones, including the cost of running it.",
+    "Where no rule surely gains on validation documents, the best static length is drafted and the head is not run.",
+)
 
 
 def section(inputs: Inputs) -> Section | None:
@@ -58,18 +64,8 @@ def section(inputs: Inputs) -> Section | None:
         f"Surely gaining over the best static length in replay: {sure}; highest estimate: {highest(gains)}.",
         [Table(rows, caption, {labels[first]})],
         [Picture(name, figures[name], caption) for name, caption in CAPTIONS.items()],
-        _notes(head),
+        [note.format(**head) for note in NOTES],
     )
-
-
-def _notes(head: Record) -> list[str]:
-    rows, documents = head["rows"], head["documents"]
-    return [
-        f"A head says from the states before a draft how many of its next {head['gamma']} tokens will be accepted: H-RAD none, "
-        f"some or all, the explicit length a number. It learned from {rows['train']} positions of {documents['train']} "
-        f"documents, and is measured on {rows['test']} of {documents['test']} held-out ones, including the cost of running it.",
-        "Where no rule surely gains on validation documents, the best static length is drafted and the head is not run.",
-    ]
 
 
 def _row(label: str, setting: str, part: Record, name: str) -> Row:
@@ -89,25 +85,21 @@ def _row(label: str, setting: str, part: Record, name: str) -> Row:
 
 
 def calibration(head: Record) -> dict[str, Figure]:
-    """Of a head's record: reliability and confusion, a panel for each sampling setting."""
+    """Of a head's record, a panel for each sampling setting: reliability (accuracy over confidence, before and after calibration)
+    and confusion."""
     parts = head["parts"]
     figures = {name: Figure(figsize=(4.4 * len(parts), 4.1), layout="constrained") for name in CAPTIONS}
     for number, (setting, part) in enumerate(parts.items(), 1):
-        reliability, confusion = (figure.add_subplot(1, len(parts), number) for figure in figures.values())
-        _reliability(reliability, setting, part["metrics"])
+        axes, confusion = (figure.add_subplot(1, len(parts), number) for figure in figures.values())
+        axes.plot([0, 1], [0, 1], color="0.7", linewidth=1)
+        for name, label in (("head_uncalibrated", "before"), ("head", "after")):
+            metrics = part["metrics"][name]
+            bins = [[one[value] for one in metrics["reliability"]] for value in ("confidence", "accuracy")]
+            axes.plot(*bins, marker="o", label=f"{label}, ECE {metrics['ece']:.3f}")
+        axes.set(xlabel="confidence", ylabel="accuracy", xlim=(0, 1), ylim=(0, 1), title=f"Reliability, {setting}")
+        axes.legend()
         _confusion(confusion, setting, part["metrics"]["head"]["confusion"], head["classes"])
     return figures
-
-
-def _reliability(axes: Axes, setting: str, metrics: Record) -> None:
-    """Accuracy over confidence, before and after calibration."""
-    axes.plot([0, 1], [0, 1], color="0.7", linewidth=1)
-    for name, label in (("head_uncalibrated", "before"), ("head", "after")):
-        bins = metrics[name]["reliability"]
-        text = f"{label}, ECE {metrics[name]['ece']:.3f}"
-        axes.plot([one["confidence"] for one in bins], [one["accuracy"] for one in bins], marker="o", label=text)
-    axes.set(xlabel="confidence", ylabel="accuracy", xlim=(0, 1), ylim=(0, 1), title=f"Reliability, {setting}")
-    axes.legend()
 
 
 def _confusion(axes: Axes, setting: str, confusion: list[list[int]], classes: list[str]) -> None:

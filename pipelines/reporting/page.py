@@ -20,7 +20,7 @@ TEMPLATE = "page.html"
 
 
 def html(front: Section, sections: Sequence[Section], images: dict[str, bytes]) -> str:
-    """The page, above the fold `pipelines.reporting.front`; ``images`` are the pictures by name, as PNG."""
+    """The page, above the fold `pipelines.reporting.release`; ``images`` are the pictures by name, as PNG."""
     folder = Path(__file__).with_name("templates")
     environment = Environment(loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined)
     environment.globals |= {"cell": _cell, "image": lambda picture: _image(picture, images[picture.name])}

@@ -1,7 +1,7 @@
 """Tables as whiskers and curves. Okabe-Ito colours, told apart without colour vision."""
 
 from collections.abc import Callable, Sequence
-from itertools import cycle
+from itertools import cycle, zip_longest
 from math import ceil, nan
 from typing import Any, TypeVar
 
@@ -60,8 +60,8 @@ def whiskers(
     """Intervals in ``columns``, row by row from top to bottom, a panel for each table, so many ``across``; ``line``: where
     nothing is gained. Marked rows of a single column are red."""
     looks, rows = styles(columns), [len(table.rows) for table in tables]
-    figure, panels = _panels(tables, across, 0.8 + (0.22 + 0.1 * len(looks)) * max(rows, default=1))
-    for axes, table in zip(panels, tables, strict=True):
+    figure, panels_of = panels(tables, across, 0.8 + (0.22 + 0.1 * len(looks)) * max(rows, default=1))
+    for axes, table in zip(panels_of, tables, strict=True):
         for place, row in enumerate(table.rows):
             for index, (column, (colour, marker)) in enumerate(looks.items()):
                 at = place + 0.6 * ((index + 0.5) / len(looks) - 0.5)
@@ -83,8 +83,8 @@ def whiskers(
 
 def curves(tables: Sequence[Table]) -> Figure:
     """The columns of every table over its first one: values as lines, intervals as bands."""
-    figure, panels = _panels(tables, len(tables), 3.2)
-    for axes, table in zip(panels, tables, strict=True):
+    figure, panels_of = panels(tables, len(tables), 3.2)
+    for axes, table in zip(panels_of, tables, strict=True):
         label, *names = table.columns
         places = np.array([row[label] for row in table.rows], float)
         for name, (colour, marker) in styles(names).items():
@@ -109,14 +109,15 @@ def ends(cell: Cell) -> np.ndarray:
     return np.array([value, value if low is None else low, value if high is None else high], float)
 
 
-def _panels(tables: Sequence[Table], across: int, height: float) -> tuple[Figure, list[Axes]]:
+def panels(tables: Sequence[Table], across: int, height: float) -> tuple[Figure, list[Axes]]:
     """A panel of that height for each table, under its caption."""
     across = min(across, len(tables))
     down = ceil(len(tables) / across)
     figure = Figure(figsize=(min(6.4 * across, 16.0), 0.4 + down * height), layout="constrained")
-    panels = list(figure.subplots(down, across, squeeze=False).flat)
-    for axes in panels[len(tables) :]:
-        axes.set_axis_off()
-    for axes, table in zip(panels, tables, strict=False):
-        axes.set_title(table.caption.partition(";")[0])
-    return figure, panels[: len(tables)]
+    every: list[Axes] = list(figure.subplots(down, across, squeeze=False).flat)
+    for axes, table in zip_longest(every, tables):
+        if table is None:
+            axes.set_axis_off()
+        else:
+            axes.set_title(table.caption.partition(";")[0])
+    return figure, every[: len(tables)]

@@ -61,9 +61,8 @@ def run(args: argparse.Namespace) -> None:
     from pipelines.measuring.measurement_log import MeasurementLog
     from pipelines.measuring.provenance import provenance
     from pipelines.reporting.page import write_page
-    from pipelines.studies.enough.page import page
     from pipelines.studies.enough.subsets import SOURCES
-    from pipelines.studies.enough.summary import summarised
+    from pipelines.studies.enough.summary import page, summarised
 
     config = load_parameters(LearningConfig, args.pair, "learning", args.params)
     device = read_device(args.device)

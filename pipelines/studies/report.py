@@ -18,10 +18,10 @@ from pipelines.device_file import read_device
 from pipelines.measuring.names import CHAIN, HF_LOOKUP, HF_PLAIN, PLAIN
 from pipelines.measuring.provenance import measured_on
 from pipelines.parameters import add_pair_arguments
-from pipelines.reporting.comparison import By, Comparison
-from pipelines.reporting.measured_folder import Measured, read_measured
+from pipelines.reporting.comparison import By
+from pipelines.reporting.inputs import Measured, read_measured
 from pipelines.reporting.page import write_page
-from pipelines.reporting.plots import BLUE, GREEN, PURPLE, picture
+from pipelines.reporting.plots import BLUE, GREEN, PURPLE, panels, picture
 from pipelines.reporting.section import SPEEDUP, Section, Table, grid
 from pipelines.reporting.self_drafting import CANDIDATES, DE, GUESSES, PASSES, UPKEEP, own_arms
 from pipelines.reporting.speed import arm_table
@@ -80,11 +80,11 @@ def verifiers(rules: Rules, pair: str) -> Section:
 
 def stopping(measured: Measured, pair: str) -> Section:
     """Every arm at every sampling setting, family by family; what validation prompts chose is marked."""
-    compared, families, made = Comparison(measured), measured.families, []
+    families, made = measured.families, []
     for setting in measured.settings:
         own = [arm for arm in measured.arms(setting) if families[arm] in FAMILIES]
         own.sort(key=lambda arm: (FAMILIES.index(families[arm]), arm))
-        made.append(arm_table(compared, setting, [PLAIN, *own], setting))
+        made.append(arm_table(measured, setting, [PLAIN, *own], setting))
     chosen = listed([f"{arm_name(measured.chosen(CHAIN, setting))} at {setting}" for setting in measured.settings])
     finding = f"The best static chain, chosen on validation prompts: {chosen}."
     return Section("stopping", f"Stop rules and drafted trees on {pair}", finding, made, notes=[STOPPING])
@@ -92,13 +92,12 @@ def stopping(measured: Measured, pair: str) -> Section:
 
 def self_drafting(measured: Measured, pair: str) -> Section:
     """Every arm at every sampling setting; of static chains the best."""
-    compared, made = Comparison(measured), []
+    made = []
     for setting in measured.settings:
         own, by = own_arms(measured, setting), By(setting)
         arms = (PLAIN, measured.choices(setting).get(CHAIN, CHAIN), HF_LOOKUP, HF_PLAIN, *own)
-        timed = {arm: (arm, by) for arm in arms if compared.speedup(arm, PLAIN, by)["value"] is not None}
-        columns = compared.metrics(*PASSES, UPKEEP, of=own) | compared.metrics(SPEEDUP)
-        made.append(grid("arm", timed, columns, setting))
+        columns = measured.metrics(*PASSES, UPKEEP, of=own) | measured.metrics(SPEEDUP)
+        made.append(grid("arm", {arm: (arm, by) for arm in measured.timed(arms, by)}, columns, setting))
     return Section(
         "self_drafting",
         f"Drafting without a draft model on {pair}",
@@ -110,8 +109,8 @@ def self_drafting(measured: Measured, pair: str) -> Section:
 
 def fed_and_speed(tables: list[Table]) -> Figure:
     """Measured speed-up over the tokens fed to a pass besides the newest one, one panel per sampling setting."""
-    figure = Figure(figsize=(6.4 * len(tables), 4.2), layout="constrained")
-    for axes, table in zip(figure.subplots(1, len(tables), squeeze=False)[0], tables, strict=True):
+    figure, axes_of = panels(tables, len(tables), 3.8)
+    for axes, table in zip(axes_of, tables, strict=True):
         for row in table.record()["rows"]:
             if row[DE] is not None:
                 dot = row[GUESSES] + row[CANDIDATES], row[SPEEDUP]["value"]
@@ -119,7 +118,7 @@ def fed_and_speed(tables: list[Table]) -> Figure:
                 axes.plot(*dot, "o", color=colour, markersize=4)
                 axes.annotate(row["arm"], dot, fontsize=6, xytext=(3, 3), textcoords="offset points")
         axes.axhline(1, color="#333333", linewidth=1)
-        axes.set(xlabel="guessed and candidate tokens a pass", ylabel=SPEEDUP, title=table.caption)
+        axes.set(xlabel="guessed and candidate tokens a pass", ylabel=SPEEDUP)
         axes.grid(color="#e6e6e6")
     return figure
 
