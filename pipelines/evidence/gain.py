@@ -31,11 +31,10 @@ def gain(
     rival: str,
     mix: Mapping[str, float] | None = None,
     replayed: Replayed | None = None,
-    only_slice: str | None = None,
     only_setting: str | None = None,
 ) -> Estimate:
     """Of ``arm`` over ``rival``; parameters as of `ledger`."""
-    pair = ledger(blocks, (arm, rival), mix, replayed, only_slice, only_setting)
+    pair = ledger(blocks, (arm, rival), mix, replayed, only_setting)
     whole_2V, without_D2V = _totals(pair)
     factors_K, factors_DK = np.zeros(K), np.zeros((len(pair.documents), K))  # of no replayed seconds
     if pair.prices is not None:

@@ -40,7 +40,7 @@ def slice_gains(
     """By slice. One with fewer than ``least`` timed documents is not judged; ``spread`` is the scale of τ."""
     counts = {name: _timed(blocks, arm, rival, name) for name in sorted(set(blocks.slice_B.tolist()))}
     judged = [name for name, count in counts.items() if count >= max(2, least)]
-    estimates = {name: gain(blocks, arm, rival, replayed=replayed, only_slice=name) for name in judged}
+    estimates = {name: gain(blocks, arm, rival, {name: 1.0}, replayed) for name in judged}
     found = pooled(estimates, spread)
     return {name: found.get(name, SliceGain(None, None, None, count, False)) for name, count in counts.items()}
 

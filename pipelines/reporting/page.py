@@ -51,8 +51,10 @@ def markdown(section: Section, level: int = 2) -> str:
 
 def markdown_table(made: Table) -> str:
     """A table's lines; marked rows are bold."""
-    form = {True: "**{}**", False: "{}"}
-    rows = ([form[made.is_marked(row)].format(text) for text in made.texts(row)] for row in made.rows)
+    rows = []
+    for row in made.rows:
+        form = "**{}**" if made.is_marked(row) else "{}"
+        rows.append([form.format(shown(row.get(name), made.unit_of(name))) for name in made.filled])
     return lines(made.filled, rows)
 
 

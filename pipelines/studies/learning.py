@@ -73,9 +73,7 @@ def run(args: argparse.Namespace) -> None:
     rows = [row for fit in tqdm(fits, desc="fit", unit="predictor") for row in log.once(fit.key, fit.rows)]
     origin = provenance(device) | {"parameters": asdict(config)}
     main, study = (read_section(args.pair, "traces", path) for path in (args.main, args.params))
-    traces = {
-        name: SOURCES[learner.family][1] for name, learner in learners.items()
-    }  # a share is counted by its prompts
+    traces = {name: SOURCES[learner.family][1] for name, learner in learners.items()}  # a share is of their prompts
     present = {name: float(main[one]["prompts"][0] / study[one]["prompts"][0]) for name, one in traces.items()}
     summary = summarised(rows) | {"present": present, "provenance": {"learning": origin}}
     write_page(folder, page(args.pair, summary), summary)

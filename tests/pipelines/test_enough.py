@@ -361,11 +361,11 @@ def test_an_interrupted_study_goes_on(study, monkeypatch):
     fitted = []
     original = Learner.fitted
 
-    def counted(self, predictor, materials, seed):
+    def counted(self, *made):
         if len(fitted) == 5:
             raise KeyboardInterrupt
         fitted.append(self.name)
-        return original(self, predictor, materials, seed)
+        return original(self, *made)
 
     monkeypatch.setattr(Learner, "fitted", counted)
     heads = {"predictors": ["hrad"], "features": ["hrad"]}
