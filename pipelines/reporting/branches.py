@@ -19,6 +19,7 @@ from pipelines.reporting.timelines import timelines
 
 COUNTS = (EFFICIENCY, "target idle", "rollback rate", "hits per branch point")
 REAL = f"concurrent: {OVER_CHAIN}"
+NEVER = "No method ran both models concurrently"
 NOTES = (
     "These methods draft on while the target verifies; what follows a rejected token is rolled back. Speed-up and gains are on a "
     "virtual clock: of a pass and the drafting during it only the longer counts. That is an estimate, not a measured speed-up. "
@@ -39,18 +40,11 @@ def section(inputs: Inputs) -> Section | None:
     label = "gain over the best static chain, %"
     gained = picture("branches", "Gains on both clocks.", whiskers, tables, [OVER_CHAIN, REAL], label)
     real, estimated = gains(tables, virtual)
-    said = "No method ran both models concurrently"
-    if real:
-        sure = {name: gain for name, gain in real.items() if surely_above(gain)}
-        said = f"Surely over the best static chain on the wall clock: {highest(sure)}"
-    return Section(
-        "branches",
-        "Drafting while the target verifies",
-        f"{said}; highest on the virtual clock: {highest(estimated)}.",
-        tables,
-        [gained, *timelines(inputs.of("measured"), greedy)],
-        NOTES,
-    )
+    sure = {name: gain for name, gain in real.items() if surely_above(gain)}
+    said = f"Surely over the best static chain on the wall clock: {highest(sure)}"
+    finding = f"{said if real else NEVER}; highest on the virtual clock: {highest(estimated)}."
+    pictures = [gained, *timelines(inputs.of("measured"), greedy)]
+    return Section("branches", "Drafting while the target verifies", finding, tables, pictures, NOTES)
 
 
 def methods(compared: Comparison, setting: str) -> list[BranchArm]:

@@ -5,6 +5,8 @@ policies   tokens per second by replay at this machine's prices: the head's rule
            static length and the oracle; gains over the best static length, intervals by bootstrap over documents
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -12,7 +14,7 @@ from matplotlib.figure import Figure
 from pipelines.measuring.names import HRAD
 from pipelines.reporting.inputs import Inputs, Record
 from pipelines.reporting.plots import draw
-from pipelines.reporting.section import Picture, Row, Section, Table
+from pipelines.reporting.section import Picture, Section, Table
 from pipelines.reporting.text import highest, known, listed, surely_above
 
 TARGETS = {"classes": "H-RAD", "length": "explicit length"}
@@ -23,6 +25,7 @@ BASELINES = {
     "confidence": "confidence rule",
     "oracle": "oracle",
 }
+METRICS = {"accuracy": "accuracy", "macro F1": "macro_f1", "ECE": "ece"}
 CAPTIONS = {
     "reliability": "How often the head was right at each stated confidence; a good head follows the grey line.",
     "confusion": "Rows are what happened, columns what the head said; percentages within a row.",
@@ -43,45 +46,34 @@ def section(inputs: Inputs) -> Section | None:
     first = HRAD if HRAD in records else next(iter(records))
     head, figures = records[first], draw(calibration, records[first])
     labels = {name: f"{TARGETS.get(record['target'], record['target'])}, {name}" for name, record in records.items()}
-    compared = [(labels[name], "head", record) for name, record in records.items()]
-    compared += [(label, name, head) for name, label in BASELINES.items()]
-    rows = [
-        _row(label, setting, part, name)
-        for label, name, record in compared
-        for setting, part in record["parts"].items()
-        if name in part["policies"] or name in part["metrics"]
-    ]
-    gains = {
-        f"{labels[name]} at {setting}": part["policies"]["head"]["gain"]
-        for name, record in records.items()
-        for setting, part in record["parts"].items()
-    }
+    heads = [row for name, record in records.items() for row in _rows(labels[name], "head", record)]
+    others = [row for name, label in BASELINES.items() for row in _rows(label, name, head)]
+    gains = {f"{row['predictor']} at {row['sampling']}": row["over best static γ"] for row in heads}
     sure = listed([name for name, gain in gains.items() if surely_above(gain)])
-    caption = "Marked: the head that the rows below the heads are compared with"
-    return Section(
-        "heads",
-        "What heads know before a draft",
-        f"Surely gaining over the best static length in replay: {sure}; highest estimate: {highest(gains)}.",
-        [Table(rows, caption, {labels[first]})],
-        [Picture(name, figures[name], caption) for name, caption in CAPTIONS.items()],
-        [note.format(**head) for note in NOTES],
+    finding = f"Surely gaining over the best static length in replay: {sure}; highest estimate: {highest(gains)}."
+    table = Table(
+        [*heads, *others], "Marked: the head that the rows below the heads are compared with", {labels[first]}
     )
+    pictures = [Picture(name, figures[name], caption) for name, caption in CAPTIONS.items()]
+    notes = [note.format(**head) for note in NOTES]
+    return Section("heads", "What heads know before a draft", finding, [table], pictures, notes)
 
 
-def _row(label: str, setting: str, part: Record, name: str) -> Row:
-    metrics, policy = part["metrics"].get(name, {}), part["policies"].get(name, {})
-    interval = metrics.get("macro_auc_interval")
-    return {
-        "predictor": label,
-        "sampling": setting,
-        "macro AUC": interval if known(interval) else metrics.get("macro_auc"),
-        "accuracy": metrics.get("accuracy"),
-        "macro F1": metrics.get("macro_f1"),
-        "ECE": metrics.get("ece"),
-        "tokens/s": policy.get("tokens_per_second"),
-        "over best static γ": policy.get("gain"),
-        "static γ": part["static_length"] if name == "head" else None,
-    }
+def _rows(label: str, name: str, record: Record) -> Iterator[Record]:
+    """What a record says of a predictor or of a baseline, by sampling setting."""
+    for setting, part in record["parts"].items():
+        metrics, policy = part["metrics"].get(name, {}), part["policies"].get(name, {})
+        interval = metrics.get("macro_auc_interval")
+        if metrics or policy:
+            yield {
+                "predictor": label,
+                "sampling": setting,
+                "macro AUC": interval if known(interval) else metrics.get("macro_auc"),
+                **{column: metrics.get(key) for column, key in METRICS.items()},
+                "tokens/s": policy.get("tokens_per_second"),
+                "over best static γ": policy.get("gain"),
+                "static γ": part["static_length"] if name == "head" else None,
+            }
 
 
 def calibration(head: Record) -> dict[str, Figure]:

@@ -31,7 +31,7 @@ from predictors.latency.throughput import generation_latency
 
 DRAFT_STEP_BAR, ERROR_BAR, RANK_BAR = 1.8, 0.10, 0.9
 DRAFT, TWIN = "draft", "draft_hugging_face"
-ENDS = ("value", "low", "high")
+ENDS, SPEEDS = ("value", "low", "high"), ("measured, tokens/s", "predicted, tokens/s")
 NOTES = (
     "The machine was timed alone, before any decoding, by interleaved calls; brackets are quartiles. "
     "`draftwright latency` prints every table.",
@@ -69,8 +69,8 @@ def section(inputs: Inputs) -> Section | None:
         errors: list[Row] = [{"sampling": name, "arms": len(part), **summary(part)} for name, part in parts.items()]
         title = "Tokens/s of plain decoding and the static chains, predicted against measured"
         tables.append(Table(errors, title))
-        both, caption = ["measured, tokens/s", "predicted, tokens/s"], "Whiskers: the latencies' quartiles."
-        pictures.append(picture("prediction", caption, whiskers, by_arm(rows), both, "tokens/s", None))
+        caption = "Whiskers: the latencies' quartiles."
+        pictures.append(picture("prediction", caption, whiskers, by_arm(rows), SPEEDS, "tokens/s", None))
     else:
         notes.append(APART)
     differing = mismatches(profile.provenance, measured.origin)
@@ -79,15 +79,9 @@ def section(inputs: Inputs) -> Section | None:
         *(f"the profile has {field} {mine}, the decodes {other}" for field, (mine, other) in differing.items()),
         *(("noise: " + "; ".join(profile.noise),) if profile.noise else ()),
     ]
-    return Section(
-        "latency",
-        "What a pass costs",
-        f"A target pass takes {took}; {predicted if together else 'profile and clock do not agree'}.",
-        tables,
-        pictures,
-        [*notes, *(f"Note: {note}." for note in told)],
-        checks=[*_checks(profile, whole)],
-    )
+    finding = f"A target pass takes {took}; {predicted if together else 'profile and clock do not agree'}."
+    notes += [f"Note: {note}." for note in told]
+    return Section("latency", "What a pass costs", finding, tables, pictures, notes, checks=[*_checks(profile, whole)])
 
 
 def mismatches(*origins: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -173,17 +167,9 @@ def acceptance(measured: Measured, setting: str, arms: Sequence[str]) -> Accepta
 
 def by_arm(rows: pd.DataFrame) -> list[Table]:
     """A table for each sampling setting: every arm's tokens per second, measured and predicted."""
-    return [
-        Table(
-            [
-                {
-                    "arm": row["name"],
-                    "measured, tokens/s": row["measured"],
-                    "predicted, tokens/s": {end: row[end] for end in ENDS},
-                }
-                for row in own.to_dict("records")
-            ],
-            str(setting),
-        )
-        for setting, own in rows.groupby("setting")
-    ]
+    tables = []
+    for setting, own in rows.groupby("setting"):
+        known = [(row, {end: row[end] for end in ENDS}) for row in own.to_dict("records")]
+        made = [{"arm": row["name"], SPEEDS[0]: row["measured"], SPEEDS[1]: predicted} for row, predicted in known]
+        tables.append(Table(made, str(setting)))
+    return tables

@@ -35,6 +35,8 @@ CAPTION = (
     "tuning found fastest. The oracle knows what will be accepted of the draft model's chains: a replayed gain on the measured "
     "chain."
 )
+WON = "Tuned: the best few by replay on validation prompts, the winner on test prompts"
+JUDGED = "Gate verdicts: gains over the closest rival, and over the gate's reference by sampling setting"
 CODE = """from runtime import ModelPair, load_decoder
 
 bundle = "{folder}/bundles/auto"
@@ -115,21 +117,12 @@ def section(inputs: Inputs) -> Section | None:
         outcomes[record["verdict"]].append(name)
     judged = ", ".join(f"{listed(some)} {outcome}" for outcome, some in outcomes.items())
     said = [line for record in verdicts.values() for line in lines(record)]
-    return Section(
-        "release",
-        "What would be released",
-        f"{f'Tuning chose {listed(made)}' if made else 'Nothing was tuned'}; "
-        f"{f'by the gate {judged}' if judged else 'the gate judged nothing'}.",
-        [
-            Table(winners, "Tuned: the best few by replay on validation prompts, the winner on test prompts"),
-            Table(
-                [row for name, record in verdicts.items() for row in _gains(name, record)],
-                "Gate verdicts: gains over the closest rival, and over the gate's reference by sampling setting",
-            ),
-        ],
-        notes=NOTES,
-        printed="\n".join(fill(line, WIDTH, subsequent_indent="  ") for line in said),
-    )
+    chosen = f"Tuning chose {listed(made)}" if made else "Nothing was tuned"
+    finding = f"{chosen}; {f'by the gate {judged}' if judged else 'the gate judged nothing'}."
+    gains = [row for name, record in verdicts.items() for row in _gains(name, record)]
+    printed = "\n".join(fill(line, WIDTH, subsequent_indent="  ") for line in said)
+    tables = [Table(winners, WON), Table(gains, JUDGED)]
+    return Section("release", "What would be released", finding, tables, notes=NOTES, printed=printed)
 
 
 def _tuned(choice: Record) -> Row:

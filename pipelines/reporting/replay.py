@@ -63,17 +63,10 @@ def section(inputs: Inputs) -> Section | None:
     pictures = [picture("replay", caption, whiskers, panels, [OVER_CHAIN], label)]
     if timed := [table for _, table in by_clock if table is not None]:
         pictures.append(picture("replay_clock", CLOCKED, whiskers, timed, ["replayed", "measured"], SPEEDUP, 1.0))
-    return Section(
-        "replay",
-        "What choosing well is worth",
-        f"Over the best static chain the best rule gains, replayed, {said}; the oracle gains {room}.",
-        [
-            Table(rows, "Replayed, with the number of texts"),
-            Table([row for row, _ in by_clock], "Replayed against measured speed-ups"),
-        ],
-        pictures,
-        [*NOTES, *notes],
-    )
+    tables = [Table(rows, "Replayed, with the number of texts")]
+    tables.append(Table([row for row, _ in by_clock], "Replayed against measured speed-ups"))
+    finding = f"Over the best static chain the best rule gains, replayed, {said}; the oracle gains {room}."
+    return Section("replay", "What choosing well is worth", finding, tables, pictures, [*NOTES, *notes])
 
 
 def oracle(inputs: Inputs) -> dict[str, float]:

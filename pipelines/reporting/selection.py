@@ -7,6 +7,8 @@
 A label is right where that difference may be 0.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 
@@ -41,16 +43,15 @@ def section(inputs: Inputs) -> Section | None:
     exact, clock = (column([own], name) for name in (EXACT, CLOCK))
     sure = {rule for rule, gain in clock.items() if surely_above(gain)}
     uses = {f"{rule}, {name}": (made,) for rule, one in records.items() for name, made in one["uses"].items()}
-    caption = "Gain of choosing over the best static tree of the same rule."
-    return Section(
-        "selection",
-        "Which tree to draft, chosen at every root",
+    finding = (
         f"Choosing surely gains with {sum(map(surely_above, exact.values()))} of {len(records)} rules on exact labels, with "
-        f"{len(sure)} on the clock; most on the clock: {highest(clock)}.",
-        [Table(made.rows, marked=sure), grid("rule, slice", uses, {"trees": _used}, "Trees chosen at held-out roots")],
-        [picture("selection", caption, whiskers, [own], [EXACT, CLOCK, LEAST], LABEL)],
-        _notes(inputs, records, priced),
+        f"{len(sure)} on the clock; most on the clock: {highest(clock)}."
     )
+    tables = [replace(made, marked=sure), grid("rule, slice", uses, {"trees": _used}, "Trees chosen at held-out roots")]
+    caption = "Gain of choosing over the best static tree of the same rule."
+    pictures = [picture("selection", caption, whiskers, [own], [EXACT, CLOCK, LEAST], LABEL)]
+    notes = _notes(inputs, records, priced)
+    return Section("selection", "Which tree to draft, chosen at every root", finding, tables, pictures, notes)
 
 
 def _notes(inputs: Inputs, records: dict[str, Record], priced: Record) -> list[str]:

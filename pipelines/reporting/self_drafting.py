@@ -52,19 +52,16 @@ def section(inputs: Inputs) -> Section | None:
 
     rows = {f"{arm_name(arm)} at {key}": (arm, key) for key, arms in exported.items() for arm in (*arms, HF_LOOKUP)}
     by_slice = {name: partial(of_slice, name) for name in measured.slices}
-    return Section(
-        "self_drafting",
-        "Without a draft model",
-        f"Fastest exported method without a draft model, over plain decoding: {fastest}{drafted}.",
-        [*tables, grid("arm", rows, by_slice, "Speed-up over plain decoding by slice", unit=TIMES)],
-        [picture("self_drafting", "Speed-up over plain decoding.", whiskers, tables, [SPEEDUP], SPEEDUP, 1.0)],
-        [NOTE, *_notes(lookup_gains(measured), inputs.fitted("guess"))],
-        checks=[
-            Check(f"{UPKEEP} of {arm}, {key}", measured.rate(arm, *RATES[UPKEEP], By(key)), MOST_UPKEEP, SHARE, True)
-            for key, arms in exported.items()
-            for arm in arms
-        ],
-    )
+    finding = f"Fastest exported method without a draft model, over plain decoding: {fastest}{drafted}."
+    pictures = [picture("self_drafting", "Speed-up over plain decoding.", whiskers, tables, [SPEEDUP], SPEEDUP, 1.0)]
+    tables = [*tables, grid("arm", rows, by_slice, "Speed-up over plain decoding by slice", unit=TIMES)]
+    notes = [NOTE, *_notes(lookup_gains(measured), inputs.fitted("guess"))]
+    checks = [
+        Check(f"{UPKEEP} of {arm}, {key}", measured.rate(arm, *RATES[UPKEEP], By(key)), MOST_UPKEEP, SHARE, True)
+        for key, arms in exported.items()
+        for arm in arms
+    ]
+    return Section("self_drafting", "Without a draft model", finding, tables, pictures, notes, checks=checks)
 
 
 def own_arms(compared: Comparison, setting: str) -> list[str]:

@@ -43,16 +43,10 @@ def section(inputs: Inputs) -> Section:
         by_setting = across(partial(main.metric, SPEEDUP), {setting: By(setting) for setting in main.settings})
         sweep = grid("static draft length γ (tokens)", chains, by_setting, SWEEP, unit=TIMES)
         pictures = [picture("sweep", SWEEP, curves, [sweep])]
+    tables += [_slices(main), *(_parts(main, setting) for setting in main.settings)]
     count = {"prompts": main.test["prompt"].nunique(), "documents": main.test["document"].nunique()}
-    return Section(
-        "speed",
-        "How fast",
-        finding,
-        [*tables, _slices(main), *(_parts(main, setting) for setting in main.settings)],
-        pictures,
-        [NOTE.format(**count), *main.findings["notes"]],
-        checks=[*_checks(main)],
-    )
+    notes = [NOTE.format(**count), *main.findings["notes"]]
+    return Section("speed", "How fast", finding, tables, pictures, notes, checks=[*_checks(main)])
 
 
 def arm_table(compared: Comparison, setting: str, arms: Iterable[str], caption: str) -> Table:

@@ -5,7 +5,7 @@ the next one accepted a of what was retained, none without a hit. Of m levels be
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ from pipelines.reporting.section import Picture
 from pipelines.reporting.text import arm_name
 
 NUM_ROUNDS = 12  # the arm that is through them first ends the common time axis
-LOST, EDGE = "#f8dfa8", PHASE_COLOURS["draft"]
+LOST = "#f8dfa8"
+VAIN: dict[str, Any] = {"facecolor": LOST, "edgecolor": PHASE_COLOURS["draft"], "hatch": "////"}
 SHOWN = {"draft": "draft", "target": "target's pass", "verify": "verify", "controller": "predictor", "wait": "waiting"}
 LANES = {"draft": 1.0, "target": 0.0}
 CAPTION = (
@@ -28,7 +29,6 @@ CAPTION = (
     "Hatched drafting never reached the output; lines end rounds; numbers are tokens emitted."
 )
 Rounds = Sequence[dict[str, Any]]
-Stretch = tuple[float, float]  # start and end in seconds
 
 
 def timelines(folder: Path, arms: Iterable[str]) -> Iterator[Picture]:
@@ -56,7 +56,7 @@ def drawn(arms: dict[str, Rounds]) -> Figure:
         axes.set_title(f"{arm_name(name)}{', virtual clock' if on_virtual_clock(name) else ''}", fontsize=9.5)
     panels[-1].set(xlabel="milliseconds since the prefill", xlim=(0, window))
     handles = [Patch(facecolor=PHASE_COLOURS[phase], label=label) for phase, label in SHOWN.items()]
-    handles.insert(1, Patch(facecolor=LOST, edgecolor=EDGE, hatch="////", label="drafted in vain"))
+    handles.insert(1, Patch(**VAIN, label="drafted in vain"))
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     return figure
 
@@ -64,8 +64,7 @@ def drawn(arms: dict[str, Rounds]) -> Figure:
 def lost_shares(rounds: Rounds) -> Iterator[tuple[float, float]]:
     """By round, the lost share of what was drafted before its pass and of what was drafted during it. What becomes of the last
     round's branch is unknown: nothing of it counts as lost if it hit."""
-    for record, following in pairwise([*rounds, None]):
-        assert record is not None
+    for record, following in zip_longest(rounds, rounds[1:]):
         overlaps = any(span[4] for span in record["spans"]) or record["idle_levels"] > 0 or record["hit"]
         drafted = record["idle_levels"] if overlaps else record["levels"]
         before, during = 1 - _accepted(record) / drafted if drafted else 0.0, float(not record["hit"])
@@ -76,38 +75,31 @@ def lost_shares(rounds: Rounds) -> Iterator[tuple[float, float]]:
 
 def _draw_arm(axes: Axes, rounds: Rounds, window: float) -> None:
     origin = _start(rounds[0])
+
+    def bar(lane: str, start: float, end: float, **style: Any) -> None:
+        axes.broken_barh([(1e3 * (start - origin), 1e3 * (end - start))], (LANES[lane] - 0.4, 0.8), **style)
+
     for record, lost in zip(rounds, lost_shares(rounds), strict=True):
         start, end = (1e3 * (time - origin) for time in (_start(record), _end(record)))
         if start >= window:
             break
         for lane, phase, *stretch, _ in record["spans"]:
             if phase in SHOWN:
-                _bar(axes, lane, stretch, origin, color=PHASE_COLOURS[phase])
+                bar(lane, *stretch, color=PHASE_COLOURS[phase])
         for during, share in enumerate(lost):
             drafting = [span[2:4] for span in record["spans"] if span[:2] == ["draft", "draft"] and span[4] == during]
-            for vain in _last_share(drafting, share):
-                _bar(axes, "draft", vain, origin, facecolor=LOST, edgecolor=EDGE, hatch="////", linewidth=0)
+            left = share * sum(end - start for start, end in drafting)  # of their joint length the last share is lost
+            for begun, done in reversed(drafting):
+                taken = min(left, done - begun)
+                left -= taken
+                if taken > 0:
+                    bar("draft", done - taken, done, **VAIN, linewidth=0)
         axes.axvline(end, color="#333333", linewidth=0.7)
         if end <= window:
             axes.text((start + end) / 2, 1.52, f"+{record['emitted']}", ha="center", fontsize=8)
     axes.set_yticks(list(LANES.values()), list(LANES))
     axes.set_ylim(-0.5, 2.05)
     axes.tick_params(axis="y", length=0)
-
-
-def _bar(axes: Axes, lane: str, stretch: Sequence[float], origin: float, **style: Any) -> None:
-    start, end = stretch
-    axes.broken_barh([(1e3 * (start - origin), 1e3 * (end - start))], (LANES[lane] - 0.4, 0.8), **style)
-
-
-def _last_share(stretches: Sequence[Sequence[float]], share: float) -> Iterator[Stretch]:
-    """The last ``share`` of the stretches' joint length."""
-    left = share * sum(end - start for start, end in stretches)
-    for start, end in reversed(stretches):
-        taken = min(left, end - start)
-        left -= taken
-        if taken > 0:
-            yield end - taken, end
 
 
 def _accepted(record: dict[str, Any]) -> int:

@@ -124,18 +124,15 @@ def of_rules(rules: Rules) -> Section:
     }
     panels = [grid("rule", rules.places, across(value, settings), caption) for caption, value in values.items()]
     label = "times plain decoding"
+    pictures = [
+        picture("verifiers", "Every rule at its best shape.", whiskers, panels, [*settings], label, 1.0),
+        picture("acceptance", "How often rules stay on the tree, by depth.", curves, acceptance(rules)),
+    ]
     count = {"roots": len(roots[KEY].drop_duplicates()), "documents": roots["document"].nunique()}
-    return Section(
-        "verifiers",
-        "Which verification rule",
-        f"By exact block efficiency {efficient.leads(NUMBER)}; by speed {fast.leads(TIMES)}.",
-        [table],
-        [
-            picture("verifiers", "Every rule at its best shape.", whiskers, panels, [*settings], label, 1.0),
-            picture("acceptance", "How often rules stay on the tree, by depth.", curves, acceptance(rules)),
-        ],
-        [*(note.format(**count) for note in NOTES), *["The time cap ended this comparison early."] * rules.capped],
-    )
+    notes = [note.format(**count) for note in NOTES]
+    notes += ["The time cap ended this comparison early."] if rules.capped else []
+    finding = f"By exact block efficiency {efficient.leads(NUMBER)}; by speed {fast.leads(TIMES)}."
+    return Section("verifiers", "Which verification rule", finding, [table], pictures, notes)
 
 
 def acceptance(rules: Rules) -> list[Table]:
