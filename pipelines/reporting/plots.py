@@ -34,7 +34,6 @@ STYLE = {
     "legend.frameon": False,
 }
 
-Look = tuple[str, str]  # colour and marker
 Drawn = TypeVar("Drawn")
 
 
@@ -49,8 +48,8 @@ def picture(name: str, caption: str, function: Callable[..., Figure], *arguments
     return Picture(name, draw(function, *arguments, **options), caption)
 
 
-def styles(names: Sequence[str]) -> dict[str, Look]:
-    """A look for every name."""
+def styles(names: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """A colour and a marker for every name."""
     return dict(zip(names, cycle(zip(SETTING_COLOURS, "os^DvPX*", strict=True)), strict=False))
 
 
@@ -72,8 +71,7 @@ def whiskers(
         if line is not None:
             axes.axvline(line, color="#333333", linewidth=1)
         axes.set_yticks(range(len(table.rows)), [str(row[table.columns[0]]) for row in table.rows])
-        axes.set_ylim(len(table.rows) - 0.5, -0.5)
-        axes.set_xlabel(label)
+        axes.set(xlabel=label, ylim=(len(table.rows) - 0.5, -0.5))
         axes.grid(axis="x", color="#e6e6e6")
     if len(looks) > 1:
         handles = [Line2D([], [], color=colour, marker=marker, linestyle="") for colour, marker in looks.values()]
@@ -88,13 +86,11 @@ def curves(tables: Sequence[Table]) -> Figure:
         label, *names = table.columns
         places = np.array([row[label] for row in table.rows], float)
         for name, (colour, marker) in styles(names).items():
-            value, low, high = (
-                SCALES.get(table.unit_of(name), 1) * np.array([ends(row.get(name)) for row in table.rows]).T
-            )
+            cells = [ends(row.get(name)) for row in table.rows]
+            value, low, high = SCALES.get(table.unit_of(name), 1) * np.array(cells).T
             axes.fill_between(places, low, high, color=colour, alpha=0.13)
             axes.plot(places, value, color=colour, marker=marker, markersize=4, label=name)
-        axes.set_xlabel(label)
-        axes.set_ylim(0, None)
+        axes.set(xlabel=label, ylim=(0, None))
         axes.grid(axis="y", color="#e6e6e6")
         if len(names) > 1:
             axes.legend(fontsize=8)
@@ -103,10 +99,8 @@ def curves(tables: Sequence[Table]) -> Figure:
 
 def ends(cell: Cell) -> np.ndarray:
     """Value, low and high of an interval, or of a number alone; not a number where it is unknown."""
-    if not isinstance(cell, dict):
-        return np.full(3, nan if cell is None else cell, float)
-    value, low, high = (cell[end] for end in ("value", "low", "high"))
-    return np.array([value, value if low is None else low, value if high is None else high], float)
+    made = cell if isinstance(cell, dict) else {"value": nan if cell is None else cell}
+    return np.array([made["value"] if made.get(end) is None else made[end] for end in ("value", "low", "high")], float)
 
 
 def panels(tables: Sequence[Table], across: int, height: float) -> tuple[Figure, list[Axes]]:

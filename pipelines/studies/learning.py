@@ -58,15 +58,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from tqdm import tqdm
 
+    from pipelines.fit import load_predictor
     from pipelines.measuring.measurement_log import MeasurementLog
     from pipelines.measuring.provenance import provenance
     from pipelines.reporting.page import write_page
+    from pipelines.studies.enough.learners import Learner
     from pipelines.studies.enough.subsets import SOURCES
     from pipelines.studies.enough.summary import page, summarised
+    from predictors.training.predictor import Materials
 
     config = load_parameters(LearningConfig, args.pair, "learning", args.params)
     device = read_device(args.device)
-    learners = open_learners(args, config, device["slug"])
+    materials = Materials.of(args.traces, args.labels, read_device_profile(args.latency, device["slug"]))
+    names = dict.fromkeys((*config.predictors, *config.features, *config.alternatives))
+    learners = {name: Learner(name, *load_predictor(args.pair, name, args.main), materials) for name in names}
     folder = args.output / device["slug"]
     log = MeasurementLog(folder / LOG, fingerprint(config, learners))
     fits = list(planned(config, learners))
@@ -78,18 +83,6 @@ def run(args: argparse.Namespace) -> None:
     summary = summarised(rows) | {"present": present, "provenance": {"learning": origin}}
     write_page(folder, page(args.pair, summary), summary)
     log.remove()
-
-
-def open_learners(args: argparse.Namespace, config: LearningConfig, device: str) -> "dict[str, Learner]":
-    """All predictors that the study names, as the main pipeline configures them."""
-    from pipelines.fit import load_predictor
-    from pipelines.studies.enough.learners import Learner
-    from predictors.training.predictor import Materials
-
-    profile = read_device_profile(args.latency, device)
-    materials = Materials.of(args.traces, args.labels, profile)
-    names = dict.fromkeys((*config.predictors, *config.features, *config.alternatives))
-    return {name: Learner(name, *load_predictor(args.pair, name, args.main), materials) for name in names}
 
 
 def planned(config: LearningConfig, learners: "Mapping[str, Learner]") -> "Iterator[Fit]":
