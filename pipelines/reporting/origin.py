@@ -29,19 +29,16 @@ def pair_section(inputs: Inputs) -> Section:
     """The pair, the cost of its passes as decoded, and the size of what predictors learned from."""
     pair = inputs.data / "pair"
     facts = read_json(pair / "pair.json")
-    if facts["source"] == "builtin":
+    if builtin := facts["source"] == "builtin":
         small, target = (_size(pair / name) for name in ("small", "target"))
-        models, notes = f"the built-in pair, a target of {small} parameters, inflated to {target}", [BUILTIN]
+        models = f"the built-in pair, a target of {small} parameters, inflated to {target}"
     else:
-        models, notes = (
-            f"target {facts['target']}, " + (f"draft {facts['draft']}" if "draft" in facts else "no draft"),
-            [],
-        )
+        models = f"target {facts['target']}, " + (f"draft {facts['draft']}" if "draft" in facts else "no draft")
     tables = [
         Table([_cost(inputs, one) for one in inputs.measured.settings], "In decoding, prefill spread over passes"),
         Table([*map(_traced, sorted((inputs.data / "traces").glob(f"*/{MANIFEST}")))], "What predictors learn from"),
     ]
-    return Section("pair", "The pair", f"Measured: {models}.", tables, notes=notes)
+    return Section("pair", "The pair", f"Measured: {models}.", tables, notes=[BUILTIN] if builtin else [])
 
 
 def checked(sections: Iterable[Section], agreement: Mapping[str, Any], missing: list[str]) -> Section:

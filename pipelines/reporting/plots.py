@@ -1,7 +1,7 @@
 """Tables as whiskers and curves. Okabe-Ito colours, told apart without colour vision."""
 
 from collections.abc import Callable, Sequence
-from itertools import cycle, zip_longest
+from itertools import cycle
 from math import ceil, nan
 from typing import Any, TypeVar
 
@@ -59,8 +59,8 @@ def whiskers(
     """Intervals in ``columns``, row by row from top to bottom, a panel for each table, so many ``across``; ``line``: where
     nothing is gained. Marked rows of a single column are red."""
     looks, rows = styles(columns), [len(table.rows) for table in tables]
-    figure, panels_of = panels(tables, across, 0.8 + (0.22 + 0.1 * len(looks)) * max(rows, default=1))
-    for axes, table in zip(panels_of, tables, strict=True):
+    figure, drawn = panels(tables, across, 0.8 + (0.22 + 0.1 * len(looks)) * max(rows, default=1))
+    for axes, table in drawn:
         for place, row in enumerate(table.rows):
             for index, (column, (colour, marker)) in enumerate(looks.items()):
                 at = place + 0.6 * ((index + 0.5) / len(looks) - 0.5)
@@ -81,8 +81,8 @@ def whiskers(
 
 def curves(tables: Sequence[Table]) -> Figure:
     """The columns of every table over its first one: values as lines, intervals as bands."""
-    figure, panels_of = panels(tables, len(tables), 3.2)
-    for axes, table in zip(panels_of, tables, strict=True):
+    figure, drawn = panels(tables, len(tables), 3.2)
+    for axes, table in drawn:
         label, *names = table.columns
         places = np.array([row[label] for row in table.rows], float)
         for name, (colour, marker) in styles(names).items():
@@ -103,15 +103,15 @@ def ends(cell: Cell) -> np.ndarray:
     return np.array([made["value"] if made.get(end) is None else made[end] for end in ("value", "low", "high")], float)
 
 
-def panels(tables: Sequence[Table], across: int, height: float) -> tuple[Figure, list[Axes]]:
-    """A panel of that height for each table, under its caption."""
+def panels(tables: Sequence[Table], across: int, height: float) -> tuple[Figure, list[tuple[Axes, Table]]]:
+    """A figure, and a panel of that height in it for each table, under its caption."""
     across = min(across, len(tables))
     down = ceil(len(tables) / across)
     figure = Figure(figsize=(min(6.4 * across, 16.0), 0.4 + down * height), layout="constrained")
     every: list[Axes] = list(figure.subplots(down, across, squeeze=False).flat)
-    for axes, table in zip_longest(every, tables):
-        if table is None:
-            axes.set_axis_off()
-        else:
-            axes.set_title(table.caption.partition(";")[0])
-    return figure, every[: len(tables)]
+    for axes in every[len(tables) :]:
+        axes.set_axis_off()
+    drawn = list(zip(every, tables, strict=False))
+    for axes, table in drawn:
+        axes.set_title(table.caption.partition(";")[0])
+    return figure, drawn

@@ -8,8 +8,8 @@ the same `Comparison` pairs rules by root there and by block on the clock.
 """
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -118,11 +118,10 @@ def of_rules(rules: Rules) -> Section:
     }
     table = grid("rule", rules.places, columns, "All sampling settings", marked={efficient.name, fast.name})
     settings = {setting: By(setting) for setting in rules.exact.settings}
-    values: dict[str, Metric] = {
-        "Block efficiency, exact": rules.expected,
-        "Speed-up over plain decoding": rules.timed.speedup,
-    }
-    panels = [grid("rule", rules.places, across(value, settings), caption) for caption, value in values.items()]
+    panels = [
+        grid("rule", rules.places, across(rules.expected, settings), "Block efficiency, exact"),
+        grid("rule", rules.places, across(rules.timed.speedup, settings), "Speed-up over plain decoding"),
+    ]
     label = "times plain decoding"
     pictures = [
         picture("verifiers", "Every rule at its best shape.", whiskers, panels, [*settings], label, 1.0),
@@ -139,26 +138,21 @@ def acceptance(rules: Rules) -> list[Table]:
     """By depth of a node: how often the per-node solvers stay on the tree, by number of draws, and the distance ‖p − q‖₁."""
     everywhere = rules.acceptance
 
-    def mean(amount: str, part: pd.DataFrame) -> Interval:
+    def mean(part: pd.DataFrame, amount: str) -> Interval:
         return rate(part["document"], part[amount] * part["paths"], part["paths"])
 
-    def by_depth(part: pd.DataFrame, columns: dict[str, Metric], caption: str) -> Table:
-        places = {depth: (rows,) for depth, rows in part.groupby("depth")}
-        return grid(DEPTH, places, columns, caption, unit=NUMBER)
-
-    def of_solver(solver: str, rows: pd.DataFrame) -> Interval | None:
-        own = rows[rows["solver"] == solver]
-        return None if own.empty else mean("rate", own)
-
+    rows: list[dict[str, Any]]
     tables = []
     for draws in sorted(everywhere["draws"].unique(), reverse=True):
-        part = everywhere[everywhere["draws"] == draws]
+        rows = [
+            {DEPTH: depth, **{str(solver): mean(own, "rate") for solver, own in part.groupby("solver")}}
+            for depth, part in everywhere[everywhere["draws"] == draws].groupby("depth")
+        ]
         title = "as drafted" if draws == AS_DRAFTED else f"{draws} draws at every node"
-        tables.append(
-            by_depth(part, {name: partial(of_solver, name) for name in sorted(part["solver"].unique())}, title)
-        )
+        tables.append(Table(rows, title, unit=NUMBER))
     apart = everywhere[(everywhere["draws"] == AS_DRAFTED) & (everywhere["solver"] == "nss")]
-    return [*tables, by_depth(apart, {"‖p − q‖₁": partial(mean, "distance")}, "Distance of the distributions")]
+    rows = [{DEPTH: depth, "‖p − q‖₁": mean(own, "distance")} for depth, own in apart.groupby("depth")]
+    return [*tables, Table(rows, "Distance of the distributions", unit=NUMBER)]
 
 
 def read_rules(folder: Path, measured: Measured) -> Rules | None:

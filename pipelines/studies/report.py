@@ -98,19 +98,17 @@ def self_drafting(measured: Measured, pair: str) -> Section:
         arms = (PLAIN, measured.choices(setting).get(CHAIN, CHAIN), HF_LOOKUP, HF_PLAIN, *own)
         columns = measured.metrics(*PASSES, UPKEEP, of=own) | measured.metrics(SPEEDUP)
         made.append(grid("arm", {arm: (arm, by) for arm in measured.timed(arms, by)}, columns, setting))
-    return Section(
-        "self_drafting",
-        f"Drafting without a draft model on {pair}",
-        "Tokens committed a pass (DE), the share of passes with candidates (HR), and tokens committed in those (AL).",
-        made,
-        [picture("self_drafting", "Speed-up over tokens fed to a pass", fed_and_speed, made)],
+    finding = (
+        "Tokens committed a pass (DE), the share of passes with candidates (HR), and tokens committed in those (AL)."
     )
+    pictures = [picture("self_drafting", "Speed-up over tokens fed to a pass", fed_and_speed, made)]
+    return Section("self_drafting", f"Drafting without a draft model on {pair}", finding, made, pictures)
 
 
 def fed_and_speed(tables: list[Table]) -> Figure:
     """Measured speed-up over the tokens fed to a pass besides the newest one, one panel per sampling setting."""
-    figure, axes_of = panels(tables, len(tables), 3.8)
-    for axes, table in zip(axes_of, tables, strict=True):
+    figure, drawn = panels(tables, len(tables), 3.8)
+    for axes, table in drawn:
         for row in table.record()["rows"]:
             if row[DE] is not None:
                 dot = row[GUESSES] + row[CANDIDATES], row[SPEEDUP]["value"]

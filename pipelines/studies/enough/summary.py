@@ -103,18 +103,11 @@ def page(pair: str, summary: Record) -> Section:
     tables = [_table(f"{name} by share", curve["points"], curve["enough"]) for name, curve in curves.items()]
     tables += [_table(f"{name} by features", one["points"], one["cheapest"]) for name, one in layers.items()]
     caption, panels = "The first metric by share of the documents and by features", [*map(_panel, tables)]
-    return Section(
-        "enough",
-        f"How many documents are enough on {pair}",
-        FINDING,
-        [
-            grid("controller", counts, HOW_MANY, "How many"),
-            grid("controller", {name: (one,) for name, one in layers.items()}, WHICH, "Which features"),
-            *tables,
-        ],
-        [picture("enough", caption, whiskers, panels, ["metric"], "bands are seeds", None)],
-        [*NOTES, made],
-    )
+    pictures = [picture("enough", caption, whiskers, panels, ["metric"], "bands are seeds", None)]
+    first = grid("controller", counts, HOW_MANY, "How many")
+    second = grid("controller", {name: (one,) for name, one in layers.items()}, WHICH, "Which features")
+    title = f"How many documents are enough on {pair}"
+    return Section("enough", title, FINDING, [first, second, *tables], pictures, [*NOTES, made])
 
 
 def verdict(curve: Record, present: float) -> str:
