@@ -175,11 +175,11 @@ def read_rules(folder: Path, measured: Measured) -> Rules | None:
     arms = [ruled(shape, rule) for shape, rule in zip(roots["drafter"], roots["verifier"], strict=True)]
     known = set(arms)
     roots = roots.assign(arm=arms, repeat=roots["root"], tokens=roots["expected"], seconds=1.0)
-    rows = with_settings(
-        measured.decodes
-    )  # of the roots' shapes, rules and settings, and plain decoding's of the same blocks
+    rows = with_settings(measured.decodes)
     rows = rows[rows["setting"].isin(roots["setting"].unique())]
-    own = rows[rows["arm"].isin(known)]
+    own = rows[
+        rows["arm"].isin(known)
+    ]  # of the roots' shapes, rules and settings, then plain decoding's of their blocks
     timed = pd.concat([own, rows[(rows["arm"] == PLAIN) & rows["block"].isin(own["block"])]])
     fastest = []  # on validation prompts, of the shapes that are compared
     for choice in measured.findings["choices"]:
