@@ -30,9 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from pipelines.outputs import write_json
-    from pipelines.reporting.front import front
     from pipelines.reporting.inputs import Inputs
     from pipelines.reporting.page import html, markdown, write_pictures
+    from pipelines.reporting.release import front
     from pipelines.reporting.replay import oracle
 
     inputs = Inputs(args.data, read_device(args.device)["slug"])

@@ -30,28 +30,20 @@ def run(args: argparse.Namespace) -> None:
     records = {name: _record(Champions(client, name)) for name in names}
     with recording(args.json) as show:
         show(records)
-        print(brief([_line(name, record) for name, record in records.items()], len(records)))
+        print(brief([_line(name, **record) for name, record in records.items()], len(records)))
 
 
 def _record(champions: "Champions") -> dict[str, Any]:
     """Both versions, what the gate last said of the challenger, and whether the alias is the history's champion."""
     champion, challenger = champions.champion(), champions.challenger()
-    verdicts = [] if challenger is None else champions.verdicts(challenger.version)
-    return {
-        "champion": champion and asdict(champion),
-        "challenger": challenger and asdict(challenger),
-        "verdict": verdicts[-1] if verdicts else None,
-        "alias_follows": champions.follows(),
-    }
+    verdict = None if challenger is None else next(iter(champions.verdicts(challenger.version)[-1:]), None)
+    versions = {"champion": champion and asdict(champion), "challenger": challenger and asdict(challenger)}
+    return versions | {"verdict": verdict, "alias_follows": champions.follows()}
 
 
-def _line(name: str, record: dict[str, Any]) -> str:
-    who = ", ".join(f"{role} {_shown(record[role])}" for role in ("champion", "challenger"))
-    verdict = record["verdict"]
+def _line(name: str, *, verdict: dict[str, Any] | None, alias_follows: bool, **versions: dict[str, str] | None) -> str:
+    known = {role: made and f"{made['version']} ({made['sha256'][:12]})" for role, made in versions.items()}
+    who = ", ".join(f"{role} {version or 'none'}" for role, version in known.items())
     judged = "" if verdict is None else f", {outcome_of(verdict)}"
     look = f" at look {verdict['look']} of {verdict['looks']}" if verdict and "look" in verdict else ""
-    return f"{name}: {'' if record['alias_follows'] else '(stale alias) '}{who}{judged}{look}"
-
-
-def _shown(version: dict[str, str] | None) -> str:
-    return "none" if version is None else f"{version['version']} ({version['sha256'][:12]})"
+    return f"{name}: {'' if alias_follows else '(stale alias) '}{who}{judged}{look}"

@@ -85,7 +85,6 @@ def ledger(
     arms: tuple[str, str],
     mix: Mapping[str, float] | None,
     replayed: Replayed | None,
-    only_slice: str | None,
     only_setting: str | None,
 ) -> Ledger:
     """Of ``arms``, an arm and its rival, on the blocks in which both were timed.
@@ -94,11 +93,11 @@ def ledger(
     ----------
     mix
         Documents by slice of what the gain is meant for: a slice weighs as many, and others are left out. ``None``: those that
-        the tables have.
+        the tables have. Of one slice alone: ``{slice: 1}``.
     replayed
         Left aside unless it covers both arms.
-    only_slice, only_setting
-        Of one slice, or at one sampling setting.
+    only_setting
+        At one sampling setting.
 
     Raises
     ------
@@ -106,28 +105,30 @@ def ledger(
         If both were timed on fewer than two documents at a setting.
     """
     covered = replayed if replayed is not None and replayed.covers(*arms) else None
-    kept_B = _kept(blocks, arms, mix, only_slice, only_setting)
+    kept_B = blocks.shared(*arms)
+    if mix is not None:
+        kept_B &= np.isin(blocks.slice_B, list(mix))
+    if only_setting is not None:
+        kept_B &= blocks.setting_B == only_setting
+    if not kept_B.any():
+        raise TooFewDocumentsError(
+            f"{arms[0]} and {arms[1]} were timed in no block together. Time both on the same prompts."
+        )
     settings = sorted(set(blocks.setting_B[kept_B].tolist()))
     texts = [
         row
         for row in (() if covered is None else covered.texts)
-        if row["arm"] in arms
-        and setting_of(row) in settings
-        and only_slice in (None, row["slice"])
-        and (mix is None or row["slice"] in mix)
+        if row["arm"] in arms and setting_of(row) in settings and (mix is None or row["slice"] in mix)
     ]
     slice_of = {str(row["document"]): str(row["slice"]) for row in texts}
     slice_of |= dict(zip(blocks.document_B[kept_B].tolist(), blocks.slice_B[kept_B].tolist(), strict=True))
     documents = tuple(sorted(slice_of))
-    place = {name: index for index, name in enumerate(documents)}
-    setting = {name: index for index, name in enumerate(settings)}
-    document_B = np.array([place[name] for name in blocks.document_B[kept_B].tolist()])
-    setting_B = np.array([setting[name] for name in blocks.setting_B[kept_B].tolist()])
-    shape = len(documents), len(settings)
-    pairs_DS, clock_2DSV = np.zeros(shape), np.zeros((2, *shape, V))
-    np.add.at(pairs_DS, (document_B, setting_B), 1.0)
+    place, setting = ({name: index for index, name in enumerate(names)} for names in (documents, settings))
+    at_B = np.searchsorted(documents, blocks.document_B[kept_B]), np.searchsorted(settings, blocks.setting_B[kept_B])
+    pairs_DS, clock_2DSV = np.zeros((len(documents), len(settings))), np.zeros((2, len(documents), len(settings), V))
+    np.add.at(pairs_DS, at_B, 1.0)
     for side, name in enumerate(arms):
-        np.add.at(clock_2DSV[side], (document_B, setting_B), _clock(blocks, name, kept_B, covered))
+        np.add.at(clock_2DSV[side], at_B, _clock(blocks, name, kept_B, covered))
     terms = [(pairs_DS, clock_2DSV)]
     if covered is not None:
         terms.append(_replay(arms, texts, place, setting))
@@ -137,47 +138,20 @@ def ledger(
     return Ledger(documents, stratum_D, weight_H, prompts, terms, None if covered is None else covered.prices)
 
 
-def _kept(
-    blocks: TimedBlocks,
-    arms: tuple[str, str],
-    mix: Mapping[str, float] | None,
-    only_slice: str | None,
-    only_setting: str | None,
-) -> np.ndarray:
-    """By block [B]: whether it counts; errors as of `ledger`."""
-    kept_B = blocks.shared(*arms)
-    if mix is not None:
-        kept_B &= np.isin(blocks.slice_B, list(mix))
-    if only_slice is not None:
-        kept_B &= blocks.slice_B == only_slice
-    if only_setting is not None:
-        kept_B &= blocks.setting_B == only_setting
-    if not kept_B.any():
-        raise TooFewDocumentsError(
-            f"{arms[0]} and {arms[1]} were timed in no block together. Time both on the same prompts."
-        )
-    return kept_B
-
-
 def _clock(blocks: TimedBlocks, arm: str, kept_B: np.ndarray, replayed: Replayed | None) -> np.ndarray:
-    """Vectors of ``arm`` in the blocks that are kept, less what replay foresaw."""
+    """Vectors of ``arm`` in the blocks that are kept, less what replay foresaw; `ValueError` for a decode that it left out."""
     vector_BV = np.zeros((int(kept_B.sum()), V))
     vector_BV[:, TOKENS] = blocks.tokens_AB[blocks.arms[arm], kept_B]
     vector_BV[:, SECONDS] = blocks.seconds_AB[blocks.arms[arm], kept_B]
-    if replayed is not None:
-        vector_BV -= _predicted(arm, [blocks.blocks[place] for place in np.flatnonzero(kept_B)], replayed.timed)
-    return vector_BV
-
-
-def _predicted(arm: str, blocks: Sequence[str], timed: Iterable[Row]) -> np.ndarray:
-    """Vectors [B, V] that replay foresaw; `ValueError` for a decode that it left out."""
-    found = {row["block"]: row for row in timed if row["arm"] == arm}
-    missing = [block for block in blocks if block not in found]
-    if missing:
+    if replayed is None:
+        return vector_BV
+    names = [blocks.blocks[place] for place in np.flatnonzero(kept_B)]
+    found = {row["block"]: row for row in replayed.timed if row["arm"] == arm}
+    if missing := [name for name in names if name not in found]:
         raise ValueError(
             f"replay says nothing of {arm!r} in block {missing[0]!r}. Replay every timed decode of it, or none."
         )
-    return np.array([_vector(found[block]) for block in blocks])
+    return vector_BV - [_vector(found[name]) for name in names]
 
 
 def _vector(row: Row) -> np.ndarray:
@@ -188,14 +162,13 @@ def _replay(
     arms: tuple[str, str], texts: Iterable[Row], place: Mapping[str, int], setting: Mapping[str, int]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Number of texts [D, S], and every side's sums over them, draws of chance averaged."""
-    shape = len(place), len(setting)
     drawn: dict[tuple[str, str, str], list[np.ndarray]] = {}
     where: dict[tuple[str, str], tuple[int, int]] = {}
     for row in texts:
         key = str(row["prompt"]), setting_of(row)
         where[key] = place[str(row["document"])], setting[key[1]]
         drawn.setdefault((row["arm"], *key), []).append(_vector(row))
-    texts_DS, replay_2DSV = np.zeros(shape), np.zeros((2, *shape, V))
+    texts_DS, replay_2DSV = np.zeros((len(place), len(setting))), np.zeros((2, len(place), len(setting), V))
     for key, at in where.items():
         vectors = [drawn.get((name, *key)) for name in arms]
         if None in vectors:

@@ -27,6 +27,7 @@ TARGET_ROWS = (1, 4, 8)  # largest number of rows of a target pass in a componen
 COMPONENTS = ("prefill", "draft", "target-1", "target-4", "target-8", "target-more", "verify", "question", "rest")
 K, QUESTION = len(COMPONENTS), COMPONENTS.index("question")
 PHASES = {"seconds_draft": "draft", "seconds_verify": "verify", "seconds_controller": "question"}
+TARGET = "seconds_target"
 Row = Mapping[str, Any]
 
 
@@ -115,18 +116,23 @@ class PriceCells:
             key = row["arm"], row["block"]
             if key not in decoded or key in others:
                 continue
-            part, question = parts[row["temperature"] > 0], (questions or {}).get(row["arm"], 0.0)
+            part, seconds = parts[row["temperature"] > 0], {phase: row[phase] or 0.0 for phase in (*PHASES, TARGET)}
             if row["prefill"]:
                 profiled = part.prefill(decoded[key]["prompt_tokens"], row["arm"] in drafting)
+                measured = _vector({"prefill": sum(seconds.values())})
             else:
-                profiled = _profiled(row, part, question, behind)
-            measured = _measured(row)
+                passes, submitted = row["passes"] or 0, row["submitted"] or 0
+                deciding = (row["asked"] or 0) * (questions or {}).get(row["arm"], 0.0)
+                profiled = part.round(row["context"], passes, submitted, deciding, behind)
+                profiled[-1] = 0.0  # the rest is known of whole decodes only
+                own = {component: seconds[phase] for phase, component in PHASES.items()}
+                measured = _vector(own | {target_component(1 + submitted): seconds[TARGET]})
             cell = cells.setdefault(row["block"], np.zeros((3, K)))
             cell += np.array([measured, profiled, np.ones(K)]) * ((measured > 0) & (profiled > 0))
             left.setdefault(key, np.zeros(2))
             left[key] += measured.sum(), not row["prefill"]
-        for (arm, block), (seconds, count) in left.items():
-            rest = decoded[arm, block]["seconds"] - seconds
+        for (arm, block), (inside, count) in left.items():
+            rest = decoded[arm, block]["seconds"] - inside
             cells[block][:, -1] += (rest, count, count) if rest > 0 else 0
         documents = {row["block"]: row["document"] for row in decoded.values()}
         names = sorted(cells)
@@ -148,7 +154,9 @@ class PriceFit:
         names, place_B = np.unique(cells.document_B, return_inverse=True)
         self._place = {str(name): place for place, name in enumerate(names)}
         terms = (n_BK, swept_BK, products_BKK, (n_BK * ratio_BK).sum(axis=1))
-        self._by_document = [_summed(term, place_B, len(names)) for term in terms]
+        self._by_document = [np.zeros((len(names), *term.shape[1:])) for term in terms]
+        for summed, term in zip(self._by_document, terms, strict=True):
+            np.add.at(summed, place_B, term)
         self._total = [term.sum(axis=0) for term in self._by_document]
         self.factors_K = _solved(*self._total)
 
@@ -173,18 +181,9 @@ def _is_chain(row: Row) -> bool:
     return not row.get("overlapped") and (row.get("nodes") or 0) <= (row["submitted"] or 0)
 
 
-def _measured(row: Row) -> np.ndarray:
-    """A timed round's seconds by component; the rest is known of whole decodes only."""
-    if row["prefill"]:
-        return _vector({"prefill": sum(row[phase] or 0.0 for phase in (*PHASES, "seconds_target"))})
-    seconds = {component: row[phase] or 0.0 for phase, component in PHASES.items()}
-    return _vector(seconds | {target_component(1 + row["submitted"]): row["seconds_target"] or 0.0})
-
-
-def _behind(rounds: Iterable[Row]) -> list[int]:
+def _behind(rounds: Sequence[Row]) -> list[int]:
     """By round: tokens that its first draft pass feeds more than usual (`predictors.replay.chains.ReplayedRound`). Only drafters
     with a lookup leave the draft model behind."""
-    rounds = list(rounds)
     looking = {row["arm"] for row in rounds if row.get("looked_up")}
     waiting: dict[tuple[str, str], int] = {}
     made = []
@@ -194,19 +193,6 @@ def _behind(rounds: Iterable[Row]) -> list[int]:
         if counts:
             waiting[key] = 0 if row["passes"] else waiting.get(key, 0) + row["emitted"]
     return made
-
-
-def _profiled(row: Row, parts: RoundParts, question: float, behind: int) -> np.ndarray:
-    asking = (row["asked"] or 0) * question
-    made = parts.round(row["context"], row["passes"] or 0, row["submitted"] or 0, asking, behind)
-    made[-1] = 0.0
-    return made
-
-
-def _summed(terms: np.ndarray, place_B: np.ndarray, count: int) -> np.ndarray:
-    out = np.zeros((count, *terms.shape[1:]))
-    np.add.at(out, place_B, terms)
-    return out
 
 
 def _solved(n_K: np.ndarray, swept_K: np.ndarray, products_KK: np.ndarray, ratios: np.ndarray) -> np.ndarray:

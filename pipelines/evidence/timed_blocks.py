@@ -3,7 +3,7 @@
 Shape suffixes: A arms, B blocks.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,7 +64,9 @@ class TimedBlocks:
                 )
             tokens[place], seconds[place] = row["tokens"], row["seconds"]
         where = [first[block] for block in blocks]
-        prompts, documents, slices = (_column(where, name) for name in ("prompt", "document", "slice"))
+        prompts, documents, slices = (
+            np.array([str(row[name]) for row in where]) for name in ("prompt", "document", "slice")
+        )
         settings = np.array([setting_of(row) for row in where])
         families = {row["arm"]: str(row.get("family", row["arm"])) for row in rows}
         return TimedBlocks(row_of, families, blocks, prompts, documents, slices, settings, tokens, seconds)
@@ -79,7 +81,3 @@ class TimedBlocks:
     def of_family(self, family: str) -> list[str]:
         """Names of a family's arms."""
         return [name for name in self.arms if self.families[name] == family]
-
-
-def _column(rows: Sequence[Row], name: str) -> np.ndarray:
-    return np.array([str(row[name]) for row in rows])

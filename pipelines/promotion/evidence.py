@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipelines.evidence.estimate import Estimate
-from pipelines.evidence.gain import gain
+from pipelines.evidence.gain import SliceGain, gain, slice_gains
 from pipelines.evidence.ledger import Replayed, TooFewDocumentsError
-from pipelines.evidence.slices import SliceGain, slice_gains
 from pipelines.evidence.timed_blocks import Row, TimedBlocks
 from pipelines.measuring.names import CHAIN, PLAIN, chain_gamma
 from pipelines.measuring.provenance import of_target_alone

@@ -20,7 +20,7 @@ from dataclasses import asdict
 from typing import Any
 
 from pipelines.evidence.estimate import Estimate
-from pipelines.evidence.slices import SliceGain
+from pipelines.evidence.gain import SliceGain
 from pipelines.outputs import digest
 from pipelines.promotion.evidence import Evidence
 from pipelines.promotion.plan import Bounds

@@ -6,25 +6,36 @@
     pace        tokens per second of plain decoding over all of its blocks, times the arm's speed-up there
 
 Intervals are 95 %, by delete-one-document jackknife (`predictors.training.intervals`), of logarithms where a value is a ratio of
-rates. Prompts of one document are not independent, so documents are left out. What shares no block is undefined. Sums weigh every
-prompt alike. Shape suffixes: N items, D documents, K sums.
+rates. Prompts of one document are not independent, so documents are left out. Blocks are incomplete: not every arm was timed on
+every prompt, and what shares no block is undefined. Sums weigh every prompt alike. Shape suffixes: D documents, K sums.
 """
 
+import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from pipelines.measuring.names import CHAIN, FORK, HF_LOOKUP, METHODS, PLAIN
-from pipelines.reporting.measured_folder import KEY, Measured
+from pipelines.evidence.timed_blocks import setting_of
+from pipelines.measuring import names
+from pipelines.measuring.names import CHAIN, CONFIDENCE, FORK, HF_LOOKUP, METHODS, PLAIN
 from pipelines.reporting.section import EFFICIENCY, OVER_CHAIN, SPEEDUP, Cell, Metric
 from pipelines.reporting.text import UNDEFINED, Interval, alone, arm_name, changed, known
 from predictors.rounds import PHASES
+from predictors.sampling import SamplingSettings
 from predictors.training import intervals
 
+KEY = ["setting", "prompt", "repeat"]  # of a block of one split
+SAMPLING = ("temperature", "top_k", "top_p")
+MAIN_ARMS = (names.ENTROPY, names.HRAD, names.LENGTH)
+ORDER = (  # of arms and families where they are shown
+    *(PLAIN, names.HF_FORWARD, names.HF_PLAIN, names.HF_ASSISTED, HF_LOOKUP, CHAIN, CONFIDENCE),
+    *MAIN_ARMS,
+)
 PARTS = (*PHASES, "rest")  # of the time
 RATES = {  # by the name of a column of the report: Σ of quantities of decodes over Σ of another
     EFFICIENCY: ("emitted", "rounds"),
@@ -60,25 +71,73 @@ class By:
 ALL = By()
 
 
+@dataclass(frozen=True)
 class Comparison:
-    """``measured`` with its arms compared. A family's name, where no arm has it, stands for the arm that was chosen of it at
-    each sampling setting."""
+    """``decodes`` of test and validation prompts, and ``findings`` with the ``choices`` that validation prompts made: an arm by
+    family and sampling setting. A family's name, where no arm has it, stands for its arm at each setting."""
 
-    def __init__(self, measured: Measured) -> None:
-        self.measured = measured
-        self._by_arm = {
-            str(arm): rows.set_index(KEY).sort_index() for arm, rows in measured.test.groupby("arm", sort=False)
-        }
+    decodes: pd.DataFrame
+    findings: dict[str, Any]
+
+    @cached_property
+    def test(self) -> pd.DataFrame:
+        """Decodes of test prompts, each with the name of its sampling ``setting``."""
+        return with_settings(self.decodes[self.decodes["split"] == names.TEST].reset_index(drop=True))
+
+    @cached_property
+    def settings(self) -> list[str]:
+        """Names of the sampling settings, by temperature."""
+        return sorted(self.test["setting"].unique())
+
+    @cached_property
+    def slices(self) -> list[str]:
+        """Of the test prompts, by name."""
+        return sorted(self.test["slice"].unique())
+
+    @staticmethod
+    def greedy(setting: str) -> bool:
+        """Whether texts at a setting are greedy."""
+        return setting.split(",")[0] == SamplingSettings(0.0).name
+
+    @cached_property
+    def families(self) -> dict[str, str]:
+        """The family of every arm that was timed on test prompts, in the order arms are shown."""
+        arms = self.test[["arm", "family"]].drop_duplicates()
+        return dict(sorted(arms.itertuples(index=False, name=None), key=_place))
+
+    def arms(self, setting: str) -> list[str]:
+        """Arms that were timed at a sampling setting, in the order they are shown."""
+        timed = set(self.test.loc[self.test["setting"] == setting, "arm"])
+        return [arm for arm in self.families if arm in timed]
+
+    def choices(self, setting: str) -> dict[str, str]:
+        """By family the arm that was fastest on validation prompts."""
+        return {one["family"]: one["arm"] for one in self.findings["choices"] if setting_of(one) == setting}
+
+    def chosen(self, family: str, setting: str) -> str:
+        """The arm of ``family`` that was fastest on validation prompts."""
+        choices = self.choices(setting)
+        if family not in choices:
+            raise ValueError(f"no arm of family {family!r} was chosen at {setting}. Run the measure stage again.")
+        return choices[family]
+
+    @cached_property
+    def _by_arm(self) -> dict[str, pd.DataFrame]:
+        return {str(arm): rows.set_index(KEY).sort_index() for arm, rows in self.test.groupby("arm", sort=False)}
 
     def rows(self, arm: str, by: By = ALL) -> pd.DataFrame:
         """Decodes of an arm, or of what was chosen of a family, by block in one order for all arms."""
-        measured, parts = self.measured, []
-        for setting in measured.settings if by.setting is None else [by.setting]:
-            rows = self._by_arm.get(arm if arm in self._by_arm else measured.choices(setting).get(arm, arm))
+        parts = []
+        for setting in self.settings if by.setting is None else [by.setting]:
+            rows = self._by_arm.get(arm if arm in self._by_arm else self.choices(setting).get(arm, arm))
             if rows is not None and setting in rows.index.get_level_values(0):
                 parts.append(rows.loc[[setting]])
-        rows = pd.concat(parts) if parts else measured.test.set_index(KEY).iloc[:0]
+        rows = pd.concat(parts) if parts else self.test.set_index(KEY).iloc[:0]
         return rows if by.slice is None else rows[rows["slice"] == by.slice]
+
+    def timed(self, arms: Iterable[str], by: By = ALL) -> list[str]:
+        """Those of ``arms`` that share a block with plain decoding."""
+        return [arm for arm in arms if len(self.pair(arm, PLAIN, by)[0])]
 
     def pair(self, arm: str, over: str, by: By = ALL) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Rows of both on the blocks that they share."""
@@ -93,6 +152,11 @@ class Comparison:
     def gain(self, arm: str, over: str = CHAIN, by: By = ALL) -> Interval:
         """Its speed-up over another, less one."""
         return changed(self.speedup(arm, over, by), lambda ratio: ratio - 1)
+
+    def gained(self, arm: str, over: str, by: By = ALL) -> Cell:
+        """Its gain; nothing over itself."""
+        same = self.rows(arm, by)["arm"].equals(self.rows(over, by)["arm"])
+        return None if same else self.gain(arm, over, by)
 
     def pace(self, arm: str, by: By = ALL) -> Interval:
         """Tokens per second, put to the pace of plain decoding on all prompts: an arm that was timed on some is not favoured by
@@ -114,22 +178,18 @@ class Comparison:
             return self.gained(arm, GAINS[name], by)
         return None if arm == RIVALS[name] != PLAIN else self.speedup(arm, RIVALS[name], by)
 
-    def gained(self, arm: str, over: str, by: By = ALL) -> Cell:
-        """Its gain; nothing over itself."""
-        same = self.rows(arm, by)["arm"].equals(self.rows(over, by)["arm"])
-        return None if same else self.gain(arm, over, by)
-
-    def metrics(self, *names: str, of: Container[str] | None = None) -> dict[str, Metric]:
+    def metrics(self, *columns: str, of: Container[str] | None = None) -> dict[str, Metric]:
         """Columns by name; nothing of arms outside ``of``."""
 
         def value(name: str, arm: str, by: By = ALL) -> Cell:
             return self.metric(name, arm, by) if of is None or arm in of else None
 
-        return {name: partial(value, name) for name in names}
+        return {name: partial(value, name) for name in columns}
 
-    def places(self, arms: Iterable[str], by: By = ALL) -> dict[str, tuple[str, By]]:
-        """Rows of a table: arms by their names, each on these decodes."""
-        return {arm_name(arm): (arm, by) for arm in arms}
+
+def places(arms: Iterable[str], by: By = ALL) -> dict[str, tuple[str, By]]:
+    """Rows of a table: arms by their names, each on these decodes."""
+    return {arm_name(arm): (arm, by) for arm in arms}
 
 
 def across(metric: Metric, parts: Mapping[str, By]) -> dict[str, Metric]:
@@ -137,40 +197,43 @@ def across(metric: Metric, parts: Mapping[str, By]) -> dict[str, Metric]:
     return {label: partial(metric, by=by) for label, by in parts.items()}
 
 
+def with_settings(rows: pd.DataFrame) -> pd.DataFrame:
+    """``rows`` with column ``setting``."""
+    if "setting" in rows:
+        return rows
+    sampled = rows[[*SAMPLING]].itertuples(index=False, name=None)
+    return rows.assign(setting=[setting_of(dict(zip(SAMPLING, one, strict=True))) for one in sampled])
+
+
+def _place(arm: tuple[str, str]) -> tuple[int, float]:
+    """Plain decoding first, then rivals, then families as they were timed; numbered arms by their number."""
+    name, family = arm
+    place = next((place for place, known in enumerate(ORDER) if known in (name, family)), len(ORDER))
+    number = re.search(r"-(\d+(?:\.\d+)?)$", name)
+    return place, float(number[1]) if number and family in (CHAIN, CONFIDENCE) else 0.0
+
+
 def rate(documents: Iterable[str], amount: ArrayLike, cost: ArrayLike) -> Interval:
     """Σ amount / Σ cost."""
-    return _of_rates(documents, (amount, cost), lambda made: made)
-
-
-def rate_difference(documents: Iterable[str], *columns: ArrayLike) -> Interval:
-    """Σ amount / Σ cost of an arm less the same of another, for shares, which may be 0."""
-    return _of_rates(documents, columns, lambda one, other: one - other)
+    return of_rates(documents, (amount, cost), lambda made: made)
 
 
 def rate_ratio(documents: Iterable[str], *columns: ArrayLike) -> Interval:
     """(Σ amount / Σ cost) of an arm over the same of another; by logarithms."""
-    made = _of_rates(documents, columns, lambda one, other: np.log(one) - np.log(other))
+    made = of_rates(documents, columns, lambda one, other: np.log(one) - np.log(other))
     return changed(made, lambda value: float(np.exp(value)))
 
 
-def share_between(documents: Iterable[str], *columns: ArrayLike) -> Interval:
-    """(made - low) / (high - low), of rates whose amounts and costs are given in that order."""
-    return _of_rates(documents, columns, lambda made, low, high: (made - low) / (high - low))
+def of_rates(documents: Iterable[str], columns: Sequence[ArrayLike], value: Callable[..., np.ndarray]) -> Interval:
+    """``value`` of rates Σ amount / Σ cost over items, whose amounts and costs ``columns`` give in turn, with its interval;
+    undefined where it is not finite. Of a single document there is no interval."""
 
+    def of_sums(sums_DK: np.ndarray) -> np.ndarray:
+        return value(*(sums_DK[:, ::2] / sums_DK[:, 1::2]).T)
 
-def _of_rates(documents: Iterable[str], columns: Sequence[ArrayLike], value: Callable[..., np.ndarray]) -> Interval:
-    """``value`` of the rates whose amounts and costs ``columns`` give in turn."""
-    return jackknife(documents, columns, lambda sums_DK: value(*(sums_DK[:, ::2] / sums_DK[:, 1::2]).T))
-
-
-def jackknife(
-    documents: Iterable[str], columns: Sequence[ArrayLike], value: Callable[[np.ndarray], np.ndarray]
-) -> Interval:
-    """``value`` of sums [..., K] of ``columns`` over items, with its interval; undefined where it is not finite. Of a single
-    document there is no interval."""
-    items_NK = np.stack([np.asarray(one, float) for one in columns], axis=-1)
+    items = np.stack([np.asarray(one, float) for one in columns], axis=-1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        made = intervals.jackknife(items_NK, np.asarray(list(documents)), value)
+        made = intervals.jackknife(items, np.asarray(list(documents)), of_sums)
     if not np.isfinite(made["value"] or 0.0):
         return dict(UNDEFINED)
     return made if known(made) and np.isfinite(made["low"] or 0.0) else alone(made["value"])

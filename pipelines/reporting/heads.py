@@ -5,6 +5,8 @@ policies   tokens per second by replay at this machine's prices: the head's rule
            static length and the oracle; gains over the best static length, intervals by bootstrap over documents
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -12,7 +14,7 @@ from matplotlib.figure import Figure
 from pipelines.measuring.names import HRAD
 from pipelines.reporting.inputs import Inputs, Record
 from pipelines.reporting.plots import draw
-from pipelines.reporting.section import Picture, Row, Section, Table
+from pipelines.reporting.section import Picture, Section, Table
 from pipelines.reporting.text import highest, known, listed, surely_above
 
 TARGETS = {"classes": "H-RAD", "length": "explicit length"}
@@ -23,10 +25,17 @@ BASELINES = {
     "confidence": "confidence rule",
     "oracle": "oracle",
 }
+METRICS = {"accuracy": "accuracy", "macro F1": "macro_f1", "ECE": "ece"}
 CAPTIONS = {
     "reliability": "How often the head was right at each stated confidence; a good head follows the grey line.",
     "confusion": "Rows are what happened, columns what the head said; percentages within a row.",
 }
+NOTES = (
+    "A head says from the states before a draft how many of its next {gamma} tokens will be accepted: H-RAD none, some or all, "
+    "the explicit length a number. It learned from {rows[train]} positions of {documents[train]} documents, and is measured on "
+    "{rows[test]} of {documents[test]} held-out ones, including the cost of running it.",
+    "Where no rule surely gains on validation documents, the best static length is drafted and the head is not run.",
+)
 
 
 def section(inputs: Inputs) -> Section | None:
@@ -37,77 +46,52 @@ def section(inputs: Inputs) -> Section | None:
     first = HRAD if HRAD in records else next(iter(records))
     head, figures = records[first], draw(calibration, records[first])
     labels = {name: f"{TARGETS.get(record['target'], record['target'])}, {name}" for name, record in records.items()}
-    compared = [(labels[name], "head", record) for name, record in records.items()]
-    compared += [(label, name, head) for name, label in BASELINES.items()]
-    rows = [
-        _row(label, setting, part, name)
-        for label, name, record in compared
-        for setting, part in record["parts"].items()
-        if name in part["policies"] or name in part["metrics"]
-    ]
-    gains = {
-        f"{labels[name]} at {setting}": part["policies"]["head"]["gain"]
-        for name, record in records.items()
-        for setting, part in record["parts"].items()
-    }
+    heads = [row for name, record in records.items() for row in _rows(labels[name], "head", record)]
+    others = [row for name, label in BASELINES.items() for row in _rows(label, name, head)]
+    gains = {f"{row['predictor']} at {row['sampling']}": row["over best static γ"] for row in heads}
     sure = listed([name for name, gain in gains.items() if surely_above(gain)])
-    caption = "Marked: the head that the rows below the heads are compared with"
-    return Section(
-        "heads",
-        "What heads know before a draft",
-        f"Surely gaining over the best static length in replay: {sure}; highest estimate: {highest(gains)}.",
-        [Table(rows, caption, {labels[first]})],
-        [Picture(name, figures[name], caption) for name, caption in CAPTIONS.items()],
-        _notes(head),
+    finding = f"Surely gaining over the best static length in replay: {sure}; highest estimate: {highest(gains)}."
+    table = Table(
+        [*heads, *others], "Marked: the head that the rows below the heads are compared with", {labels[first]}
     )
+    pictures = [Picture(name, figures[name], caption) for name, caption in CAPTIONS.items()]
+    notes = [note.format(**head) for note in NOTES]
+    return Section("heads", "What heads know before a draft", finding, [table], pictures, notes)
 
 
-def _notes(head: Record) -> list[str]:
-    rows, documents = head["rows"], head["documents"]
-    return [
-        f"A head says from the states before a draft how many of its next {head['gamma']} tokens will be accepted: H-RAD none, "
-        f"some or all, the explicit length a number. It learned from {rows['train']} positions of {documents['train']} "
-        f"documents, and is measured on {rows['test']} of {documents['test']} held-out ones, including the cost of running it.",
-        "Where no rule surely gains on validation documents, the best static length is drafted and the head is not run.",
-    ]
-
-
-def _row(label: str, setting: str, part: Record, name: str) -> Row:
-    metrics, policy = part["metrics"].get(name, {}), part["policies"].get(name, {})
-    interval = metrics.get("macro_auc_interval")
-    return {
-        "predictor": label,
-        "sampling": setting,
-        "macro AUC": interval if known(interval) else metrics.get("macro_auc"),
-        "accuracy": metrics.get("accuracy"),
-        "macro F1": metrics.get("macro_f1"),
-        "ECE": metrics.get("ece"),
-        "tokens/s": policy.get("tokens_per_second"),
-        "over best static γ": policy.get("gain"),
-        "static γ": part["static_length"] if name == "head" else None,
-    }
+def _rows(label: str, name: str, record: Record) -> Iterator[Record]:
+    """What a record says of a predictor or of a baseline, by sampling setting."""
+    for setting, part in record["parts"].items():
+        metrics, policy = part["metrics"].get(name, {}), part["policies"].get(name, {})
+        interval = metrics.get("macro_auc_interval")
+        if metrics or policy:
+            yield {
+                "predictor": label,
+                "sampling": setting,
+                "macro AUC": interval if known(interval) else metrics.get("macro_auc"),
+                **{column: metrics.get(key) for column, key in METRICS.items()},
+                "tokens/s": policy.get("tokens_per_second"),
+                "over best static γ": policy.get("gain"),
+                "static γ": part["static_length"] if name == "head" else None,
+            }
 
 
 def calibration(head: Record) -> dict[str, Figure]:
-    """Of a head's record: reliability and confusion, a panel for each sampling setting."""
+    """Of a head's record, a panel for each sampling setting: reliability (accuracy over confidence, before and after calibration)
+    and confusion."""
     parts = head["parts"]
     figures = {name: Figure(figsize=(4.4 * len(parts), 4.1), layout="constrained") for name in CAPTIONS}
     for number, (setting, part) in enumerate(parts.items(), 1):
-        reliability, confusion = (figure.add_subplot(1, len(parts), number) for figure in figures.values())
-        _reliability(reliability, setting, part["metrics"])
+        axes, confusion = (figure.add_subplot(1, len(parts), number) for figure in figures.values())
+        axes.plot([0, 1], [0, 1], color="0.7", linewidth=1)
+        for name, label in (("head_uncalibrated", "before"), ("head", "after")):
+            metrics = part["metrics"][name]
+            bins = [[one[value] for one in metrics["reliability"]] for value in ("confidence", "accuracy")]
+            axes.plot(*bins, marker="o", label=f"{label}, ECE {metrics['ece']:.3f}")
+        axes.set(xlabel="confidence", ylabel="accuracy", xlim=(0, 1), ylim=(0, 1), title=f"Reliability, {setting}")
+        axes.legend()
         _confusion(confusion, setting, part["metrics"]["head"]["confusion"], head["classes"])
     return figures
-
-
-def _reliability(axes: Axes, setting: str, metrics: Record) -> None:
-    """Accuracy over confidence, before and after calibration."""
-    axes.plot([0, 1], [0, 1], color="0.7", linewidth=1)
-    for name, label in (("head_uncalibrated", "before"), ("head", "after")):
-        bins = metrics[name]["reliability"]
-        text = f"{label}, ECE {metrics[name]['ece']:.3f}"
-        axes.plot([one["confidence"] for one in bins], [one["accuracy"] for one in bins], marker="o", label=text)
-    axes.set(xlabel="confidence", ylabel="accuracy", xlim=(0, 1), ylim=(0, 1), title=f"Reliability, {setting}")
-    axes.legend()
 
 
 def _confusion(axes: Axes, setting: str, confusion: list[list[int]], classes: list[str]) -> None:

@@ -1,20 +1,85 @@
-"""What a report is made from: one device's part of a pair's data folder."""
+"""What a report is made from: one device's part of a pair's data folder, in it a finished measurement."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from pipelines.device_file import read_device_profile
 from pipelines.evidence.timed_blocks import setting_of
-from pipelines.measuring.names import CHAIN, CHOICES
+from pipelines.measuring import names
+from pipelines.measuring.provenance import of_target_alone
+from pipelines.measuring.tables import DECODES, LOOP, ROUNDS, read_table
 from pipelines.outputs import read_json
 from pipelines.promotion.names import VERDICT
-from pipelines.reporting.comparison import Comparison
-from pipelines.reporting.measured_folder import Measured, read_measured
+from pipelines.reporting.comparison import MAIN_ARMS, Comparison
 from predictors.latency.profile import LatencyProfile
 
 Record = dict[str, Any]
+MAIN_FAMILIES = (
+    *(names.PLAIN_FAMILY, names.HUGGING_FACE, names.LEARNED),
+    *(names.CHAIN, names.CONFIDENCE, names.LOOKUP, names.TAKEOVER),
+)
+
+
+@dataclass(frozen=True)
+class Measured(Comparison):
+    """A finished measurement: its ``rounds`` and ``origin`` (provenance), too; ``loop``: seconds in the loop and of its passes
+    alone."""
+
+    rounds: pd.DataFrame
+    origin: Record
+    loop: pd.DataFrame = field(default_factory=pd.DataFrame)
+
+    @property
+    def main(self) -> "Measured":
+        """Without arms that have a section of their own, and choices of them: what the report's first tables show. Of a target
+        alone these have what it drafts for itself."""
+        families = {names.CALIBRATED, *MAIN_FAMILIES} if of_target_alone(self.origin) else MAIN_FAMILIES
+        shown = {arm for arm, family in self.families.items() if family in families or arm in MAIN_ARMS}
+        kept = shown - {names.HF_LOOKUP}
+        choices = [choice for choice in self.findings["choices"] if choice["arm"] in kept]
+        decodes = self.decodes[self.decodes["arm"].isin(kept)]
+        return replace(self, decodes=decodes, findings={**self.findings, "choices": choices})
+
+    @cached_property
+    def counted(self) -> pd.DataFrame:
+        """Decodes of test prompts, each text once: repeats write the same one at temperature 0 and from the same seed."""
+        ordered = self.test.sort_values("repeat", kind="stable")
+        text = ["arm", "setting", "prompt"]
+        again = ordered.duplicated([*text, "seed"]) | (ordered["temperature"] == 0) & ordered.duplicated(text)
+        return ordered[~again].sort_index()
+
+    @property
+    def exact_format(self) -> str:
+        """The number format that greedy texts were compared in."""
+        return str(self.findings.get("exact_format", "float32"))
+
+    @property
+    def exactness(self) -> dict[str, bool]:
+        """By arm, whether its greedy text in `exact_format` is Hugging Face's."""
+        return {row["arm"]: bool(row[f"exact_{self.exact_format}"]) for row in self.findings["exactness"]}
+
+
+def read_measured(folder: Path) -> Measured:
+    """Read the folder of one device.
+
+    Raises
+    ------
+    ValueError
+        If it is missing, incomplete or of another version.
+    """
+    remedy = f"{folder} holds no finished measurement. Run the measure stage."
+    findings, origin = (read_json(folder / name, remedy) for name in (names.FINDINGS, names.PROVENANCE))
+    decodes, rounds = (
+        read_table(folder / name, schema).to_pandas()
+        for name, schema in ((names.DECODES_FILE, DECODES), (names.ROUNDS_FILE, ROUNDS))
+    )
+    timed_loop = (folder / names.LOOP_FILE).is_file()
+    loop = read_table(folder / names.LOOP_FILE, LOOP).to_pandas() if timed_loop else pd.DataFrame()
+    return Measured(decodes, findings, rounds, origin, loop)
 
 
 @dataclass(frozen=True)
@@ -32,20 +97,13 @@ class Inputs:
     def measured(self) -> Measured:
         """Its best static chain is that of tuning, where it was timed: few validation prompts by themselves choose by chance."""
         measured = read_measured(self.of("measured"))
-        static = {setting: choice["static"] for setting, choice in self.tuned.items()}
-        timed = {setting: measured.arms(setting) for setting in measured.settings}
-        choices = [
-            made | {"arm": static[setting]}
-            if made["family"] == CHAIN and static.get(setting := setting_of(made)) in timed.get(setting, [])
-            else made
-            for made in measured.findings["choices"]
-        ]
+        choices = []
+        for made in measured.findings["choices"]:
+            setting = setting_of(made)
+            static = self.tuned.get(setting, {}).get("static")
+            of_tuning = made["family"] == names.CHAIN and static in measured.arms(setting)
+            choices.append(made | {"arm": static} if of_tuning else made)
         return replace(measured, findings=measured.findings | {"choices": choices})
-
-    @cached_property
-    def comparison(self) -> Comparison:
-        """All timed arms against each other."""
-        return Comparison(self.measured)
 
     @cached_property
     def profile(self) -> LatencyProfile | None:
@@ -56,7 +114,7 @@ class Inputs:
     @cached_property
     def tuned(self) -> dict[str, Record]:
         """What tuning chose, by sampling setting; none where nothing was tuned."""
-        path = self.of("tuning") / CHOICES
+        path = self.of("tuning") / names.CHOICES
         choices: list[Record] = read_json(path) if path.is_file() else []
         return {choice["setting"]: choice for choice in choices}
 

@@ -19,12 +19,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from pipelines.measuring.names import PLAIN, chain_gamma
-from pipelines.reporting.comparison import By, Comparison
-from pipelines.reporting.inputs import Inputs
+from pipelines.reporting.comparison import By
+from pipelines.reporting.inputs import Inputs, Measured
 from pipelines.reporting.latency_table import by_point, contexts_of, costs
-from pipelines.reporting.measured_folder import Measured
 from pipelines.reporting.plots import curves, picture, whiskers
-from pipelines.reporting.section import Check, Metric, Row, Section, Table, grid
+from pipelines.reporting.section import Check, Row, Section, Table
 from pipelines.reporting.text import NUMBER, SHARE, alone, shown
 from predictors.latency.acceptance import AcceptanceStatistics
 from predictors.latency.profile import LatencyProfile
@@ -32,6 +31,7 @@ from predictors.latency.throughput import generation_latency
 
 DRAFT_STEP_BAR, ERROR_BAR, RANK_BAR = 1.8, 0.10, 0.9
 DRAFT, TWIN = "draft", "draft_hugging_face"
+ENDS, SPEEDS = ("value", "low", "high"), ("measured, tokens/s", "predicted, tokens/s")
 NOTES = (
     "The machine was timed alone, before any decoding, by interleaved calls; brackets are quartiles. "
     "`draftwright latency` prints every table.",
@@ -53,50 +53,35 @@ def section(inputs: Inputs) -> Section | None:
         return None
     rows = predictions(measured, profile)
     whole = summary(rows)
-    tables, notes = [costs(profile)], list(NOTES)
-    pictures = [picture("latency", "Medians, with quartiles as bands.", latency_figure, profile)]
-    if whole["median error"] <= MOST_APART:
-        tables.append(_errors(rows))
-        both, caption = ["measured, tokens/s", "predicted, tokens/s"], "Whiskers: the latencies' quartiles."
-        pictures.append(picture("prediction", caption, whiskers, by_arm(rows), both, "tokens/s", None))
-    else:
-        notes.append(APART)
-    differing = mismatches(profile.provenance, measured.origin).items()
-    told = [
-        *profile.provenance["notes"],
-        *(f"the profile has {field} {mine}, the decodes {other}" for field, (mine, other) in differing),
-        *(("noise: " + "; ".join(profile.noise),) if profile.noise else ()),
-    ]
-    return Section(
-        "latency",
-        "What a pass costs",
-        _finding(profile, whole),
-        tables,
-        pictures,
-        [*notes, *(f"Note: {note}." for note in told)],
-        checks=[*_checks(profile, whole)],
-    )
-
-
-def _finding(profile: LatencyProfile, whole: Mapping[str, float]) -> str:
-    """What a target pass takes, in draft steps if there is a draft, and how well that predicts."""
-    contexts = contexts_of(profile)
+    together = whole["median error"] <= MOST_APART
     if DRAFT in profile.tables:
-        steps = sorted(profile.cost_ratio(context) for context in contexts)
-        took = f"as long as {' to '.join(dict.fromkeys(f'{c:.1f}' for c in (steps[0], steps[-1])))} draft steps"
+        steps = [f"{steps:.1f}" for steps in sorted(map(profile.cost_ratio, contexts_of(profile)))]
+        took = f"as long as {' to '.join(dict.fromkeys((steps[0], steps[-1])))} draft steps"
         of, error = "static chains' speed-ups are", whole.get("median speedup error")
     else:
-        took = f"{1e3 * profile.latency('target', tokens=1, context=contexts[-1]).seconds:.2f} ms"
+        took = f"{1e3 * profile.latency('target', tokens=1, context=contexts_of(profile)[-1]).seconds:.2f} ms"
         of, error = "plain decoding is", whole["median error"]
     predicted = f"{of} predicted to a median error of {shown(error, SHARE)}"
-    together = whole["median error"] <= MOST_APART
-    return f"A target pass takes {took}; {predicted if together else 'profile and clock do not agree'}."
-
-
-def _errors(rows: pd.DataFrame) -> Table:
-    parts = {**{str(setting): part for setting, part in rows.groupby("setting")}, "all": rows}
-    made: list[Row] = [{"sampling": name, "arms": len(part), **summary(part)} for name, part in parts.items()]
-    return Table(made, "Tokens/s of plain decoding and the static chains, predicted against measured")
+    tables, notes = [costs(profile)], list(NOTES)
+    pictures = [picture("latency", "Medians, with quartiles as bands.", latency_figure, profile)]
+    if together:
+        parts = {**{str(setting): part for setting, part in rows.groupby("setting")}, "all": rows}
+        errors: list[Row] = [{"sampling": name, "arms": len(part), **summary(part)} for name, part in parts.items()]
+        title = "Tokens/s of plain decoding and the static chains, predicted against measured"
+        tables.append(Table(errors, title))
+        caption = "Whiskers: the latencies' quartiles."
+        pictures.append(picture("prediction", caption, whiskers, by_arm(rows), SPEEDS, "tokens/s", None))
+    else:
+        notes.append(APART)
+    differing = mismatches(profile.provenance, measured.origin)
+    told = [
+        *profile.provenance["notes"],
+        *(f"the profile has {field} {mine}, the decodes {other}" for field, (mine, other) in differing.items()),
+        *(("noise: " + "; ".join(profile.noise),) if profile.noise else ()),
+    ]
+    finding = f"A target pass takes {took}; {predicted if together else 'profile and clock do not agree'}."
+    notes += [f"Note: {note}." for note in told]
+    return Section("latency", "What a pass costs", finding, tables, pictures, notes, checks=[*_checks(profile, whole)])
 
 
 def mismatches(*origins: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -113,9 +98,8 @@ def mismatches(*origins: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
 def _checks(profile: LatencyProfile, whole: Mapping[str, float]) -> Iterator[Check]:
     """A draft step by Hugging Face's forward over ours; errors of predictions."""
     for context in contexts_of(profile) if TWIN in profile.tables else ():
-        slow, fast = (profile.latency(name, rows=1, context=context) for name in (TWIN, "draft"))
-        ratio = alone(slow.seconds / fast.seconds)
-        yield Check(f"draft step, HF / compact, context {context}", ratio, DRAFT_STEP_BAR)
+        slow, fast = (profile.latency(name, rows=1, context=context).seconds for name in (TWIN, DRAFT))
+        yield Check(f"draft step, HF / compact, context {context}", alone(slow / fast), DRAFT_STEP_BAR)
     for quantity, name in (("tokens/s", "median error"), ("speed-up", "median speedup error")):
         if name in whole:
             yield Check(f"predicted {quantity}, median error", alone(whole[name]), ERROR_BAR, SHARE, at_most=True)
@@ -125,30 +109,32 @@ def _checks(profile: LatencyProfile, whole: Mapping[str, float]) -> Iterator[Che
 
 def latency_figure(profile: LatencyProfile) -> Figure:
     """Target pass by tokens, draft pass by rows (quartiles as bands), and what a wider target pass costs in passes of one."""
-    target, contexts = profile.tables["target"], contexts_of(profile)
-    tables = [by_point(target, "Target pass, ms")]
-    if DRAFT in profile.tables:
-        tables.append(by_point(profile.tables[DRAFT], "Draft pass, ms"))
+    captions = {"target": "Target pass, ms", DRAFT: "Draft pass, ms"}
+    tables = [by_point(profile, name, title) for name, title in captions.items() if name in profile.tables]
     ratios: list[Row] = [
-        {"tokens": n} | {f"context {context}": profile.verify_ratio(n, context) for context in contexts}
-        for n in target.axes["tokens"]
+        {"tokens": n} | {f"context {context}": profile.verify_ratio(n, context) for context in contexts_of(profile)}
+        for n in profile.tables["target"].axes["tokens"]
     ]
     return curves([*tables, Table(ratios, "target(n) / target(1)")])
 
 
 def predictions(measured: Measured, profile: LatencyProfile) -> pd.DataFrame:
-    """A row for every static arm at every sampling setting; ``low`` and ``high`` follow from the latencies' quartiles."""
-    compared, rows = Comparison(measured), []
+    """A row for every static arm at every sampling setting: ``measured`` tokens per second and their predicted ``value`` over the
+    same prompts and output lengths; ``low`` and ``high`` follow from the latencies' quartiles."""
+    rows = []
     for setting in measured.settings:
-        arms = [arm for arm in measured.arms(setting) if arm == PLAIN or chain_gamma(arm) is not None]
-        for arm in arms:
-            runs = compared.rows(arm, By(setting))
-            longer = [other for other in arms if _gamma(other) > _gamma(arm)] or arms[-1:]
-            accepted = acceptance(measured, setting, longer).accepted_law(_gamma(arm)) if _gamma(arm) else np.ones(1)
-            speed = compared.rate(arm, "tokens", "seconds", By(setting))["value"]
-            predicted = _predicted(profile, runs, accepted, _gamma(arm), not measured.greedy(setting))
-            name = "plain" if arm == PLAIN else f"γ={_gamma(arm)}"
-            rows.append({"setting": setting, "arm": arm, "name": name, "measured": speed, **predicted})
+        by, sampled = By(setting), not measured.greedy(setting)
+        lengths = {arm: chain_gamma(arm) or 0 for arm in measured.arms(setting) if arm == PLAIN or chain_gamma(arm)}
+        for arm, gamma in lengths.items():
+            longer = [other for other, length in lengths.items() if length > gamma] or [*lengths][-1:]
+            accepted = acceptance(measured, setting, longer).accepted_law(gamma) if gamma else np.ones(1)
+            runs, seconds = measured.rows(arm, by), np.zeros(3)
+            for (prompt, tokens), count in Counter(zip(runs["prompt_tokens"], runs["tokens"], strict=True)).items():
+                one = generation_latency(profile, accepted, gamma, int(prompt), int(tokens), sampled)
+                seconds += count * tokens / np.array(one.speeds(int(tokens)))
+            name, speed = f"γ={gamma}" if gamma else "plain", measured.rate(arm, "tokens", "seconds", by)["value"]
+            known = {"setting": setting, "arm": arm, "name": name, "measured": speed}
+            rows.append(known | dict(zip(ENDS, runs["tokens"].sum() / seconds, strict=True)))
     table = pd.DataFrame(rows)
     table["error"] = table["value"] / table["measured"] - 1
     plain = table["arm"] == PLAIN
@@ -159,47 +145,31 @@ def predictions(measured: Measured, profile: LatencyProfile) -> pd.DataFrame:
 
 def summary(rows: pd.DataFrame) -> dict[str, float]:
     """Errors of some predictions, and how well they rank, as far as there are enough to say."""
+    errors, of_speedups = rows["error"].abs(), rows["speedup_error"].abs()
     made = {
-        "median error": float(rows["error"].abs().median()),
-        "largest error": float(rows["error"].abs().max()),
-        "drift": float(rows.loc[rows["arm"] == PLAIN, "error"].mean()),
-        "median speedup error": float(rows["speedup_error"].abs().median()),
-        "largest speedup error": float(rows["speedup_error"].abs().max()),
-        "rank correlation": float(rows["measured"].corr(rows["value"], method="spearman")),
+        "median error": errors.median(),
+        "largest error": errors.max(),
+        "drift": rows.loc[rows["arm"] == PLAIN, "error"].mean(),
+        "median speedup error": of_speedups.median(),
+        "largest speedup error": of_speedups.max(),
+        "rank correlation": rows["measured"].corr(rows["value"], method="spearman"),
     }
-    return {name: value for name, value in made.items() if np.isfinite(value)}
+    return {name: float(value) for name, value in made.items() if np.isfinite(value)}
 
 
 def acceptance(measured: Measured, setting: str, arms: Sequence[str]) -> AcceptanceStatistics:
     """Of static drafts, in the rounds that nothing cut short."""
     runs = measured.counted[measured.counted["setting"] == setting]
     histograms = {arm: runs.loc[runs["arm"] == arm, "uncut_histogram"] for arm in arms}
-    whole = [[row for row in rows if len(row) == _gamma(arm) + 1] for arm, rows in histograms.items()]
+    whole = [[row for row in rows if len(row) == (chain_gamma(arm) or 0) + 1] for arm, rows in histograms.items()]
     return AcceptanceStatistics([np.sum(rows, axis=0).tolist() for rows in whole if rows])
-
-
-def _predicted(
-    profile: LatencyProfile, runs: pd.DataFrame, accepted: np.ndarray, gamma: int, sampled: bool
-) -> dict[str, float]:
-    """Tokens per second over the same prompts and output lengths."""
-    seconds = np.zeros(3)
-    for (prompt, tokens), count in Counter(zip(runs["prompt_tokens"], runs["tokens"], strict=True)).items():
-        one = generation_latency(profile, accepted, gamma, int(prompt), int(tokens), sampled)
-        seconds += count * tokens / np.array(one.speeds(int(tokens)))
-    return dict(zip(("value", "low", "high"), (runs["tokens"].sum() / seconds).tolist(), strict=True))
-
-
-def _gamma(arm: str) -> int:
-    return chain_gamma(arm) or 0
 
 
 def by_arm(rows: pd.DataFrame) -> list[Table]:
     """A table for each sampling setting: every arm's tokens per second, measured and predicted."""
-    columns: dict[str, Metric] = {
-        "measured, tokens/s": lambda row: row["measured"],
-        "predicted, tokens/s": lambda row: {end: row[end] for end in ("value", "low", "high")},
-    }
-    return [
-        grid("arm", {row["name"]: (row,) for row in own.to_dict("records")}, columns, str(setting))
-        for setting, own in rows.groupby("setting")
-    ]
+    tables = []
+    for setting, own in rows.groupby("setting"):
+        known = [(row, {end: row[end] for end in ENDS}) for row in own.to_dict("records")]
+        made = [{"arm": row["name"], SPEEDS[0]: row["measured"], SPEEDS[1]: predicted} for row, predicted in known]
+        tables.append(Table(made, str(setting)))
+    return tables

@@ -13,7 +13,7 @@ guessed: every drafted token is accepted with the same probability α, independe
 budget are counted (`predictors.latency.throughput`). Source: specification of drafting, section 10.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,7 @@ from pipelines.reporting.text import MS, TIMES, Interval, shown
 from predictors.latency.acceptance import iid_accepted_law
 from predictors.latency.branching import BranchCosts
 from predictors.latency.profile import LatencyProfile
-from predictors.latency.tables import Latency, LatencyTable
+from predictors.latency.tables import Latency
 from predictors.latency.throughput import generation_latency
 
 BLOCK, CANDIDATES = 4, 4  # tokens that the target verifies, and branches that the draft grows meanwhile
@@ -49,34 +49,31 @@ TABLES = {
     "predictor": "one decision of a small head",
     "exchange": "a round's messages to a draft process and back",
 }
-Ratio = Callable[[Latency, int, int], float]  # of what took so long at a point of the first axis and a context
 
 
 def latency_table(profile: LatencyProfile) -> str:
     """Costs by context and every table, in milliseconds, as Markdown."""
     origin: Mapping[str, Any] = profile.provenance
-    device = origin.get("device", {}).get("slug", "an unknown device")
     facts = [
         numerics(origin) if "models" in origin else "unknown number formats",
         f"{origin.get('threads', 'unknown')} threads",
         f"{profile.table('target').calls} calls a cell",
         f"commit {commit_of(origin, digits=8)}",
-        f"{origin.get('date', 'unknown date')}",
+        origin.get("date", "unknown date"),
     ]
+    title = f"{profile.pair} on {origin.get('device', {}).get('slug', 'an unknown device')}"
     notes = [*(f"note: {note}" for note in origin.get("notes", [])), *(f"noise: {one}" for one in profile.noise)]
     tables = [costs(profile), *measured_tables(profile)]
-    return markdown(Section("latency", f"{profile.pair} on {device}", ", ".join(facts), tables, notes=notes), level=1)
+    return markdown(Section("latency", title, ", ".join(facts), tables, notes=notes), level=1)
 
 
 def costs(profile: LatencyProfile) -> Table:
     """A row for every context; γ is hidden where greedy branch-parallel decoding keeps neither model waiting. Ways of running
     both models whose tables the profile lacks are left out."""
-    drafted = "draft" in profile.tables
+    drafted, price = "draft" in profile.tables, profile.latency
     columns: dict[str, Metric] = {
-        "target pass, ms": lambda context: interval(profile.latency("target", tokens=1, context=context)),
-        "draft step, ms": lambda context: (
-            interval(profile.latency("draft", rows=1, context=context)) if drafted else None
-        ),
+        "target pass, ms": lambda context: _interval(price("target", tokens=1, context=context)),
+        "draft step, ms": lambda context: _interval(price("draft", rows=1, context=context)) if drafted else None,
         "draft steps per target pass": lambda context: profile.cost_ratio(context) if drafted else None,
         f"pass of {BLOCK + 1} tokens over one": partial(profile.verify_ratio, BLOCK + 1),
     }
@@ -90,23 +87,25 @@ def costs(profile: LatencyProfile) -> Table:
 
 def measured_tables(profile: LatencyProfile) -> Iterator[Table]:
     """Passes with what they are multiples of, then a round outside its passes and the rest."""
-    tables = profile.tables
-    if "draft" in tables:
-        yield by_point(tables["draft"], "draft pass by rows")
-    caption = "target pass by tokens; x passes of one token"
-    yield by_point(tables["target"], caption, _over(profile, "target", 1))
+    if "draft" in profile.tables:
+        yield by_point(profile, "draft", "draft pass by rows")
+    yield by_point(profile, "target", "target pass by tokens; x passes of one token", "target", 1)
     for name, other in (("draft", "target"), ("target", "draft")):
         for twin, title in TWINS.items():
-            if twin.format(name) in tables:
-                yield by_point(tables[twin.format(name)], title.format(name, other), _over(profile, name))
+            if twin.format(name) in profile.tables:
+                yield by_point(profile, twin.format(name), title.format(name, other), name)
     for name, title in TABLES.items():
-        if name in tables:
-            yield by_point(tables[name], title)
+        if name in profile.tables:
+            yield by_point(profile, name, title)
 
 
-def by_point(table: LatencyTable, caption: str, ratio: Ratio | None = None) -> Table:
-    """A row per point of the first axis, a column per point of the second, if there is one, each with its ``ratio``."""
-    (name, points), *second = table.axes.items()
+def by_point(
+    profile: LatencyProfile, name: str, caption: str, over: str | None = None, of_rows: int | None = None
+) -> Table:
+    """A row per point of the first axis, a column per point of the second, if there is one, each as a multiple of a model's own
+    passes (``over``) of as many rows, or of so many."""
+    table = profile.tables[name]
+    (first, points), *second = table.axes.items()
     columns: dict[str, dict[str, int]] = {
         f"{'temperature' if other == 'sampled' else other} {value}": {other: value}
         for other, values in second
@@ -114,12 +113,14 @@ def by_point(table: LatencyTable, caption: str, ratio: Ratio | None = None) -> T
     }
     rows: list[Row] = []
     for point in points:
-        row: dict[str, Cell] = {name: point}
+        row: dict[str, Cell] = {first: point}
         for label, place in (columns or {"ms": {}}).items():
-            latency = table.at(**{name: point, **place})
-            row[label] = interval(latency)
-            if ratio is not None:
-                row[f"x, {label}"] = shown(ratio(latency, point, place["context"]), TIMES)
+            latency = table.at(**{first: point, **place})
+            row[label] = _interval(latency)
+            if over is not None:
+                axis = next(iter(profile.tables[over].axes))
+                base = profile.latency(over, **{axis: of_rows or point, "context": place["context"]})
+                row[f"x, {label}"] = shown(latency.seconds / base.seconds, TIMES)
         rows.append(row)
     return Table(rows, caption, unit=MS)
 
@@ -140,25 +141,16 @@ def prediction_table(
         for gamma in GAMMAS
     }
     best = max(made, key=lambda name: made[name][0])
-    rows: list[Row] = [
-        {"": name, "tokens/s": {"value": speed, "low": low, "high": high}, "over plain": speed / made["plain"][0]}
-        for name, (speed, low, high) in made.items()
-    ]
+    columns: dict[str, Metric] = {
+        "tokens/s": lambda *speeds: dict(zip(("value", "low", "high"), speeds, strict=True)),
+        "over plain": lambda speed, *_: speed / made["plain"][0],
+    }
     request = f"{new_tokens} tokens after a prompt of {prompt_tokens}, T={temperature:g}"
     title = f"Predicted tokens/s at acceptance {alpha:g}"
-    return markdown(Section("prediction", title, request, [Table(rows, marked={best})]), level=1)
+    rows = grid("", made, columns, marked={best})
+    return markdown(Section("prediction", title, request, [rows]), level=1)
 
 
-def interval(latency: Latency) -> Interval:
+def _interval(latency: Latency) -> Interval:
     """Median and quartiles."""
     return {"value": latency.seconds, "low": latency.low, "high": latency.high}
-
-
-def _over(profile: LatencyProfile, name: str, rows: int | None = None) -> Ratio:
-    """As multiples of a model's own passes of as many rows, or of so many."""
-    axis = next(iter(profile.tables[name].axes))
-
-    def ratio(made: Latency, count: int, context: int) -> float:
-        return made.seconds / profile.latency(name, **{axis: rows or count, "context": context}).seconds
-
-    return ratio

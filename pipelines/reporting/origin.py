@@ -29,8 +29,7 @@ def pair_section(inputs: Inputs) -> Section:
     """The pair, the cost of its passes as decoded, and the size of what predictors learned from."""
     pair = inputs.data / "pair"
     facts = read_json(pair / "pair.json")
-    builtin = facts["source"] == "builtin"
-    if builtin:
+    if builtin := facts["source"] == "builtin":
         small, target = (_size(pair / name) for name in ("small", "target"))
         models = f"the built-in pair, a target of {small} parameters, inflated to {target}"
     else:
@@ -39,15 +38,16 @@ def pair_section(inputs: Inputs) -> Section:
         Table([_cost(inputs, one) for one in inputs.measured.settings], "In decoding, prefill spread over passes"),
         Table([*map(_traced, sorted((inputs.data / "traces").glob(f"*/{MANIFEST}")))], "What predictors learn from"),
     ]
-    return Section("pair", "The pair", f"Measured: {models}.", tables, notes=(BUILTIN,) if builtin else ())
+    return Section("pair", "The pair", f"Measured: {models}.", tables, notes=[BUILTIN] if builtin else [])
 
 
 def checked(sections: Iterable[Section], agreement: Mapping[str, Any], missing: list[str]) -> Section:
     """The sections' checks, and how far our forward's logits in float32 are from Hugging Face's (``agreement``, by model)."""
-    checks = [check for section in sections for check in section.checks]
-    for model, found in agreement.items():
-        checks.append(Check(LOGITS.format(model), alone(found["compact"]), AGREEMENT, TINY, at_most=True))
-    rows = [check.row() for check in checks]
+    ours = [
+        Check(LOGITS.format(model), alone(found["compact"]), AGREEMENT, TINY, at_most=True)
+        for model, found in agreement.items()
+    ]
+    rows = [check.row() for check in [*(one for section in sections for one in section.checks), *ours]]
     notes = ["Met: the measured value. Surely: its whole interval."]
     notes += [f"Nothing was measured of: {listed(missing)}."] if missing else []
     met = sum(bool(row["met"]) for row in rows)
@@ -59,9 +59,9 @@ def origin_section(inputs: Inputs) -> Section:
     origin = inputs.measured.origin
     device = origin["device"]
     gpus = [f"{gpu['name']} ({gpu['memory']}, driver {gpu['driver']})" for gpu in device["gpus"]]
-    hashes = {name: str(value)[:12] for name, value in origin.items() if name.endswith("_sha256")}
-    hashes = {name: value for name, value in hashes.items() if not name.endswith("_bundle_sha256")}
-    parameters = {name: value for name, value in origin["parameters"].items() if name not in ("arms", "settings")}
+    hashed = [name.removesuffix("_sha256") for name in origin if name.endswith("_sha256")]
+    hashes = [f"{name} {str(origin[f'{name}_sha256'])[:12]}" for name in hashed if not name.endswith("_bundle")]
+    parameters = [f"{name}={value}" for name, value in origin["parameters"].items() if name not in ("arms", "settings")]
     facts = {
         "date": origin["date"],
         "commit": commit_of(origin, digits=40),
@@ -71,16 +71,17 @@ def origin_section(inputs: Inputs) -> Section:
         "number formats": f"{numerics(origin)}, {origin['threads']} threads",
         "forwards": ", ".join(f"{name} {model['forward']}" for name, model in origin["models"].items()),
         "versions": ", ".join(f"{package} {version}" for package, version in origin["versions"].items()),
-        "parameters": ", ".join(f"{key}={value}" for key, value in parameters.items()),
-        "hashes": ", ".join(f"{name.removesuffix('_sha256')} {value}" for name, value in hashes.items()),
+        "parameters": ", ".join(parameters),
+        "hashes": ", ".join(hashes),
         "arms and bundles": f"in {PROVENANCE} of the measurement",
     }
-    table = Table([{"what": name, "value": value} for name, value in facts.items()])
-    return Section("origin", "Where these numbers come from", f"Commit {commit_of(origin)}, {origin['date']}.", [table])
+    rows = [{"what": name, "value": value} for name, value in facts.items()]
+    finding = f"Commit {commit_of(origin)}, {origin['date']}."
+    return Section("origin", "Where these numbers come from", finding, [Table(rows)])
 
 
 def _cost(inputs: Inputs, setting: str) -> Row:
-    plain, static = (inputs.comparison.rows(arm, By(setting)) for arm in (PLAIN, CHAIN))
+    plain, static = (inputs.measured.rows(arm, By(setting)) for arm in (PLAIN, CHAIN))
     target = float(plain["seconds_target"].sum() / (plain["rounds"].sum() + len(plain)))
     draft = float(static["seconds_draft"].sum() / max(static["drafted"].sum(), 1))
     drafted = {"drafted token, ms": draft, "ratio": target / draft} if draft else {}

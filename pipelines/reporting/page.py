@@ -20,7 +20,7 @@ TEMPLATE = "page.html"
 
 
 def html(front: Section, sections: Sequence[Section], images: dict[str, bytes]) -> str:
-    """The page, above the fold `pipelines.reporting.front`; ``images`` are the pictures by name, as PNG."""
+    """The page, above the fold `pipelines.reporting.release`; ``images`` are the pictures by name, as PNG."""
     folder = Path(__file__).with_name("templates")
     environment = Environment(loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined)
     environment.globals |= {"cell": _cell, "image": lambda picture: _image(picture, images[picture.name])}
@@ -51,8 +51,10 @@ def markdown(section: Section, level: int = 2) -> str:
 
 def markdown_table(made: Table) -> str:
     """A table's lines; marked rows are bold."""
-    form = {True: "**{}**", False: "{}"}
-    rows = ([form[made.is_marked(row)].format(text) for text in made.texts(row)] for row in made.rows)
+    rows = []
+    for row in made.rows:
+        form = "**{}**" if made.is_marked(row) else "{}"
+        rows.append([form.format(shown(row.get(name), made.unit_of(name))) for name in made.filled])
     return lines(made.filled, rows)
 
 

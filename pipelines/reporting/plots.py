@@ -34,7 +34,6 @@ STYLE = {
     "legend.frameon": False,
 }
 
-Look = tuple[str, str]  # colour and marker
 Drawn = TypeVar("Drawn")
 
 
@@ -49,8 +48,8 @@ def picture(name: str, caption: str, function: Callable[..., Figure], *arguments
     return Picture(name, draw(function, *arguments, **options), caption)
 
 
-def styles(names: Sequence[str]) -> dict[str, Look]:
-    """A look for every name."""
+def styles(names: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """A colour and a marker for every name."""
     return dict(zip(names, cycle(zip(SETTING_COLOURS, "os^DvPX*", strict=True)), strict=False))
 
 
@@ -60,8 +59,8 @@ def whiskers(
     """Intervals in ``columns``, row by row from top to bottom, a panel for each table, so many ``across``; ``line``: where
     nothing is gained. Marked rows of a single column are red."""
     looks, rows = styles(columns), [len(table.rows) for table in tables]
-    figure, panels = _panels(tables, across, 0.8 + (0.22 + 0.1 * len(looks)) * max(rows, default=1))
-    for axes, table in zip(panels, tables, strict=True):
+    figure, drawn = panels(tables, across, 0.8 + (0.22 + 0.1 * len(looks)) * max(rows, default=1))
+    for axes, table in drawn:
         for place, row in enumerate(table.rows):
             for index, (column, (colour, marker)) in enumerate(looks.items()):
                 at = place + 0.6 * ((index + 0.5) / len(looks) - 0.5)
@@ -72,8 +71,7 @@ def whiskers(
         if line is not None:
             axes.axvline(line, color="#333333", linewidth=1)
         axes.set_yticks(range(len(table.rows)), [str(row[table.columns[0]]) for row in table.rows])
-        axes.set_ylim(len(table.rows) - 0.5, -0.5)
-        axes.set_xlabel(label)
+        axes.set(xlabel=label, ylim=(len(table.rows) - 0.5, -0.5))
         axes.grid(axis="x", color="#e6e6e6")
     if len(looks) > 1:
         handles = [Line2D([], [], color=colour, marker=marker, linestyle="") for colour, marker in looks.values()]
@@ -83,18 +81,16 @@ def whiskers(
 
 def curves(tables: Sequence[Table]) -> Figure:
     """The columns of every table over its first one: values as lines, intervals as bands."""
-    figure, panels = _panels(tables, len(tables), 3.2)
-    for axes, table in zip(panels, tables, strict=True):
+    figure, drawn = panels(tables, len(tables), 3.2)
+    for axes, table in drawn:
         label, *names = table.columns
         places = np.array([row[label] for row in table.rows], float)
         for name, (colour, marker) in styles(names).items():
-            value, low, high = (
-                SCALES.get(table.unit_of(name), 1) * np.array([ends(row.get(name)) for row in table.rows]).T
-            )
+            cells = [ends(row.get(name)) for row in table.rows]
+            value, low, high = SCALES.get(table.unit_of(name), 1) * np.array(cells).T
             axes.fill_between(places, low, high, color=colour, alpha=0.13)
             axes.plot(places, value, color=colour, marker=marker, markersize=4, label=name)
-        axes.set_xlabel(label)
-        axes.set_ylim(0, None)
+        axes.set(xlabel=label, ylim=(0, None))
         axes.grid(axis="y", color="#e6e6e6")
         if len(names) > 1:
             axes.legend(fontsize=8)
@@ -103,20 +99,19 @@ def curves(tables: Sequence[Table]) -> Figure:
 
 def ends(cell: Cell) -> np.ndarray:
     """Value, low and high of an interval, or of a number alone; not a number where it is unknown."""
-    if not isinstance(cell, dict):
-        return np.full(3, nan if cell is None else cell, float)
-    value, low, high = (cell[end] for end in ("value", "low", "high"))
-    return np.array([value, value if low is None else low, value if high is None else high], float)
+    made = cell if isinstance(cell, dict) else {"value": nan if cell is None else cell}
+    return np.array([made["value"] if made.get(end) is None else made[end] for end in ("value", "low", "high")], float)
 
 
-def _panels(tables: Sequence[Table], across: int, height: float) -> tuple[Figure, list[Axes]]:
-    """A panel of that height for each table, under its caption."""
+def panels(tables: Sequence[Table], across: int, height: float) -> tuple[Figure, list[tuple[Axes, Table]]]:
+    """A figure, and a panel of that height in it for each table, under its caption."""
     across = min(across, len(tables))
     down = ceil(len(tables) / across)
     figure = Figure(figsize=(min(6.4 * across, 16.0), 0.4 + down * height), layout="constrained")
-    panels = list(figure.subplots(down, across, squeeze=False).flat)
-    for axes in panels[len(tables) :]:
+    every: list[Axes] = list(figure.subplots(down, across, squeeze=False).flat)
+    for axes in every[len(tables) :]:
         axes.set_axis_off()
-    for axes, table in zip(panels, tables, strict=False):
+    drawn = list(zip(every, tables, strict=False))
+    for axes, table in drawn:
         axes.set_title(table.caption.partition(";")[0])
-    return figure, panels[: len(tables)]
+    return figure, drawn

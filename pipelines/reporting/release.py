@@ -1,22 +1,107 @@
-"""Section ``release``: the fastest decoder that tuning found at every sampling setting, and the gate's verdicts on bundles.
+"""What was decided: above the fold, and in section ``release``: the fastest decoder that tuning found at every sampling setting,
+and the gate's verdicts on bundles.
 
 The winner by replay and clock is scored on test prompts, over plain decoding and over the static chain that was fastest on
 validation prompts. Gains of a verdict are those of `pipelines.evidence`, by jackknife over documents.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from textwrap import fill
 
 from pipelines.evidence.estimate import Estimate
-from pipelines.measuring.names import PLAIN
-from pipelines.promotion.verdict import lines
+from pipelines.measuring.names import CHAIN, HF_ASSISTED, HF_PLAIN, PLAIN
+from pipelines.measuring.provenance import commit_of, numerics
+from pipelines.outputs import read_json
+from pipelines.pair_folder import read_pair
+from pipelines.promotion.verdict import INCONCLUSIVE, PASSED, REFUSED, lines
+from pipelines.reporting.comparison import By
 from pipelines.reporting.inputs import Inputs, Record
-from pipelines.reporting.section import Row, Section, Table
-from pipelines.reporting.text import TIMES, arm_name, changed, listed, shown
+from pipelines.reporting.plots import picture, whiskers
+from pipelines.reporting.section import SPEEDUP, Row, Section, Table
+from pipelines.reporting.text import GAIN, TIMES, Interval, alone, arm_name, changed, listed, shown
+from predictors.latency.soundness import noise_warning
 
-WIDTH = 110
+AUTO, OURS, WIDTH = "auto", "ours: ", 110
+CUT_SHORT = "The measurement ended early (max_minutes): fewer prompts than planned."
 NOTES = ("This page promotes nothing: `draftwright promote` also compares with the champion of the day.",)
+VERDICTS = {
+    PASSED: "The gate passes bundle auto",
+    REFUSED: "The gate refuses bundle auto",
+    INCONCLUSIVE: "On bundle auto the gate's evidence is inconclusive",
+}
+CAPTION = (
+    "Speed-up over plain decoding, with 95 % intervals over documents; red: what tuning chose. The static chain is the one that "
+    "tuning found fastest. The oracle knows what will be accepted of the draft model's chains: a replayed gain on the measured "
+    "chain."
+)
+WON = "Tuned: the best few by replay on validation prompts, the winner on test prompts"
+JUDGED = "Gate verdicts: gains over the closest rival, and over the gate's reference by sampling setting"
+CODE = """from runtime import ModelPair, load_decoder
+
+bundle = "{folder}/bundles/auto"
+pair = ModelPair.load(target="{target}", draft="{draft}", record=bundle)
+decoder = load_decoder(bundle, pair)
+out = decoder.generate(pair.tokenizer(text)["input_ids"], max_new_tokens=256, temperature=0.0)"""
+
+
+def front(inputs: Inputs, oracle: dict[str, float]) -> Section:
+    """Above the fold: how fast everything decodes on which machine, what was decided, and how to use it. ``oracle``: how many
+    times as fast as the best static chain perfect foresight is in replay, by sampling setting."""
+    origin, profile = inputs.measured.origin, inputs.profile
+    device = origin["device"]
+    machine = device["gpus"][0]["name"] if device["gpus"] else device["cpu"]
+    warning = None if profile is None else noise_warning(profile)
+    speeds = [_speeds(inputs, setting, oracle.get(setting)) for setting in inputs.measured.settings]
+    code = ""
+    if (inputs.data / "bundles" / AUTO).is_dir():
+        location = read_pair(inputs.data / "pair")
+        code = CODE.format(folder=inputs.data, target=location.target, draft=location.draft)
+        code = code.replace(', draft="None"', "")
+    return Section(
+        read_json(inputs.data / "pair" / "pair.json")["pair"],
+        f"{machine}, {device['cores']} cores, {numerics(origin)}, commit {commit_of(origin)}, {origin['date']}",
+        decision(inputs),
+        pictures=[picture("front", CAPTION, whiskers, speeds, [SPEEDUP], "times plain decoding", 1.0, across=1)],
+        notes=[*filter(None, (warning, CUT_SHORT if inputs.measured.findings.get("capped") else None))],
+        printed=code,
+    )
+
+
+def decision(inputs: Inputs) -> str:
+    """What tuning chose at every setting, what it gains on test prompts, and what the gate says of it: gains are over the static
+    chain that was fastest on validation prompts, unless that chain won, or over the gate's reference, where its trial timed more
+    prompts than tuning."""
+    gate, said = inputs.verdicts.get(AUTO, {}), []
+    evidence = gate.get("evidence", {})
+    for setting, choice in inputs.tuned.items():
+        over, rival, gained = (choice["score"] or {}).get(choice["static"]), choice["static"], ""
+        if over is not None:
+            gain, tried = over["gain"], evidence.get("settings", {}).get(setting)
+            if tried is not None and tried["prompts"] > over["prompts"]:
+                gain, rival = Estimate(**tried).interval(), evidence["reference"]
+            gained = f": {shown(gain, GAIN)} over {arm_name(rival)}"
+        said.append(f"At {setting} serve {arm_name(choice['winner'])}{gained}.")
+    judged = [f"{VERDICTS[gate['verdict']]}."] if gate else []
+    return " ".join([*(said or ["Nothing was tuned on this machine."]), *judged])
+
+
+def _speeds(inputs: Inputs, setting: str, oracle: float | None) -> Table:
+    """Plain decoding, Hugging Face's, the static chain, what tuning chose (marked) and the oracle, each with its speed-up."""
+    measured, choice = inputs.measured, inputs.tuned.get(setting, {})
+    static = choice.get("static") or measured.choices(setting).get(CHAIN, PLAIN)
+    ours, score = choice.get("winner", ""), (choice.get("score") or {}).get(PLAIN)
+    arms = (PLAIN, HF_PLAIN, HF_ASSISTED, static)
+    made: dict[str, Interval] = {arm_name(arm): measured.speedup(arm, PLAIN, By(setting)) for arm in arms}
+    speed = made[arm_name(static)]["value"]
+    if score is not None and ours != static:
+        made[arm_name(ours)] = changed(score["gain"], lambda gain: 1 + gain)
+    if oracle is not None and speed is not None:
+        made["oracle"] = alone(oracle * speed)
+    known = {arm: one for arm, one in made.items() if one["value"] is not None}
+    labels = {arm: f"{OURS * (arm == arm_name(ours))}{arm}, {shown(one['value'], TIMES)}" for arm, one in known.items()}
+    rows: list[Row] = [{"": label, SPEEDUP: known[arm]} for arm, label in labels.items()]
+    return Table(rows, setting, {labels.get(arm_name(ours))})
 
 
 def section(inputs: Inputs) -> Section | None:
@@ -24,31 +109,20 @@ def section(inputs: Inputs) -> Section | None:
     winners, verdicts = [_tuned(choice) for choice in inputs.tuned.values()], inputs.verdicts
     if not winners and not verdicts:
         return None
-    gains = [row for name, record in verdicts.items() for row in _gains(name, record)]
-    tables = [
-        Table(winners, "Tuned: the best few by replay on validation prompts, the winner on test prompts"),
-        Table(gains, "Gate verdicts: gains over the closest rival, and over the gate's reference by sampling setting"),
-    ]
-    said = [line for record in verdicts.values() for line in lines(record)]
-    printed = "\n".join(fill(line, WIDTH, subsequent_indent="  ") for line in said)
-    finding = f"{_fastest(winners)}; {_outcomes(verdicts)}."
-    return Section("release", "What would be released", finding, tables, notes=NOTES, printed=printed)
-
-
-def _fastest(winners: Sequence[Row]) -> str:
-    made = []
+    made, outcomes = [], {record["verdict"]: list[str]() for record in verdicts.values()}
     for row in winners:
         gain = f", {shown(row['over plain'], TIMES)} over plain decoding" if row["over plain"] else ""
         made.append(f"{row['winner']} at {row['sampling']}{gain}")
-    return f"Tuning chose {listed(made)}" if made else "Nothing was tuned"
-
-
-def _outcomes(verdicts: dict[str, Record]) -> str:
-    names: dict[str, list[str]] = {}
     for name, record in verdicts.items():
-        names.setdefault(record["verdict"], []).append(name)
-    made = [f"{listed(some)} {outcome}" for outcome, some in names.items()]
-    return f"by the gate {', '.join(made)}" if made else "the gate judged nothing"
+        outcomes[record["verdict"]].append(name)
+    judged = ", ".join(f"{listed(some)} {outcome}" for outcome, some in outcomes.items())
+    said = [line for record in verdicts.values() for line in lines(record)]
+    chosen = f"Tuning chose {listed(made)}" if made else "Nothing was tuned"
+    finding = f"{chosen}; {f'by the gate {judged}' if judged else 'the gate judged nothing'}."
+    gains = [row for name, record in verdicts.items() for row in _gains(name, record)]
+    printed = "\n".join(fill(line, WIDTH, subsequent_indent="  ") for line in said)
+    tables = [Table(winners, WON), Table(gains, JUDGED)]
+    return Section("release", "What would be released", finding, tables, notes=NOTES, printed=printed)
 
 
 def _tuned(choice: Record) -> Row:
@@ -69,16 +143,15 @@ def _tuned(choice: Record) -> Row:
     }
 
 
-def _gains(name: str, record: Record) -> Iterator[Row]:
+def _gains(bundle: str, record: Record) -> Iterator[Row]:
     evidence = record["evidence"]
     rivals = {rival: Estimate(**one) for rival, one in evidence["gains"].items()}
     if not rivals:
-        yield {"bundle": name, "verdict": record["verdict"], "over": None, "gain": None, "estimator": None}
+        yield {"bundle": bundle, "verdict": record["verdict"], "over": None, "gain": None, "estimator": None}
         return
-    closest = min(rivals, key=lambda rival: rivals[rival].value)
+    closest, reference = min(rivals, key=lambda rival: rivals[rival].value), arm_name(evidence["reference"])
     known = {arm_name(closest): rivals[closest]}
-    reference = arm_name(evidence["reference"])
     known |= {f"{reference}, {setting}": Estimate(**one) for setting, one in evidence["settings"].items()}
     for number, (over, one) in enumerate(known.items()):
-        judged = {"bundle": name, "verdict": "" if number else record["verdict"], "over": over}
+        judged = {"bundle": bundle, "verdict": "" if number else record["verdict"], "over": over}
         yield {**judged, "gain": one.interval(), "estimator": one.basis}

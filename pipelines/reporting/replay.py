@@ -3,36 +3,26 @@
     best rule    the rule (confidence, unlearned or learned) of most tokens per second on validation texts; so is the best static
                  chain chosen, and the rival of every family of simple rules
     gap closed   (best rule - best static) / (oracle - best static), in tokens per second
+    error        replayed over measured speed-up over plain decoding, less one, on the prompts that both decoded
+    regret       measured speed of the policy that replay would have chosen over that of the fastest, less one
 
 Test texts. Slice `edit` has a row of its own and is in nothing else: neither in what all texts say nor in what is chosen.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
-from pipelines.measuring.names import (
-    CHAIN,
-    CONFIDENCE,
-    LOOKUP,
-    PLAIN,
-    PROVENANCE,
-    RULE,
-    TAKEOVER,
-    VALIDATION,
-    on_virtual_clock,
-)
+from pipelines.measuring import names
+from pipelines.measuring.names import CHAIN, CONFIDENCE, LOOKUP, PLAIN, RULE, TAKEOVER
 from pipelines.measuring.replay.table import BRANCHES, BRANCHES_WALL, ORACLE, REPLAYED, replayed_at
 from pipelines.outputs import read_json
-from pipelines.reporting.comparison import By, Comparison, share_between
+from pipelines.reporting.comparison import By, Comparison, of_rates, places
 from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.latency import APART, MOST_APART
-from pipelines.reporting.measured_folder import Measured
 from pipelines.reporting.plots import ends, picture, whiskers
-from pipelines.reporting.section import OVER_CHAIN, SPEEDUP, Cell, Metric, Row, Section, Table, grid
+from pipelines.reporting.section import OVER_CHAIN, SPEEDUP, Cell, Row, Section, Table, grid
 from pipelines.reporting.text import GAIN, SHARE, UNDEFINED, arm_name, listed, shown, surely_above
 from predictors.schema import EDIT
 
@@ -57,83 +47,75 @@ CLOCKED = "Every policy that was timed, on the prompts that both decoded."
 def section(inputs: Inputs) -> Section | None:
     """``None`` where nothing was replayed."""
     folder = inputs.of("replay")
-    if not (folder / PROVENANCE).is_file():
+    if not (folder / names.PROVENANCE).is_file():
         return None
     texts, edits = _read(folder / REPLAYED)
-    ratios = read_json(folder / PROVENANCE).get("cost_ratios", [])
+    ratios = read_json(folder / names.PROVENANCE).get("cost_ratios", [])
     elsewhere = {f"c={ratio:g}": _read(folder / replayed_at(ratio))[0] for ratio in ratios}
-    settings = texts.measured.settings
-    rows = [row for setting in settings for row in _ladder(setting, texts, edits, elsewhere)]
-    said = listed([f"{shown(texts.gain(BEST, CHAIN, By(setting)), GAIN)} at {setting}" for setting in settings])
-    room = listed([shown(texts.gain(ORACLE, CHAIN, By(setting))["value"], SHARE) for setting in settings])
+    rows = [row for setting in texts.settings for row in _ladder(setting, texts, edits, elsewhere)]
+    gains = {setting: texts.gain(BEST, CHAIN, By(setting)) for setting in texts.settings}
+    said = listed([f"{shown(gain, GAIN)} at {setting}" for setting, gain in gains.items()])
+    room = listed([shown(texts.gain(ORACLE, CHAIN, By(one))["value"], SHARE) for one in texts.settings])
     by_clock = [*_against_clock(texts, inputs.measured)]
     notes = [REGRET, *([APART] if any(table is None for _, table in by_clock) else [])] if by_clock else []
-    panels = [_policies(texts, setting) for setting in settings]
     caption, label = "Gain over the best static chain, the fastest on top.", "gain over best static, replayed, %"
+    panels = [_policies(texts, setting) for setting in texts.settings]
     pictures = [picture("replay", caption, whiskers, panels, [OVER_CHAIN], label)]
     if timed := [table for _, table in by_clock if table is not None]:
         pictures.append(picture("replay_clock", CLOCKED, whiskers, timed, ["replayed", "measured"], SPEEDUP, 1.0))
-    return Section(
-        "replay",
-        "What choosing well is worth",
-        f"Over the best static chain the best rule gains, replayed, {said}; the oracle gains {room}.",
-        [
-            Table(rows, "Replayed, with the number of texts"),
-            Table([row for row, _ in by_clock], "Replayed against measured speed-ups"),
-        ],
-        pictures,
-        [*NOTES, *notes],
-    )
+    tables = [Table(rows, "Replayed, with the number of texts")]
+    tables.append(Table([row for row, _ in by_clock], "Replayed against measured speed-ups"))
+    finding = f"Over the best static chain the best rule gains, replayed, {said}; the oracle gains {room}."
+    return Section("replay", "What choosing well is worth", finding, tables, pictures, [*NOTES, *notes])
 
 
 def oracle(inputs: Inputs) -> dict[str, float]:
     """By sampling setting, how many times as fast as the best static chain the oracle is in replay."""
     path = inputs.of("replay") / REPLAYED
-    if not path.is_file():
-        return {}
-    texts, _ = _read(path)
-    made = {setting: texts.speedup(ORACLE, CHAIN, By(setting))["value"] for setting in texts.measured.settings}
+    texts = _read(path)[0] if path.is_file() else None
+    made = {one: texts.speedup(ORACLE, CHAIN, By(one))["value"] for one in texts.settings} if texts else {}
     return {setting: value for setting, value in made.items() if value is not None}
 
 
 def _read(path: Path) -> tuple[Comparison, Comparison]:
-    """Replayed decodes with the columns of measured ones: of all slices but `edit`, and of that."""
+    """Replayed decodes with the columns of measured ones: of all slices but `edit`, and of that. Choices are the arms of most
+    tokens per second on validation texts."""
     rows = pd.read_parquet(path).rename(columns={"drafter": "arm"}).assign(repeat=0)
     edits = rows["slice"] == EDIT
-    texts = Measured(rows[~edits], pd.DataFrame(), {"choices": [*_fastest(rows[~edits])]}, {})
-    return Comparison(texts), Comparison(replace(texts, decodes=rows[edits]))
-
-
-def _fastest(rows: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    """The arms of most tokens per second on validation texts, by sampling setting."""
-    rows = rows[rows["split"] == VALIDATION]
-    for family, members in CHOICES.items():
-        own = rows[rows["family"].isin(members)]
-        sums = own.groupby(["setting", "arm"], sort=False)[["tokens", "seconds"]].sum()
-        for setting, rates in (sums["tokens"] / sums["seconds"]).groupby("setting"):
-            yield {"setting": setting, "family": family, "arm": str(rates.droplevel(0).idxmax())}
+    sums = rows[~edits & (rows["split"] == names.VALIDATION)].groupby(["setting", "family", "arm"], sort=False)
+    speeds = sums[["tokens", "seconds"]].sum().reset_index(["setting", "family"])
+    choices = [
+        {"setting": setting, "family": family, "arm": str((own["tokens"] / own["seconds"]).idxmax())}
+        for setting, some in speeds.groupby("setting")
+        for family, members in CHOICES.items()
+        if not (own := some[some["family"].isin(members)]).empty
+    ]
+    whole = Comparison(rows[~edits], {"choices": choices})
+    return whole, Comparison(rows[edits], whole.findings)
 
 
 def _ladder(setting: str, texts: Comparison, edits: Comparison, elsewhere: dict[str, Comparison]) -> Iterator[Row]:
     """Over all texts, in each slice, of edits, and over all texts at other cost ratios."""
     slices = sorted(texts.rows(PLAIN, By(setting))["slice"].unique())
     parts = {"all": texts, **dict.fromkeys(slices, texts)}
-    parts |= {EDIT: edits} if setting in edits.measured.settings else {}
+    parts |= {EDIT: edits} if setting in edits.settings else {}
     for name, compared in (parts | elsewhere).items():
         whole = name not in (*slices, EDIT)
         by = By(setting, slice=None if whole else name)
         static, best, perfect = (compared.rows(arm, by) for arm in STEPS.values())
         _require_oracle_above(f"{setting}, {name}", compared, by)
-        choices = [arm_name(compared.measured.chosen(family, setting)) if whole else "" for family in (CHAIN, BEST)]
         gains = {step: compared.gain(STEPS[step], CHAIN, by) for step in ("rule", "oracle")}
         rates = [part[column] for part in (best, static, perfect) for column in ("tokens", "seconds")]
-        divided = surely_above(gains["oracle"], ROUNDING)
+        closed = dict(UNDEFINED)
+        if surely_above(gains["oracle"], ROUNDING):
+            closed = of_rates(static["document"], rates, lambda made, low, high: (made - low) / (high - low))
         yield {
             "texts": f"{setting}, {name} ({len(static)})",
-            **dict(zip(("static chain", "best rule"), choices, strict=True)),
+            "static chain": arm_name(compared.chosen(CHAIN, setting)) if whole else "",
+            "best rule": arm_name(compared.chosen(BEST, setting)) if whole else "",
             **{f"{step} over plain": compared.speedup(arm, PLAIN, by)["value"] for step, arm in STEPS.items()},
             **{f"{step} over static": gain for step, gain in gains.items()},
-            "gap closed": share_between(static["document"], *rates) if divided else dict(UNDEFINED),
+            "gap closed": closed,
         }
 
 
@@ -151,31 +133,30 @@ def _require_oracle_above(where: str, compared: Comparison, by: By) -> None:
 
 def _policies(texts: Comparison, setting: str) -> Table:
     """What policies gain over the best static chain, the fastest on top; of simple rules those chosen on validation texts."""
-    measured, by, chosen = texts.measured, By(setting), texts.measured.choices(setting)
-    kept = [arm for arm in measured.arms(setting) if measured.families[arm] in DRAWN or arm in map(chosen.get, RIVALS)]
+    by, chosen = By(setting), texts.choices(setting)
+    kept = [arm for arm in texts.arms(setting) if texts.families[arm] in DRAWN or arm in map(chosen.get, RIVALS)]
     kept.sort(key=lambda arm: -(texts.gain(arm, CHAIN, by)["value"] or 0.0))
-    best = arm_name(chosen.get(BEST, ""))
-    return grid("policy", texts.places(kept, by), texts.metrics(OVER_CHAIN), setting, marked={best})
+    return grid("policy", places(kept, by), texts.metrics(OVER_CHAIN), setting, marked={arm_name(chosen.get(BEST, ""))})
 
 
-def _against_clock(texts: Comparison, clock: Measured) -> Iterator[tuple[Row, Table | None]]:
-    """By sampling setting, whether replay would have chosen well, and both speed-ups of every policy that was timed.
-
-    error     replayed over measured speed-up over plain decoding, less one, on the prompts that both decoded
-    regret    measured speed of the policy that replay would have chosen over that of the fastest, less one
-    """
-    for setting in texts.measured.settings:
-        by, (timed, again) = By(setting), _on_clock(texts, clock, setting)
-        arms = {arm_name(arm): arm for arm in timed.measured.families if arm != PLAIN and not on_virtual_clock(arm)}
-        columns: dict[str, Metric] = {"replayed": again.speedup, "measured": timed.speedup}
+def _against_clock(texts: Comparison, clock: Comparison) -> Iterator[tuple[Row, Table | None]]:
+    """By sampling setting, whether replay would have chosen well, and both speed-ups of every policy that was timed: of measured
+    decodes of what was replayed, and of the same with what replay says of them."""
+    both = ["setting", "prompt", "arm"]
+    replayed = texts.test[[*both, "tokens", "seconds"]]
+    for setting in texts.settings:
+        rows = clock.test[clock.test["setting"] == setting].merge(replayed[both], on=both)
+        again = rows.drop(columns=["tokens", "seconds"]).merge(replayed, on=both, validate="many_to_one")
+        foreseen, timed = (Comparison(table, texts.findings) for table in (again, rows))
+        arms = {arm_name(arm): arm for arm in timed.families if arm != PLAIN and not names.on_virtual_clock(arm)}
+        by, columns = By(setting), {"replayed": foreseen.speedup, "measured": timed.speedup}
         made = grid("policy", {name: (arm, PLAIN, by) for name, arm in arms.items()}, columns, setting)
         speeds = pd.DataFrame(
             {one: {row["policy"]: ends(row[one])[0] for row in made.rows} for one in columns}
         ).dropna()
         if speeds.empty:
             continue
-        prompts = timed.measured.test["prompt"].nunique()
-        facts: dict[str, Cell] = {"sampling": setting, "prompts": prompts, "policies": len(speeds)}
+        facts: dict[str, Cell] = {"sampling": setting, "prompts": rows["prompt"].nunique(), "policies": len(speeds)}
         errors = (speeds["replayed"] / speeds["measured"] - 1).abs()
         if errors.median() > MOST_APART:
             yield facts | dict.fromkeys(KNOWN), None
@@ -184,13 +165,3 @@ def _against_clock(texts: Comparison, clock: Measured) -> Iterator[tuple[Row, Ta
         regret = timed.gain(arms[choice], arms[fastest], by)
         known = (float(errors.median()), float(errors.max()), choice, fastest, regret)
         yield facts | dict(zip(KNOWN, known, strict=True)), made.only(set(speeds.index))
-
-
-def _on_clock(texts: Comparison, clock: Measured, setting: str) -> tuple[Comparison, Comparison]:
-    """Measured decodes of what was replayed, and the same with what replay says of them."""
-    both = ["setting", "prompt", "arm"]
-    replayed = texts.measured.test[[*both, "tokens", "seconds"]]
-    rows = clock.test[clock.test["setting"] == setting].merge(replayed[both], on=both)
-    made = rows.drop(columns=["tokens", "seconds"]).merge(replayed, on=both, validate="many_to_one")
-    timed, again = (Comparison(replace(texts.measured, decodes=table)) for table in (rows, made))
-    return timed, again

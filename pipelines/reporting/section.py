@@ -9,7 +9,7 @@ from functools import cached_property
 from operator import ge, le
 from typing import TYPE_CHECKING, Any
 
-from pipelines.reporting.text import GAIN, MS, NUMBER, SHARE, TEXT, TIMES, WHOLE, Interval, shown
+from pipelines.reporting.text import GAIN, MS, NUMBER, SHARE, TEXT, TIMES, UNDEFINED, WHOLE, Interval, shown
 from predictors.rounds import PHASES
 
 if TYPE_CHECKING:
@@ -65,10 +65,6 @@ class Table:
             return TEXT
         return GAIN if column.startswith("gain") else UNITS.get(column, self.unit)
 
-    def texts(self, row: Row) -> list[str]:
-        """A row's cells as they are read."""
-        return [shown(row.get(name), self.unit_of(name)) for name in self.filled]
-
     def is_marked(self, row: Row) -> bool:
         """Whether a row stands out."""
         return row[self.columns[0]] in self.marked
@@ -87,15 +83,11 @@ def grid(
     label: str, places: Mapping[Any, tuple[Any, ...]], columns: Mapping[str, Metric], caption: str = "", **options: Any
 ) -> Table:
     """A row for every place, by name below ``label``; its cells are the columns' functions of what the place consists of."""
-    rows = [
-        {label: name, **{column: _defined(value(*place)) for column, value in columns.items()}}
-        for name, place in places.items()
-    ]
+    rows: list[Row] = []
+    for name, place in places.items():
+        cells = {column: value(*place) for column, value in columns.items()}
+        rows.append({label: name} | {column: None if cell == UNDEFINED else cell for column, cell in cells.items()})
     return Table(rows, caption, **options)
-
-
-def _defined(cell: Cell) -> Cell:
-    return None if isinstance(cell, dict) and cell["value"] is None else cell
 
 
 def column(tables: Sequence[Table], name: str) -> dict[str, Interval]:
@@ -129,15 +121,11 @@ class Check:
 
     def row(self) -> Row:
         """Whether the measured value meets the bar, and whether its whole interval does."""
-        meets = le if self.at_most else ge
+        meets, limit = (le, "most") if self.at_most else (ge, "least")
         met = {end: None if value is None else meets(value, self.bar) for end, value in self.measured.items()}
-        return {
-            "check": self.name,
-            "bar": f"at {'most' if self.at_most else 'least'} {shown(self.bar, self.unit)}",
-            "measured": shown(self.measured, self.unit),
-            "met": met["value"],
-            "surely": None if None in met.values() else all(met.values()),
-        }
+        surely = None if None in met.values() else all(met.values())
+        bar, measured = f"at {limit} {shown(self.bar, self.unit)}", shown(self.measured, self.unit)
+        return {"check": self.name, "bar": bar, "measured": measured, "met": met["value"], "surely": surely}
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,16 @@
 A label is right where that difference may be 0.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 
 from pipelines.measuring.names import PROVENANCE
 from pipelines.measuring.selection.table import BUNDLE, FIRST_ROUNDS, PRICES, SELECTOR, STATIC_TREE
 from pipelines.outputs import read_json
-from pipelines.reporting.comparison import RATES, Comparison, rate
+from pipelines.reporting.comparison import RATES, rate, with_settings
 from pipelines.reporting.inputs import Inputs, Record
-from pipelines.reporting.measured_folder import with_settings
 from pipelines.reporting.plots import picture, whiskers
 from pipelines.reporting.section import Metric, Section, Table, column, grid
 from pipelines.reporting.text import GAIN, SHARE, UNDEFINED, changed, highest, listed, shown, surely_above
@@ -26,6 +27,7 @@ from predictors.rounds import PHASES
 MOST_USED = 2  # trees that are named
 WORTH_WINNING, QUARTER = 0.03, 0.25  # a gain of the oracle below which there is nothing to win, and a share of it
 EXACT, CLOCK, LEAST = "gain, exact labels", "gain, on the clock", "oracle's, at least"
+LABEL = "gain over the rule's best static tree, %"
 
 
 def section(inputs: Inputs) -> Section | None:
@@ -36,22 +38,20 @@ def section(inputs: Inputs) -> Section | None:
     fitted = {str(record["rule"]): record for record in inputs.fitted("tree").values()}
     priced = read_json(folder / PRICES)
     records = {rule: fitted[rule] for rule in priced}
-    places = {rule: (rule, rule) for rule in records} | _over_traversal(records)
-    made = grid("rule", places, _columns(inputs.comparison, records))
-    gains = Table(made.rows[: len(records)])
-    exact, clock = (column([gains], name) for name in (EXACT, CLOCK))
+    made = _gains(inputs, records)
+    own = Table(made.rows[: len(records)])
+    exact, clock = (column([own], name) for name in (EXACT, CLOCK))
     sure = {rule for rule, gain in clock.items() if surely_above(gain)}
-    caption = "Gain of choosing over the best static tree of the same rule."
-    label = "gain over the rule's best static tree, %"
-    return Section(
-        "selection",
-        "Which tree to draft, chosen at every root",
+    uses = {f"{rule}, {name}": (made,) for rule, one in records.items() for name, made in one["uses"].items()}
+    finding = (
         f"Choosing surely gains with {sum(map(surely_above, exact.values()))} of {len(records)} rules on exact labels, with "
-        f"{len(sure)} on the clock; most on the clock: {highest(clock)}.",
-        [Table(made.rows, marked=sure), _choices(records)],
-        [picture("selection", caption, whiskers, [gains], [EXACT, CLOCK, LEAST], label)],
-        _notes(inputs, records, priced),
+        f"{len(sure)} on the clock; most on the clock: {highest(clock)}."
     )
+    tables = [replace(made, marked=sure), grid("rule, slice", uses, {"trees": _used}, "Trees chosen at held-out roots")]
+    caption = "Gain of choosing over the best static tree of the same rule."
+    pictures = [picture("selection", caption, whiskers, [own], [EXACT, CLOCK, LEAST], LABEL)]
+    notes = _notes(inputs, records, priced)
+    return Section("selection", "Which tree to draft, chosen at every root", finding, tables, pictures, notes)
 
 
 def _notes(inputs: Inputs, records: dict[str, Record], priced: Record) -> list[str]:
@@ -75,13 +75,18 @@ def _notes(inputs: Inputs, records: dict[str, Record], priced: Record) -> list[s
     ]
 
 
-def _columns(compared: Comparison, records: dict[str, Record]) -> dict[str, Metric]:
-    """Of a rule's selector and a rule's static tree; exact labels compare those of one rule."""
-    trees = {
-        rule: ", ".join(f"{setting}: {action}" for setting, action in record["static_actions"].items())
-        for rule, record in records.items()
-    }
+def _gains(inputs: Inputs, records: dict[str, Record]) -> Table:
+    """A row for each rule's selector and static tree, and one for the selector that promised most on validation roots over
+    traversal's static tree; exact labels compare those of one rule."""
+    compared, places = inputs.measured, {rule: (rule, rule) for rule in records}
+    others = [rule for rule in records if rule not in ("traversal", "block")]
+    if others and "traversal" in records:
+        best = max(others, key=lambda rule: float(records[rule]["validation_tokens_per_second"]))
+        places[f"{best} over traversal"] = best, "traversal"
     labels = {(rule, rule): record["parts"]["all"] for rule, record in records.items()}
+
+    def tree(rule: str, other: str) -> str:
+        return ", ".join(f"{setting}: {action}" for setting, action in records[other]["static_actions"].items())
 
     def labelled(policy: str) -> Metric:
         return lambda *rules: labels.get(rules, {}).get(policy, {}).get("gain")
@@ -89,8 +94,8 @@ def _columns(compared: Comparison, records: dict[str, Record]) -> dict[str, Metr
     def deciding(rule: str, other: str) -> float | None:
         return changed(compared.rate(BUNDLE + rule, *RATES["deciding"]), lambda share: 100 * share)["value"]
 
-    return {
-        "best static tree": lambda rule, other: trees[other],
+    columns: dict[str, Metric] = {
+        "best static tree": tree,
         "its speed-up over plain": lambda rule, other: compared.speedup(STATIC_TREE + other),
         EXACT: labelled(SELECTOR),
         LEAST: labelled("oracle"),
@@ -99,15 +104,14 @@ def _columns(compared: Comparison, records: dict[str, Record]) -> dict[str, Metr
         CLOCK: lambda rule, other: compared.gain(BUNDLE + rule, STATIC_TREE + other),
         "deciding, % of time": deciding,
     }
+    return grid("rule", places, columns)
 
 
-def _over_traversal(records: dict[str, Record]) -> dict[str, tuple[str, str]]:
-    """The selector that promised most on validation roots, over traversal's static tree."""
-    others = [rule for rule in records if rule not in ("traversal", "block")]
-    if not others or "traversal" not in records:
-        return {}
-    best = max(others, key=lambda rule: float(records[rule]["validation_tokens_per_second"]))
-    return {f"{best} over traversal": (best, "traversal")}
+def _used(shares: dict[str, float]) -> str:
+    """The most frequent trees first."""
+    ordered = sorted(shares.items(), key=lambda one: -one[1])
+    rest = {"others": sum(share for _, share in ordered[MOST_USED:])} if ordered[MOST_USED:] else {}
+    return ", ".join(f"{name} {shown(share, SHARE)}" for name, share in [*ordered[:MOST_USED], *rest.items()])
 
 
 def to_win(records: dict[str, Record]) -> tuple[list[str], list[str], list[str]]:
@@ -146,15 +150,3 @@ def price_errors(rounds: pd.DataFrame, records: dict[str, Record], priced: Recor
                 predicted = predicted_NA[:, priced[rule]["actions"].index(action)].mean()
                 errors.append(float(predicted / seconds - 1))
     return errors
-
-
-def _choices(records: dict[str, Record]) -> Table:
-    """A row for each rule and slice, the most frequent trees first."""
-
-    def used(shares: dict[str, float]) -> str:
-        ordered = sorted(shares.items(), key=lambda one: -one[1])
-        rest = {"others": sum(share for _, share in ordered[MOST_USED:])} if ordered[MOST_USED:] else {}
-        return ", ".join(f"{name} {shown(share, SHARE)}" for name, share in [*ordered[:MOST_USED], *rest.items()])
-
-    places = {f"{rule}, {name}": (made,) for rule, one in records.items() for name, made in one["uses"].items()}
-    return grid("rule, slice", places, {"trees": used}, "Trees chosen at held-out roots")

@@ -5,13 +5,13 @@ upkeep                                           seconds spent on candidates, gu
 """
 
 from collections.abc import Iterator
+from functools import partial
 
-from pipelines.measuring.names import CALIBRATED, CHAIN, GIVEN, HF_LOOKUP, HF_PLAIN, PLAIN
-from pipelines.reporting.comparison import RATES, RIVALS, By, Comparison
+from pipelines.measuring.names import CALIBRATED, CHAIN, GIVEN, HF_LOOKUP, HF_PLAIN
+from pipelines.reporting.comparison import RATES, RIVALS, By, Comparison, places
 from pipelines.reporting.inputs import Inputs, Record
-from pipelines.reporting.measured_folder import Measured
 from pipelines.reporting.plots import picture, whiskers
-from pipelines.reporting.section import SPEEDUP, Check, Metric, Section, Table, column, grid
+from pipelines.reporting.section import SPEEDUP, Cell, Check, Section, column, grid
 from pipelines.reporting.text import SHARE, TIMES, Interval, arm_name, highest, listed, shown
 
 OWN = (CALIBRATED, GIVEN)
@@ -20,6 +20,7 @@ DE, HR, AL, GUESSES, CANDIDATES = PASSES = (
     *("tokens per pass", "passes with candidates", "tokens of those"),
     *("guesses per pass", "candidates per pass"),
 )
+COUNTS = (DE, HR, "guesses and candidates per pass", UPKEEP)
 NOTE = (
     "The target drafts for itself. Besides the newest token every pass runs over guesses, which grow by what the pass predicts "
     "after them, and over candidates from earlier guesses, which it verifies. The output is exact, whatever the guesses. "
@@ -30,69 +31,49 @@ NOTE = (
 
 def section(inputs: Inputs) -> Section | None:
     """``None`` where no method without a draft model was timed."""
-    measured, compared = inputs.measured, inputs.comparison
+    measured, tables = inputs.measured, []
     own = {setting: own_arms(measured, setting) for setting in measured.settings}
     if not any(own.values()):
         return None
     exported = {key: [arm for arm in arms if measured.families[arm] == CALIBRATED] for key, arms in own.items()}
-    tables = [_timed(compared, setting, arms) for setting, arms in own.items()]
-    checks = [
-        Check(f"upkeep of {arm}, {key}", compared.rate(arm, *RATES[UPKEEP], By(key)), MOST_UPKEEP, SHARE, at_most=True)
-        for key, arms in exported.items()
-        for arm in arms
-    ]
-    return Section(
-        "self_drafting",
-        "Without a draft model",
-        _finding(tables, {arm_name(arm) for arms in exported.values() for arm in arms}),
-        [*tables, _slices(compared, exported)],
-        [picture("self_drafting", "Speed-up over plain decoding.", whiskers, tables, [SPEEDUP], SPEEDUP, 1.0)],
-        [NOTE, *_notes(lookup_gains(compared), inputs.fitted("guess"))],
-        checks=checks,
-    )
-
-
-def own_arms(measured: Measured, setting: str) -> list[str]:
-    """Methods without a draft model, exported ones first."""
-    families = measured.families
-    own = (arm for arm in measured.arms(setting) if families[arm] in OWN)
-    return sorted(own, key=lambda arm: (OWN.index(families[arm]), arm))
-
-
-def _timed(compared: Comparison, setting: str, own: list[str]) -> Table:
-    by = By(setting)
-    arms = [arm for arm in (CHAIN, *own, HF_LOOKUP, HF_PLAIN) if compared.speedup(arm, PLAIN, by)["value"] is not None]
-    columns = compared.metrics(*RIVALS) | compared.metrics(DE, HR, "guesses and candidates per pass", UPKEEP, of=own)
-    return grid("arm", compared.places(arms, by), columns, setting)
-
-
-def _slices(compared: Comparison, exported: dict[str, list[str]]) -> Table:
-    places = {
-        f"{arm_name(arm)} at {setting}": (arm, setting)
-        for setting, arms in exported.items()
-        for arm in (*arms, HF_LOOKUP)
-    }
-
-    def of_slice(name: str) -> Metric:
-        return lambda arm, setting: compared.metric(SPEEDUP, arm, By(setting, slice=name))
-
-    columns = {name: of_slice(name) for name in compared.measured.slices}
-    return grid("arm", places, columns, "Speed-up over plain decoding by slice", unit=TIMES)
-
-
-def _finding(tables: list[Table], exported: set[str]) -> str:
-    """What is fastest without a draft model, and what the best static chain reaches."""
-    own = [column([table.only(exported)], SPEEDUP) for table in tables]
-    fastest = listed([highest(speeds, TIMES) for speeds in own if speeds])
+    for setting, arms in own.items():
+        timed = measured.timed((CHAIN, *arms, HF_LOOKUP, HF_PLAIN), By(setting))
+        columns = measured.metrics(*RIVALS) | measured.metrics(*COUNTS, of=arms)
+        tables.append(grid("arm", places(timed, By(setting)), columns, setting))
+    named = {arm_name(arm) for arms in exported.values() for arm in arms}
+    speeds = [made for table in tables if (made := column([table.only(named)], SPEEDUP))]
+    fastest = listed([highest(made, TIMES) for made in speeds])
     chains = column([table.only({arm_name(CHAIN)}) for table in tables], SPEEDUP)
     reached = listed([shown(speed["value"], TIMES) for speed in chains.values()])
     drafted = f"; the best static chain reaches {reached}" if chains else ""
-    return f"Fastest exported method without a draft model, over plain decoding: {fastest}{drafted}."
+
+    def of_slice(name: str, arm: str, setting: str) -> Cell:
+        return measured.metric(SPEEDUP, arm, By(setting, slice=name))
+
+    rows = {f"{arm_name(arm)} at {key}": (arm, key) for key, arms in exported.items() for arm in (*arms, HF_LOOKUP)}
+    by_slice = {name: partial(of_slice, name) for name in measured.slices}
+    finding = f"Fastest exported method without a draft model, over plain decoding: {fastest}{drafted}."
+    pictures = [picture("self_drafting", "Speed-up over plain decoding.", whiskers, tables, [SPEEDUP], SPEEDUP, 1.0)]
+    tables = [*tables, grid("arm", rows, by_slice, "Speed-up over plain decoding by slice", unit=TIMES)]
+    notes = [NOTE, *_notes(lookup_gains(measured), inputs.fitted("guess"))]
+    checks = [
+        Check(f"{UPKEEP} of {arm}, {key}", measured.rate(arm, *RATES[UPKEEP], By(key)), MOST_UPKEEP, SHARE, True)
+        for key, arms in exported.items()
+        for arm in arms
+    ]
+    return Section("self_drafting", "Without a draft model", finding, tables, pictures, notes, checks=checks)
+
+
+def own_arms(compared: Comparison, setting: str) -> list[str]:
+    """Methods without a draft model, exported ones first."""
+    families = compared.families
+    own = (arm for arm in compared.arms(setting) if families[arm] in OWN)
+    return sorted(own, key=lambda arm: (OWN.index(families[arm]), arm))
 
 
 def lookup_gains(compared: Comparison) -> dict[str, Interval]:
     """How many times as fast Hugging Face's prompt lookup is as its own generate, by sampling setting."""
-    made = {setting: compared.speedup(HF_LOOKUP, HF_PLAIN, By(setting)) for setting in compared.measured.settings}
+    made = {setting: compared.speedup(HF_LOOKUP, HF_PLAIN, By(setting)) for setting in compared.settings}
     return {setting: ratio for setting, ratio in made.items() if ratio["value"] is not None}
 
 

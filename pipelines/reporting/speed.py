@@ -9,8 +9,8 @@ from functools import partial
 from pipelines.applicability import NOT_APPLICABLE
 from pipelines.measuring.names import CHAIN, HF_ASSISTED, HF_FORWARD, HF_PLAIN, LEARNED, PLAIN, chain_gamma
 from pipelines.measuring.provenance import of_target_alone
-from pipelines.reporting.comparison import PARTS, RATES, By, Comparison, across, rate
-from pipelines.reporting.inputs import Inputs
+from pipelines.reporting.comparison import PARTS, RATES, By, Comparison, across, places, rate
+from pipelines.reporting.inputs import Inputs, Measured
 from pipelines.reporting.plots import curves, picture
 from pipelines.reporting.section import EFFICIENCY, OVER_CHAIN, SPEEDUP, Cell, Check, Section, Table, grid
 from pipelines.reporting.text import GAIN, SHARE, TIMES, arm_name, shown
@@ -25,30 +25,28 @@ SWEEP = "Speed-up over plain decoding by static draft length γ"
 
 def section(inputs: Inputs) -> Section:
     """Of the main arms; others have sections of their own."""
-    measured, compared = inputs.measured.main, Comparison(inputs.measured.main)
-    alone = of_target_alone(measured.origin)
-    exact, form = inputs.measured.exactness, inputs.measured.exact_format
+    whole, main = inputs.measured, inputs.measured.main
+    exact, form = whole.exactness, whole.exact_format
     but = "exactly" if form == "float32" else "but for near-ties"
     exactly = f"; in {form} {sum(exact.values())} of {len(exact)} arms write Hugging Face's greedy text {but}"
     tables = [
-        arm_table(compared, setting, measured.arms(setting), setting + (exactly if measured.greedy(setting) else ""))
-        for setting in measured.settings
+        arm_table(main, setting, main.arms(setting), setting + exactly * main.greedy(setting))
+        for setting in main.settings
     ]
-    best = {} if alone else {setting: measured.chosen(CHAIN, setting) for setting in measured.settings}
-    said = [
-        f"{arm_name(arm)} {shown(compared.speedup(arm, PLAIN, By(one)), TIMES)} at {one}" for one, arm in best.items()
-    ]
-    fastest = f"The best static chain, chosen on validation prompts, over plain decoding: {', '.join(said)}."
-    count = {"prompts": measured.test["prompt"].nunique(), "documents": measured.test["document"].nunique()}
-    return Section(
-        "speed",
-        "How fast",
-        f"Static chains are {NOT_APPLICABLE}." if alone else fastest,
-        [*tables, _slices(compared), *(_parts(compared, setting) for setting in measured.settings)],
-        [] if alone else [picture("sweep", SWEEP, curves, [_sweep(compared)])],
-        [NOTE.format(**count), *measured.findings["notes"]],
-        checks=[*_checks(compared)],
-    )
+    finding, pictures = f"Static chains are {NOT_APPLICABLE}.", []
+    if not of_target_alone(main.origin):
+        best = {setting: main.chosen(CHAIN, setting) for setting in main.settings}
+        speeds = {setting: shown(main.speedup(arm, PLAIN, By(setting)), TIMES) for setting, arm in best.items()}
+        said = ", ".join(f"{arm_name(arm)} {speeds[setting]} at {setting}" for setting, arm in best.items())
+        finding = f"The best static chain, chosen on validation prompts, over plain decoding: {said}."
+        chains = {gamma: (arm,) for arm in main.families if (gamma := chain_gamma(arm)) is not None}
+        by_setting = across(partial(main.metric, SPEEDUP), {setting: By(setting) for setting in main.settings})
+        sweep = grid("static draft length γ (tokens)", chains, by_setting, SWEEP, unit=TIMES)
+        pictures = [picture("sweep", SWEEP, curves, [sweep])]
+    tables += [_slices(main), *(_parts(main, setting) for setting in main.settings)]
+    count = {"prompts": main.test["prompt"].nunique(), "documents": main.test["document"].nunique()}
+    notes = [NOTE.format(**count), *main.findings["notes"]]
+    return Section("speed", "How fast", finding, tables, pictures, notes, checks=[*_checks(main)])
 
 
 def arm_table(compared: Comparison, setting: str, arms: Iterable[str], caption: str) -> Table:
@@ -64,52 +62,40 @@ def arm_table(compared: Comparison, setting: str, arms: Iterable[str], caption: 
         **compared.metrics(SPEEDUP, OVER_CHAIN, EFFICIENCY, "drafted per round", "rollback rate"),
         "same text": same,
     }
-    chosen = set(map(arm_name, compared.measured.choices(setting).values()))
-    return grid("arm", compared.places(arms, By(setting)), columns, caption, marked=chosen)
+    chosen = set(map(arm_name, compared.choices(setting).values()))
+    return grid("arm", places(arms, By(setting)), columns, caption, marked=chosen)
 
 
-def _slices(compared: Comparison) -> Table:
-    measured = compared.measured
-    choices = {family for setting in measured.settings for family in measured.choices(setting)} - {CHAIN}
-    learned = [arm for arm, family in measured.families.items() if family == LEARNED]
-    places = {arm_name(arm): (arm,) for arm in [*sorted(choices), *learned]}
-    columns = across(partial(compared.metric, OVER_CHAIN), {name: By(slice=name) for name in measured.slices})
-    return grid("arm", places, columns, "Gain over the best static chain by slice, all sampling settings", unit=GAIN)
+def _slices(main: Measured) -> Table:
+    choices = {family for setting in main.settings for family in main.choices(setting)} - {CHAIN}
+    learned = [arm for arm, family in main.families.items() if family == LEARNED]
+    rows = {arm_name(arm): (arm,) for arm in [*sorted(choices), *learned]}
+    columns = across(partial(main.metric, OVER_CHAIN), {name: By(slice=name) for name in main.slices})
+    return grid("arm", rows, columns, "Gain over the best static chain by slice, all sampling settings", unit=GAIN)
 
 
-def _parts(compared: Comparison, setting: str) -> Table:
+def _parts(main: Measured, setting: str) -> Table:
     """Models of these arms work one after the other, so that neither waits. Of Hugging Face's arms no parts are known."""
-    arms = [PLAIN, *sorted(compared.measured.choices(setting).values())]
-    rounds = {arm: compared.rows(arm, By(setting))["rounds"] for arm in arms}
-    timed = [arm for arm, made in rounds.items() if len(made) and not made.isna().any()]
-    shares = {part: RATES[part] for part in PARTS if part != "wait"}
-    parts = compared.metrics("ms/token") | {
-        part: lambda arm, by, of=of: compared.rate(arm, of[0], of[1], by)["value"] for part, of in shares.items()
+    arms, by = [PLAIN, *sorted(main.choices(setting).values())], By(setting)
+    timed = [arm for arm in arms if len(rounds := main.rows(arm, by)["rounds"]) and not rounds.isna().any()]
+    columns = main.metrics("ms/token") | {
+        part: lambda arm, by, part=part: main.rate(arm, *RATES[part], by)["value"] for part in PARTS if part != "wait"
     }
-    return grid("arm", compared.places(timed, By(setting)), parts, f"Where the time goes, {setting}")
+    return grid("arm", places(timed, by), columns, f"Where the time goes, {setting}")
 
 
-def _sweep(compared: Comparison) -> Table:
-    """The static chains of every sampling setting by their length."""
-    settings, families = compared.measured.settings, compared.measured.families
-    chains = {gamma: (arm,) for arm in families if (gamma := chain_gamma(arm)) is not None}
-    columns = across(partial(compared.metric, SPEEDUP), {setting: By(setting) for setting in settings})
-    return grid("static draft length γ (tokens)", chains, columns, SWEEP, unit=TIMES)
-
-
-def _checks(compared: Comparison) -> Iterator[Check]:
-    measured, loop = compared.measured, compared.measured.loop
-    if not loop.empty:
-        items = loop.groupby(["arm", "temperature", "prompt"], sort=True).agg(
+def _checks(main: Measured) -> Iterator[Check]:
+    if not main.loop.empty:
+        items = main.loop.groupby(["arm", "temperature", "prompt"], sort=True).agg(
             document=("document", "first"), loop=("loop", "min"), passes=("passes", "min")
         )
         for plain, part in items.groupby(items.index.get_level_values("arm") == PLAIN):
             over = rate(part["document"], part["loop"] - part["passes"], part["passes"])
             name = f"loop overhead, {'plain' if plain else 'best static chain'}"
             yield Check(name, over, 0.1, SHARE, at_most=True)
-    for setting in measured.settings:
-        assisted = 1.0 if measured.greedy(setting) else 1.1
+    for setting in main.settings:
+        assisted = 1.0 if main.greedy(setting) else 1.1
         for arm, other, bar in ((PLAIN, HF_PLAIN, 1.15), (CHAIN, HF_ASSISTED, assisted), (PLAIN, HF_FORWARD, 1.0)):
-            ratio = compared.speedup(arm, other, By(setting))
+            ratio = main.speedup(arm, other, By(setting))
             if ratio["value"] is not None:
                 yield Check(f"{arm_name(arm)} over {arm_name(other)}, {setting}", ratio, bar)

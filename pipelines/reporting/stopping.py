@@ -5,19 +5,24 @@ deciding   seconds of the rule / seconds of the rounds
 replayed   gain over the best static length where nothing cut a draft short; the oracle is the most that a rule can bring
 """
 
-from collections.abc import Iterator
-
 from pipelines.measuring.names import CHAIN, CONFIDENCE, CONFIG, DYNAMIC, FORK, PLAIN, RULE, TREES
-from pipelines.reporting.comparison import By, Comparison
+from pipelines.reporting.comparison import By, Comparison, places
 from pipelines.reporting.inputs import Inputs, Record
 from pipelines.reporting.plots import curves, picture, whiskers
-from pipelines.reporting.section import EFFICIENCY, OVER_CHAIN, Row, Section, Table, column, grid
+from pipelines.reporting.section import EFFICIENCY, OVER_CHAIN, Section, Table, column, grid
 from pipelines.reporting.text import GAIN, NUMBER, Interval, arm_name, highest, listed, shown, surely_above
 
 TUNED = (CHAIN, CONFIDENCE, FORK, CONFIG)  # families whose setting is chosen on validation prompts
 FAMILIES = (CHAIN, CONFIDENCE, RULE, FORK, CONFIG, DYNAMIC)
 HERE = "gain over fastest chain here"
-REPLAYED = {"forced": "asked", "at no cost": "asked for nothing", "paper's": "paper"}
+REPLAYED = {
+    "its rule": "model",
+    "forced": "asked",
+    "at no cost": "asked for nothing",
+    "paper's": "paper",
+    "oracle": "perfect",
+}
+WITH_INTERVALS = ("its rule", "oracle")
 NOTES = (
     "A stop model predicts whether a drafted token will be accepted. Replay at this machine's prices chose its rule on "
     "validation documents. Where none surely gained the model is bypassed: the best static length is drafted. A fork "
@@ -28,54 +33,43 @@ ALIVE = "Held-out drafts that are alive at a position, observed and as each mode
 
 def section(inputs: Inputs) -> Section | None:
     """``None`` where no rule and no tree was timed."""
-    compared, models = inputs.comparison, inputs.fitted("stop")
-    families = compared.measured.families
+    measured, models = inputs.measured, inputs.fitted("stop")
+    families = measured.families
     if not {RULE, *TREES} & set(families.values()):
         return None
-    tables = [_timed(compared, setting) for setting in compared.measured.settings]
+    tables = [_timed(measured, setting) for setting in measured.settings]
     label = "gain over the best static chain, %"
     pictures = [picture("stops", "Gain over the best static chain.", whiskers, tables, [OVER_CHAIN], label)]
     known, sure = paying(tables, {arm_name(arm) for arm, family in families.items() if family in (CONFIDENCE, RULE)})
-    finding = (
-        f"Rules that surely beat the best and the fastest static chain: {len(sure) or 'none'}; highest estimate: "
-        f"{highest(sure or known)}{_oracle(models)}."
-    )
+    finding = f"Rules that surely beat the best and the fastest static chain: {len(sure) or 'none'}"
+    finding += f"; highest estimate: {highest(sure or known)}"
     if models:
-        tables.append(Table([*_known(models)], "Held-out tokens, and each model's rules in replay"))
+        parts = next(iter(models.values()))["parts"].items()
+        most = [f"{shown(part['policies']['perfect']['gain']['value'], GAIN)} at {setting}" for setting, part in parts]
+        finding += f"; in replay the oracle gains {listed(most)}"
+        tables.append(_known(models))
         pictures.append(picture("alive", ALIVE, curves, [_alive(models)]))
-    return Section("stopping", "When to stop drafting", finding, tables, pictures, NOTES)
+    return Section("stopping", "When to stop drafting", f"{finding}.", tables, pictures, NOTES)
 
 
 def _timed(compared: Comparison, setting: str) -> Table:
     """Family by family; of tuned families only what validation prompts chose, and nothing that was bypassed in every round."""
-    measured, by = compared.measured, By(setting)
-    families, chosen, arms = measured.families, measured.choices(setting), measured.arms(setting)
-    chains = [arm for arm in arms if families[arm] == CHAIN]
+    families, chosen, arms = compared.families, compared.choices(setting), compared.arms(setting)
+    by, chains = By(setting), [arm for arm in arms if families[arm] == CHAIN]
     fastest = max(chains, key=lambda arm: compared.speedup(arm, PLAIN, by)["value"] or 0.0)
     kept = []
     for arm in sorted(arms, key=lambda arm: (families[arm] in TREES, families[arm], arm)):
         tuned, rows = families[arm] in TUNED and arm != chosen.get(families[arm]), compared.rows(arm, by)
         if families[arm] in FAMILIES and not tuned and rows["bypassed"].sum() < rows["rounds"].sum():
             kept.append(arm)
-    trees = {arm for arm in kept if families[arm] in TREES}
     columns = {
         **compared.metrics(OVER_CHAIN),
         HERE: lambda arm, by: compared.gained(arm, fastest, by),
-        **compared.metrics("gain over best static fork", of=trees),
+        **compared.metrics("gain over best static fork", of={arm for arm in kept if families[arm] in TREES}),
         **compared.metrics("drafted per round", EFFICIENCY, "deciding"),
     }
     caption = f"{setting}; the fastest chain here is {arm_name(fastest)}"
-    return grid("rule", compared.places(kept, by), columns, caption, marked=set(map(arm_name, kept[:1])))
-
-
-def _known(models: dict[str, Record]) -> Iterator[Row]:
-    for model, record in models.items():
-        tokens = record["tokens"]["all"]
-        for setting, part in record["parts"].items():
-            known = {"model": model, "AUROC": tokens["auroc"], "ECE": tokens["ece"], "sampling": setting}
-            gains = {policy: made["gain"] for policy, made in part["policies"].items()}
-            others = {name: gains[policy]["value"] for name, policy in REPLAYED.items()}
-            yield {**known, "its rule": gains["model"], **others, "oracle": gains["perfect"]}
+    return grid("rule", places(kept, by), columns, caption, marked=set(map(arm_name, kept[:1])))
 
 
 def paying(tables: list[Table], rules: set[str]) -> tuple[dict[str, Interval], dict[str, Interval]]:
@@ -85,11 +79,16 @@ def paying(tables: list[Table], rules: set[str]) -> tuple[dict[str, Interval], d
     return known, sure
 
 
-def _oracle(models: dict[str, Record]) -> str:
-    """What perfect foresight brings in replay, as the first model's record has it."""
-    parts: Record = next(iter(models.values()), {"parts": {}})["parts"]
-    gains = [f"{shown(part['policies']['perfect']['gain']['value'], GAIN)} at {name}" for name, part in parts.items()]
-    return f"; in replay the oracle gains {listed(gains)}" if gains else ""
+def _known(models: dict[str, Record]) -> Table:
+    """Of every model and sampling setting."""
+    rows = []
+    for model, record in models.items():
+        tokens = record["tokens"]["all"]
+        for setting, part in record["parts"].items():
+            row = {"model": model, "AUROC": tokens["auroc"], "ECE": tokens["ece"], "sampling": setting}
+            gains = {name: part["policies"][policy]["gain"] for name, policy in REPLAYED.items()}
+            rows.append(row | {name: gain if name in WITH_INTERVALS else gain["value"] for name, gain in gains.items()})
+    return Table(rows, "Held-out tokens, and each model's rules in replay")
 
 
 def _alive(models: dict[str, Record]) -> Table:

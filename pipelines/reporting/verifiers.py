@@ -7,9 +7,7 @@ Of a tree at a root, one target pass emits 1 + E[tau | tree] tokens. So a root i
 the same `Comparison` pairs rules by root there and by block on the clock.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +17,22 @@ from pipelines.evidence.timed_blocks import setting_of
 from pipelines.measuring.names import CHOICES, PLAIN, PROVENANCE
 from pipelines.measuring.verifiers.table import ACCEPTANCE, AS_DRAFTED, FAMILIES, ROOTS
 from pipelines.outputs import read_json
-from pipelines.reporting.comparison import ALL, By, Comparison, across, rate
-from pipelines.reporting.inputs import Inputs
-from pipelines.reporting.measured_folder import KEY, Measured, with_settings
+from pipelines.reporting.comparison import ALL, KEY, By, Comparison, across, rate, with_settings
+from pipelines.reporting.inputs import Inputs, Measured
 from pipelines.reporting.plots import curves, picture, whiskers
-from pipelines.reporting.section import EFFICIENCY, SPEEDUP, Cell, Metric, Section, Table, grid
+from pipelines.reporting.section import EFFICIENCY, SPEEDUP, Metric, Section, Table, grid
 from pipelines.reporting.text import NUMBER, TIMES, UNDEFINED, UNKNOWN, Interval, shown, surely_above
 
 BLOCK = "block"
 EXACT = f"{EFFICIENCY}, exact"
 SHOWN_FAMILIES = {"delayed": " (delayed)", "distinct": " (distinct)"}
-Choice = dict[str, Any]
+DEPTH = "depth of the node"
+NOTES = (
+    "Exact block efficiency comes from the same trees for every rule, at {roots} roots of {documents} documents. "
+    "Decoded counts real rounds, the last of which the budget cuts short. Shapes were chosen on validation prompts.",
+    "Every rule is lossless. Chains have one path; iid-3x4 has 3 paths of 4 tokens; delayed-3.1.3 parts "
+    "after one token; distinct shapes draw without replacement. hsd is block, and match is nss, under another name.",
+)
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,9 @@ class First:
     value: Interval
     worse: list[str]
     tied: list[str]
+
+    def leads(self, unit: str) -> str:
+        return f"{self.name} leads with {shown(self.value, unit)}, tied with {len(self.tied) or 'none'}"
 
 
 @dataclass(frozen=True)
@@ -74,14 +80,14 @@ class Rules:
         return self._first(self.timed, {family: self.timed.speedup(family, PLAIN, by) for family in self.names}, by)
 
     def _first(self, compared: Comparison, values: dict[str, Interval], by: By) -> First:
-        known = {family: value for family, value in values.items() if value["value"] is not None}
-        if not known:
+        estimates = {family: value["value"] for family, value in values.items() if value["value"] is not None}
+        if not estimates:
             return First(UNKNOWN, dict(UNDEFINED), [], [])
-        best = max(known, key=lambda family: known[family]["value"] or 0.0)
-        over = {self.names[one]: compared.speedup(best, one, by) for one in known if one != best}
+        best = max(estimates, key=estimates.__getitem__)
+        over = {self.names[one]: compared.speedup(best, one, by) for one in estimates if one != best}
         apart = {name: surely_above(ratio, 1) for name, ratio in over.items() if ratio["value"] is not None}
         worse, tied = ([name for name, surely in apart.items() if surely == kind] for kind in (True, False))
-        return First(self.names[best], known[best], worse, tied)
+        return First(self.names[best], values[best], worse, tied)
 
 
 def section(inputs: Inputs) -> Section | None:
@@ -91,79 +97,62 @@ def section(inputs: Inputs) -> Section | None:
 
 
 def of_rules(rules: Rules) -> Section:
-    """What a comparison says."""
-    roots, efficient, fast = rules.exact.measured.test, rules.most_efficient(), rules.fastest()
-    count, documents = len(roots[KEY].drop_duplicates()), roots["document"].nunique()
-    notes = (
-        f"Exact block efficiency comes from the same trees for every rule, at {count} roots of {documents} documents. "
-        "Decoded counts real rounds, the last of which the budget cuts short. Shapes were chosen on validation prompts.",
-        "Every rule is lossless. Chains have one path; iid-3x4 has 3 paths of 4 tokens; delayed-3.1.3 parts "
-        "after one token; distinct shapes draw without replacement. hsd is block, and match is nss, under another name.",
-    )
-    settings = {setting: By(setting) for setting in rules.exact.measured.settings}
-    values: dict[str, Metric] = {
-        "Block efficiency, exact": rules.expected,
-        "Speed-up over plain decoding": rules.timed.speedup,
-    }
-    panels = [grid("rule", rules.places, across(value, settings), caption) for caption, value in values.items()]
-    label = "times plain decoding"
-    return Section(
-        "verifiers",
-        "Which verification rule",
-        f"By exact block efficiency {_leads(efficient, NUMBER)}; by speed {_leads(fast, TIMES)}.",
-        [rule_table(rules, efficient, fast)],
-        [
-            picture("verifiers", "Every rule at its best shape.", whiskers, panels, [*settings], label, 1.0),
-            picture("acceptance", "How often rules stay on the tree, by depth.", curves, acceptance(rules)),
-        ],
-        (*notes, *(["The time cap ended this comparison early."] if rules.capped else [])),
-    )
+    """What a comparison says: every rule over all settings, of which those that lead are marked, and by setting."""
+    roots, efficient, fast = rules.exact.test, rules.most_efficient(), rules.fastest()
+    worse = {"efficiency": efficient.worse, "speed": fast.worse}
+    both = [made.choices(setting) for made in (rules.exact, rules.timed) for setting in made.settings]
 
-
-def rule_table(rules: Rules, efficient: First, fast: First) -> Table:
-    """Every rule over all settings; those that lead are marked."""
+    def shapes(family: str) -> str:
+        """The most efficient at every setting, then the fastest, each once."""
+        return ", ".join(dict.fromkeys(chosen[family].partition(" ")[0] for chosen in both))
 
     def below(family: str) -> str | None:
-        worse = {"efficiency": efficient.worse, "speed": fast.worse}
-        return ", ".join(by for by, names in worse.items() if rules.names[family] in names) or None
+        return ", ".join(by for by, rows in worse.items() if rules.names[family] in rows) or None
 
     columns: dict[str, Metric] = {
-        "shapes": partial(_shapes, rules),
+        "shapes": shapes,
         EXACT: rules.expected,
         "decoded": rules.kept,
         **rules.timed.metrics(SPEEDUP, "time verifying"),
         "surely below the leader in": below,
     }
-    return grid("rule", rules.places, columns, "All sampling settings", marked={efficient.name, fast.name})
+    table = grid("rule", rules.places, columns, "All sampling settings", marked={efficient.name, fast.name})
+    settings = {setting: By(setting) for setting in rules.exact.settings}
+    panels = [
+        grid("rule", rules.places, across(rules.expected, settings), "Block efficiency, exact"),
+        grid("rule", rules.places, across(rules.timed.speedup, settings), "Speed-up over plain decoding"),
+    ]
+    label = "times plain decoding"
+    pictures = [
+        picture("verifiers", "Every rule at its best shape.", whiskers, panels, [*settings], label, 1.0),
+        picture("acceptance", "How often rules stay on the tree, by depth.", curves, acceptance(rules)),
+    ]
+    count = {"roots": len(roots[KEY].drop_duplicates()), "documents": roots["document"].nunique()}
+    notes = [note.format(**count) for note in NOTES]
+    notes += ["The time cap ended this comparison early."] if rules.capped else []
+    finding = f"By exact block efficiency {efficient.leads(NUMBER)}; by speed {fast.leads(TIMES)}."
+    return Section("verifiers", "Which verification rule", finding, [table], pictures, notes)
 
 
 def acceptance(rules: Rules) -> list[Table]:
     """By depth of a node: how often the per-node solvers stay on the tree, by number of draws, and the distance ‖p − q‖₁."""
-    means: dict[str, dict[int, dict[int, dict[str, Cell]]]] = {"rate": {}, "distance": {}}
-    groups: Iterable[tuple[Any, pd.DataFrame]] = rules.acceptance.groupby(["draws", "depth", "solver"])
-    for (draws, depth, solver), part in groups:
-        for name, found in means.items():
-            made = rate(part["document"], part[name] * part["paths"], part["paths"])
-            found.setdefault(draws, {}).setdefault(depth, {"depth of the node": depth})[solver] = made
-    tables = [
-        Table([*rows.values()], "as drafted" if draws == AS_DRAFTED else f"{draws} draws at every node", unit=NUMBER)
-        for draws, rows in sorted(means["rate"].items(), reverse=True)
-    ]
-    apart = [
-        {"depth of the node": depth, "‖p − q‖₁": row["nss"]} for depth, row in means["distance"][AS_DRAFTED].items()
-    ]
-    return [*tables, Table(apart, "Distance of the distributions", unit=NUMBER)]
+    everywhere = rules.acceptance
 
+    def mean(part: pd.DataFrame, amount: str) -> Interval:
+        return rate(part["document"], part[amount] * part["paths"], part["paths"])
 
-def _leads(first: First, unit: str) -> str:
-    return f"{first.name} leads with {shown(first.value, unit)}, tied with {len(first.tied) or 'none'}"
-
-
-def _shapes(rules: Rules, family: str) -> str:
-    """The most efficient at every setting, then the fastest, each once."""
-    both = [made.measured for made in (rules.exact, rules.timed)]
-    chosen = [measured.choices(setting)[family] for measured in both for setting in measured.settings]
-    return ", ".join(dict.fromkeys(arm.partition(" ")[0] for arm in chosen))
+    rows: list[dict[str, Any]]
+    tables = []
+    for draws in sorted(everywhere["draws"].unique(), reverse=True):
+        rows = [
+            {DEPTH: depth, **{str(solver): mean(own, "rate") for solver, own in part.groupby("solver")}}
+            for depth, part in everywhere[everywhere["draws"] == draws].groupby("depth")
+        ]
+        title = "as drafted" if draws == AS_DRAFTED else f"{draws} draws at every node"
+        tables.append(Table(rows, title, unit=NUMBER))
+    apart = everywhere[(everywhere["draws"] == AS_DRAFTED) & (everywhere["solver"] == "nss")]
+    rows = [{DEPTH: depth, "‖p − q‖₁": mean(own, "distance")} for depth, own in apart.groupby("depth")]
+    return [*tables, Table(rows, "Distance of the distributions", unit=NUMBER)]
 
 
 def read_rules(folder: Path, measured: Measured) -> Rules | None:
@@ -183,52 +172,36 @@ def read_rules(folder: Path, measured: Measured) -> Rules | None:
     ]
     parts = list(dict.fromkeys(roots[["family", "verifier"]].itertuples(index=False, name=None)))
     competing = [(family, rule) for name in FAMILIES for family, rule in parts if family == name]
-    roots = roots.assign(
-        arm=[ruled(shape, rule) for shape, rule in zip(roots["drafter"], roots["verifier"], strict=True)],
-        repeat=roots["root"],
-        tokens=roots["expected"],
-        seconds=1.0,
-    )
-    timed = _timed(measured, roots)
-    if timed.test.empty:
-        raise ValueError(
-            f"no arm of {folder} was timed: give section measure an arm SHAPE RULE for each of its shapes."
-        )
-    fastest = _fastest(measured.findings["choices"], set(roots["arm"]))
-    return Rules(
-        Comparison(Measured(roots, measured.rounds, {"choices": best}, measured.origin)),
-        Comparison(_choosing(timed, best)),
-        Comparison(_choosing(timed, [*best, *fastest])),
+    arms = [ruled(shape, rule) for shape, rule in zip(roots["drafter"], roots["verifier"], strict=True)]
+    known = set(arms)
+    roots = roots.assign(arm=arms, repeat=roots["root"], tokens=roots["expected"], seconds=1.0)
+    rows = with_settings(measured.decodes)
+    rows = rows[rows["setting"].isin(roots["setting"].unique())]
+    own = rows[
+        rows["arm"].isin(known)
+    ]  # of the roots' shapes, rules and settings, then plain decoding's of their blocks
+    timed = pd.concat([own, rows[(rows["arm"] == PLAIN) & rows["block"].isin(own["block"])]])
+    fastest = []  # on validation prompts, of the shapes that are compared
+    for choice in measured.findings["choices"]:
+        speeds = {arm: speed for arm, speed in choice["tokens_per_second"].items() if arm in known}
+        if speeds:
+            arm = max(speeds, key=speeds.__getitem__)
+            fastest.append({"setting": setting_of(choice), "family": choice["family"], "arm": arm})
+    rules = Rules(
+        Comparison(roots, {"choices": best}),
+        Comparison(timed, {"choices": best}),
+        Comparison(timed, {"choices": [*best, *fastest]}),
         {ruled(family, rule): f"{rule}{SHOWN_FAMILIES.get(family, '')}" for family, rule in competing},
         pd.read_parquet(folder / ACCEPTANCE),
         record["capped"] or measured.findings["capped"],
     )
+    if rules.timed.test.empty:
+        raise ValueError(
+            f"no arm of {folder} was timed: give section measure an arm SHAPE RULE for each of its shapes."
+        )
+    return rules
 
 
 def ruled(name: str, rule: str) -> str:
     """The arm of a shape, or the family of a kind of shapes, with its rule."""
     return name if rule == BLOCK else f"{name} {rule}"
-
-
-def _timed(measured: Measured, roots: pd.DataFrame) -> Measured:
-    """Decodes of the roots' shapes and rules at the roots' settings, and plain decoding's of the same blocks."""
-    rows = with_settings(measured.decodes)
-    rows = rows[rows["setting"].isin(roots["setting"].unique())]
-    own = rows[rows["arm"].isin(roots["arm"].unique())]
-    plain = rows[(rows["arm"] == PLAIN) & rows["block"].isin(own["block"])]
-    return replace(measured, decodes=pd.concat([own, plain]))
-
-
-def _fastest(choices: list[Choice], arms: set[str]) -> list[Choice]:
-    """The shapes that were fastest on validation prompts, of those that are compared."""
-    found = []
-    for choice in choices:
-        speeds = {arm: speed for arm, speed in choice["tokens_per_second"].items() if arm in arms}
-        if speeds:
-            arm = max(speeds, key=speeds.__getitem__)
-            found.append({"setting": setting_of(choice), "family": choice["family"], "arm": arm})
-    return found
-
-
-def _choosing(measured: Measured, choices: list[Choice]) -> Measured:
-    return replace(measured, findings={**measured.findings, "choices": choices})

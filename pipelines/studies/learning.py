@@ -58,41 +58,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from tqdm import tqdm
 
+    from pipelines.fit import load_predictor
     from pipelines.measuring.measurement_log import MeasurementLog
     from pipelines.measuring.provenance import provenance
     from pipelines.reporting.page import write_page
-    from pipelines.studies.enough.page import page
+    from pipelines.studies.enough.learners import Learner
     from pipelines.studies.enough.subsets import SOURCES
-    from pipelines.studies.enough.summary import summarised
+    from pipelines.studies.enough.summary import page, summarised
+    from predictors.training.predictor import Materials
 
     config = load_parameters(LearningConfig, args.pair, "learning", args.params)
     device = read_device(args.device)
-    learners = open_learners(args, config, device["slug"])
+    materials = Materials.of(args.traces, args.labels, read_device_profile(args.latency, device["slug"]))
+    names = dict.fromkeys((*config.predictors, *config.features, *config.alternatives))
+    learners = {name: Learner(name, *load_predictor(args.pair, name, args.main), materials) for name in names}
     folder = args.output / device["slug"]
     log = MeasurementLog(folder / LOG, fingerprint(config, learners))
     fits = list(planned(config, learners))
     rows = [row for fit in tqdm(fits, desc="fit", unit="predictor") for row in log.once(fit.key, fit.rows)]
     origin = provenance(device) | {"parameters": asdict(config)}
     main, study = (read_section(args.pair, "traces", path) for path in (args.main, args.params))
-    traces = {
-        name: SOURCES[learner.family][1] for name, learner in learners.items()
-    }  # a share is counted by its prompts
+    traces = {name: SOURCES[learner.family][1] for name, learner in learners.items()}  # a share is of their prompts
     present = {name: float(main[one]["prompts"][0] / study[one]["prompts"][0]) for name, one in traces.items()}
     summary = summarised(rows) | {"present": present, "provenance": {"learning": origin}}
     write_page(folder, page(args.pair, summary), summary)
     log.remove()
-
-
-def open_learners(args: argparse.Namespace, config: LearningConfig, device: str) -> "dict[str, Learner]":
-    """All predictors that the study names, as the main pipeline configures them."""
-    from pipelines.fit import load_predictor
-    from pipelines.studies.enough.learners import Learner
-    from predictors.training.predictor import Materials
-
-    profile = read_device_profile(args.latency, device)
-    materials = Materials.of(args.traces, args.labels, profile)
-    names = dict.fromkeys((*config.predictors, *config.features, *config.alternatives))
-    return {name: Learner(name, *load_predictor(args.pair, name, args.main), materials) for name in names}
 
 
 def planned(config: LearningConfig, learners: "Mapping[str, Learner]") -> "Iterator[Fit]":

@@ -34,7 +34,7 @@ from pipelines.measuring.seeds import seed_of
 from pipelines.pair_folder import read_pair
 from pipelines.parameters import add_pair_arguments, load_parameters
 from pipelines.prompt_table import Prompt, read_prompts
-from pipelines.reporting.comparison import rate, rate_difference, rate_ratio
+from pipelines.reporting.comparison import of_rates, rate, rate_ratio
 from pipelines.reporting.page import write_page
 from pipelines.reporting.section import Row, Section, Table
 from pipelines.reporting.text import changed
@@ -135,7 +135,8 @@ def summarised(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         plain, documents = arms[PLAIN], arms[PLAIN]["document"]
         for name, own in arms.items():
             known = own["log_probability"], own["tokens"]
-            less = rate_difference(documents, *known, plain["log_probability"], plain["tokens"])
+            both = (*known, plain["log_probability"], plain["tokens"])
+            less = of_rates(documents, both, lambda one, other: one - other)
             speed = rate_ratio(documents, own["tokens"], own["seconds"], plain["tokens"], plain["seconds"])
             row: dict[str, Any] = {"arm": name, "temperature": temperature, "lossy": bool(own["lossy"].any())}
             row |= {"likelihood": rate(documents, *known), "likelihood_over_plain": less}

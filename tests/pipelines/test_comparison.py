@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from pipelines.reporting.comparison import By, Comparison, jackknife, rate, rate_difference, rate_ratio, share_between
-from pipelines.reporting.measured_folder import read_measured
+from pipelines.reporting.comparison import By, of_rates, rate, rate_ratio
+from pipelines.reporting.inputs import read_measured
 from pipelines.reporting.text import UNDEFINED
 from tests.pipelines.hand_made_measured import write_measured
 
@@ -26,8 +26,8 @@ def test_a_ratio_of_rates_by_hand():
     assert made["value"] == pytest.approx(3.0)
     assert made["high"] == pytest.approx(3.0 * np.exp(T_1 * error), rel=1e-3)
     assert rate_ratio(documents, [2.0, 4.0], ones, [2.0, 4.0], ones) == {"value": 1.0, "low": 1.0, "high": 1.0}
-    assert rate_difference(documents, [2.0, 4.0], ones, [1.0, 1.0], ones)["value"] == pytest.approx(2.0)
-    assert share_between(documents, [2.0, 4.0], ones, ones, ones, [3.0, 7.0], ones)["value"] == pytest.approx(0.5)
+    less = of_rates(documents, ([2.0, 4.0], ones, [1.0, 1.0], ones), lambda one, other: one - other)
+    assert less["value"] == pytest.approx(2.0)
 
 
 def test_what_is_undefined():
@@ -53,7 +53,7 @@ def test_intervals_cover():
 
 def test_arms_are_compared_where_both_were_timed(tmp_path):
     write_measured(tmp_path)
-    compared = Comparison(read_measured(tmp_path))
+    compared = read_measured(tmp_path)
     assert compared.speedup("hrad", "autoregressive", By("T=0"))["value"] == pytest.approx(1.76, rel=0.05)
     assert compared.gain("chain", "chain-3")["value"] == pytest.approx(0.0), "a family stands for its choice"
     assert compared.gain("chain-1", "chain-3", By("T=1", slice="code"))["value"] == pytest.approx(
@@ -63,7 +63,7 @@ def test_arms_are_compared_where_both_were_timed(tmp_path):
 
 
 def test_only_what_is_finite_has_an_interval():
-    assert jackknife(["a", "b"], ([1.0, 0.0],), lambda sums: 1 / sums[..., 0])["low"] is None
+    assert of_rates(["a", "b"], ([1.0, 1.0], [1.0, 0.0]), lambda made: made)["low"] is None
 
 
 def test_pairing_removes_what_documents_share():

@@ -14,9 +14,8 @@ from pipelines.cli import main
 from pipelines.outputs import write_json
 from pipelines.parameters import load_parameters
 from pipelines.studies.enough.learners import BRIER, MACRO_AUC, Learner, metrics, seeded, state_variants
-from pipelines.studies.enough.page import page, verdict
 from pipelines.studies.enough.subsets import Lessons
-from pipelines.studies.enough.summary import cheapest, enough, loss, summarised
+from pipelines.studies.enough.summary import cheapest, enough, loss, page, summarised, verdict
 from pipelines.studies.learning import STOP_MODELS, LearningConfig
 from predictors.contract import CaptureContract, Identity, ModelIdentity, ServingRange
 from predictors.schema import PLACE_COLUMNS, TEXT_COLUMNS, TEXT_TRACES_VERSION
@@ -362,11 +361,11 @@ def test_an_interrupted_study_goes_on(study, monkeypatch):
     fitted = []
     original = Learner.fitted
 
-    def counted(self, predictor, materials, seed):
+    def counted(self, *made):
         if len(fitted) == 5:
             raise KeyboardInterrupt
         fitted.append(self.name)
-        return original(self, predictor, materials, seed)
+        return original(self, *made)
 
     monkeypatch.setattr(Learner, "fitted", counted)
     heads = {"predictors": ["hrad"], "features": ["hrad"]}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelines.evidence.slices import SliceGain
+from pipelines.evidence.gain import SliceGain
 from pipelines.promotion.evidence import compared
 from pipelines.promotion.gate import FEW, judge
 from pipelines.promotion.plan import Bounds

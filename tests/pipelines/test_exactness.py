@@ -15,7 +15,7 @@ from pipelines.measuring.measurement import MeasureConfig
 from pipelines.pair_folder import read_pair
 from pipelines.promotion import attempt as one_look
 from pipelines.promotion.names import CHALLENGER
-from pipelines.reporting.measured_folder import Measured
+from pipelines.reporting.inputs import Measured
 from predictors.latency.serving import ModelServing, Serving
 from runtime import ModelPair
 from tests.bundles import random_bundle

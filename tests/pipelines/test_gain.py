@@ -34,7 +34,7 @@ def test_slices_weigh_as_documents_do_and_settings_alike():
     assert weighed.gain == pytest.approx(1 / (0.75 * 0.5 + 0.25) - 1)
     assert gain_of(rows, mix={"code": 1, "prose": 1}).gain == pytest.approx(1 / 0.75 - 1) != weighed.gain
     assert gain_of(rows).gain == pytest.approx(1 / (0.6 * 0.5 + 0.4) - 1), "by default as the table's documents"
-    assert gain_of(rows, only_slice="prose").gain == pytest.approx(0)
+    assert gain_of(rows, mix={"prose": 1.0}).gain == pytest.approx(0)
     one = decodes(lambda arm, name, document, t: 20.0 if arm == "challenger" and t == 1 else 10.0)
     assert gain_of(one).gain == pytest.approx(1 / 0.75 - 1)
     assert gain_of(one, only_setting="T=1").gain == pytest.approx(1) and gain_of(one, only_setting="T=0").gain == 0

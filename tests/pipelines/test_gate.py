@@ -8,7 +8,7 @@ import re
 import pytest
 
 from pipelines.evidence.estimate import Estimate
-from pipelines.evidence.slices import SliceGain
+from pipelines.evidence.gain import SliceGain
 from pipelines.promotion.evidence import Evidence
 from pipelines.promotion.gate import fingerprint, judge, judged
 from pipelines.promotion.plan import Bounds

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from pipelines.outputs import write_json
-from pipelines.reporting.inputs import Inputs
+from pipelines.reporting.inputs import Inputs, read_measured
 from pipelines.reporting.latency import acceptance, by_arm, mismatches, predictions, section, summary
-from pipelines.reporting.measured_folder import read_measured
 from predictors.latency.acceptance import AcceptanceStatistics
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.throughput import generation_latency

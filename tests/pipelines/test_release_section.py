@@ -5,9 +5,8 @@ import pytest
 from pipelines.measuring.names import CHOICES
 from pipelines.outputs import read_json, write_json
 from pipelines.promotion.verdict import lines
-from pipelines.reporting.front import decision
 from pipelines.reporting.inputs import Inputs
-from pipelines.reporting.release import section
+from pipelines.reporting.release import decision, section
 from tests.pipelines.hand_made_release import choice, write_release
 from tests.pipelines.test_gate import GOOD
 

@@ -5,8 +5,7 @@ import pytest
 
 from pipelines.measuring.names import PLAIN
 from pipelines.measuring.replay.table import ORACLE, REPLAYED
-from pipelines.reporting.inputs import Inputs
-from pipelines.reporting.measured_folder import Measured
+from pipelines.reporting.inputs import Inputs, Measured
 from pipelines.reporting.replay import oracle, section
 from predictors.schema import EDIT
 from tests.pipelines.hand_made_replay import write_replay
@@ -26,7 +25,7 @@ def replayed(tmp_path):
         timed = rows.iloc[:0] if measured is None else measured(rows.copy())
         inputs = Inputs(tmp_path, "toy-1c")
         decodes = timed.rename(columns={"drafter": "arm"}).assign(repeat=0)
-        vars(inputs)["measured"] = Measured(decodes, pd.DataFrame(), {"choices": []}, {})
+        vars(inputs)["measured"] = Measured(decodes, {"choices": []}, pd.DataFrame(), {})
         return inputs, section(inputs)
 
     return made

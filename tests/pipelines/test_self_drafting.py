@@ -16,8 +16,7 @@ from pipelines.measuring.measurement import MeasureConfig, Measurement
 from pipelines.measuring.measurement_log import MeasurementLog
 from pipelines.measuring.names import CALIBRATED, METHODS
 from pipelines.outputs import write_json
-from pipelines.reporting.inputs import Inputs
-from pipelines.reporting.measured_folder import Measured
+from pipelines.reporting.inputs import Inputs, Measured
 from pipelines.reporting.self_drafting import section
 from pipelines.tracking import new_client
 from predictors.bundle import read_bundle
@@ -142,8 +141,9 @@ def test_a_model_alone_can_be_measured(folder, tmp_path):
     config = MeasureConfig(arms=tuple(ArmRow(**row) for row in ALONE), temperatures=(1.0,), **SHORT)
     log = MeasurementLog(tmp_path / "log.jsonl", "f")
     measurement = Measurement(alone, config, folder / "bundles", log)
-    tables = map(pd.DataFrame, apart(measurement.run(toy_prompts(2, "validation"), toy_prompts(2))))
-    measured = Measured(*tables, {"choices": measurement.choices, "capped": False}, {"parameters": {}})
+    decodes, rounds = map(pd.DataFrame, apart(measurement.run(toy_prompts(2, "validation"), toy_prompts(2))))
+    findings = {"choices": measurement.choices, "capped": False}
+    measured = Measured(decodes, findings, rounds, {"parameters": {}})
     inputs = Inputs(tmp_path, "toy-1c")
     inputs.__dict__["measured"] = measured
     made = section(inputs)

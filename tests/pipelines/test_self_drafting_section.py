@@ -6,8 +6,7 @@ import pytest
 
 from pipelines.measuring.names import HF_LOOKUP, HF_PLAIN, METHODS
 from pipelines.reporting.comparison import By
-from pipelines.reporting.inputs import Inputs
-from pipelines.reporting.measured_folder import read_measured
+from pipelines.reporting.inputs import Inputs, read_measured
 from pipelines.reporting.section import column
 from pipelines.reporting.self_drafting import AL, DE, HR, PASSES, UPKEEP, lookup_gains, section
 from pipelines.studies.report import self_drafting, write_study
@@ -55,7 +54,7 @@ def test_arms_against_plain_decoding_and_each_other(made):
 
 def test_passes_by_hand(inputs, made):
     """30 passes, of which 15 had candidates, 60 of them; 30 were accepted. 90 guesses."""
-    columns = inputs.comparison.metrics(*PASSES, UPKEEP)
+    columns = inputs.measured.metrics(*PASSES, UPKEEP)
     counts = {name: value("lookahead", By("T=0")) for name, value in columns.items()}
     assert counts == pytest.approx(dict(zip((*PASSES, UPKEEP), (2, 0.5, 3, 3, 2, 0.2), strict=True)))
     assert counts[DE] == pytest.approx(counts[HR] * counts[AL] + 1 - counts[HR])
@@ -88,7 +87,7 @@ def test_what_is_found(inputs, made):
     assert fastest == {setting: f"progressive_tree at {setting}" for setting in ("T=0", "T=1")}
     assert [speeds[f"best static chain at {setting}"] for setting in fastest] == pytest.approx([1.6, 1.6])
     assert len(made.finding.split()) <= 30
-    lookup = {setting: ratio["value"] for setting, ratio in lookup_gains(inputs.comparison).items()}
+    lookup = {setting: ratio["value"] for setting, ratio in lookup_gains(inputs.measured).items()}
     assert lookup == pytest.approx({"T=0": 1.25, "T=1": 1.25}), "prompt lookup over its own generate"
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pipelines.evidence.estimate import Estimate
-from pipelines.evidence.slices import pooled, slice_gains
+from pipelines.evidence.gain import pooled, slice_gains
 from pipelines.evidence.timed_blocks import TimedBlocks
 from tests.pipelines.hand_made_decodes import decodes
 

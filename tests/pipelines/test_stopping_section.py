@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from pipelines.reporting.inputs import Inputs
-from pipelines.reporting.measured_folder import read_measured
+from pipelines.reporting.inputs import Inputs, read_measured
 from pipelines.reporting.stopping import paying, section
 from pipelines.studies.report import stopping, write_study
 from tests.pipelines.hand_made_measured import MAIN_SPEED, SPEED, decodes, write_measured, write_records

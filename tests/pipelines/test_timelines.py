@@ -6,7 +6,7 @@ import pytest
 from pipelines.measuring.names import TIMELINES
 from pipelines.outputs import write_json
 from pipelines.reporting import plots
-from pipelines.reporting.timelines import LOST, drawn, lost_shares, timelines
+from pipelines.reporting.branches import LOST, drawn, lost_shares, timelines
 from tests.pipelines.hand_made_branches import PREFILL, TIMELINES_BY_ARM, beside_round, turns_round
 
 

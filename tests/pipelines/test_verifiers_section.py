@@ -5,8 +5,7 @@ import json
 import pytest
 
 from pipelines.reporting.comparison import ALL, By
-from pipelines.reporting.inputs import Inputs
-from pipelines.reporting.measured_folder import read_measured
+from pipelines.reporting.inputs import Inputs, read_measured
 from pipelines.reporting.verifiers import acceptance, of_rules, read_rules, section
 from pipelines.studies.report import verifiers, write_study
 from tests.pipelines.hand_made_comparison import SPEEDS, comparison_decodes, write_comparison
@@ -22,8 +21,13 @@ def read(folder, rows, choices=SPEEDS):
 
 
 @pytest.fixture(scope="module")
-def rules(tmp_path_factory):
-    return read(tmp_path_factory.mktemp("rules"), comparison_decodes())
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("rules")
+
+
+@pytest.fixture(scope="module")
+def rules(folder):
+    return read(folder, comparison_decodes())
 
 
 def cells(made, place=0):
@@ -63,8 +67,8 @@ def test_rules_tie_unless_the_interval_of_their_ratio_excludes_one(rules):
 
 def test_arms_of_the_measurement_are_shapes_and_rules(rules):
     arms = {"autoregressive", "chain-2", "chain-4", "chain-2 tokenwise", "chain-4 tokenwise", "iid-2x2 traversal"}
-    assert set(rules.timed.measured.families) == arms
-    assert set(rules.exact.measured.families) == arms - {"autoregressive"}
+    assert set(rules.timed.families) == arms
+    assert set(rules.exact.families) == arms - {"autoregressive"}
 
 
 def test_every_rule_stands_for_its_own_fastest_shape(tmp_path):
@@ -74,12 +78,12 @@ def test_every_rule_stands_for_its_own_fastest_shape(tmp_path):
         choice("confidence", {"confidence-0.1": 9.0}),
     ]
     rules = read(tmp_path, comparison_decodes(), speeds)
-    assert rules.timed.measured.choices("T=1") == {
+    assert rules.timed.choices("T=1") == {
         BLOCK: "chain-4",  # chain-6 was faster, but its expectation is not known
         TOKENWISE: "chain-2 tokenwise",
         TRAVERSAL: "iid-2x2 traversal",  # one shape, nothing to choose on the clock
     }
-    assert rules.exact.measured.choices("T=1")[BLOCK] == "chain-2"
+    assert rules.exact.choices("T=1")[BLOCK] == "chain-2"
     assert cells(of_rules(rules))["block"]["shapes"] == "chain-2, chain-4"
 
 
@@ -102,11 +106,11 @@ def test_a_rule_that_was_not_timed_has_no_speed(tmp_path):
     made = cells(of_rules(rules))["traversal"]
     assert made["speed-up over plain"] is made["decoded"] is made["time verifying"] is None
     assert rules.fastest().worse == ["tokenwise"], "nor is it told apart by speed"
-    write_study(tmp_path / "out", rules.timed.measured, verifiers(rules, "p"))
+    write_study(tmp_path / "out", read_measured(tmp_path / "measured/toy"), verifiers(rules, "p"))
 
 
-def test_the_study_writes_every_table(rules, tmp_path):
-    write_study(tmp_path, rules.timed.measured, verifiers(rules, "p"))
+def test_the_study_writes_every_table(folder, rules, tmp_path):
+    write_study(tmp_path, read_measured(folder / "measured/toy"), verifiers(rules, "p"))
     record = json.loads((tmp_path / "verifiers.json").read_text())
     tables = {table["caption"]: {row[table["columns"][0]]: row for row in table["rows"]} for table in record["tables"]}
     assert len(tables) == 19, "all but that of eleven drafts, of which there are none here"

@@ -61,7 +61,7 @@ class Learner:
         """A fit with a share of the training documents, which the seed draws."""
         documents = self.lessons.documents(share, seed)
         size = {"documents": len(documents), "rows": self.lessons.training_rows(documents)}
-        measure = partial(self._fitted_on, partial(self.lessons.of_documents, documents), self.predictor, seed)
+        measure = partial(self.fitted, self.predictor, seed, partial(self.lessons.of_documents, documents))
         return Fit(DOCUMENTS, self.name, f"{share:g}", seed, size, measure)
 
     def of_features(self, seed: int) -> Iterator[Fit]:
@@ -77,17 +77,13 @@ class Learner:
         """A fit of it as a variant of ``controller``."""
         spec, inputs = self.lessons.table.manifest.stop_spec, self.predictor.inputs
         size = {"bytes": (SCALAR_BYTES if inputs == LAW else STATE_BYTES) * spec.size(inputs)}
-        measure = partial(self.fitted, self.predictor, self.materials, seed)
-        return Fit(FEATURES, controller, self.name, seed, size, measure)
+        return Fit(FEATURES, controller, self.name, seed, size, partial(self.fitted, self.predictor, seed))
 
-    def fitted(self, predictor: Any, materials: Materials, seed: int) -> dict[str, float]:
-        """Metrics on test documents."""
-        return metrics(self.family, seeded(predictor, seed).fit(self.name, materials).quality)
-
-    def _fitted_on(self, lessons: Callable[[Path], Materials], predictor: Any, seed: int) -> dict[str, float]:
-        """Metrics after learning from what ``lessons`` writes into a folder."""
+    def fitted(self, predictor: Any, seed: int, lessons: Callable[[Path], Materials] | None = None) -> dict[str, float]:
+        """Metrics on test documents, after learning from what ``lessons`` writes into a folder, or else from all."""
         with tempfile.TemporaryDirectory() as folder:
-            return self.fitted(predictor, lessons(Path(folder)), seed)
+            materials = self.materials if lessons is None else lessons(Path(folder))
+            return metrics(self.family, seeded(predictor, seed).fit(self.name, materials).quality)
 
     def _of_states(self, seed: int) -> Iterator[Fit]:
         manifest = self.lessons.table.manifest
@@ -97,17 +93,17 @@ class Learner:
             predictor, training = self.predictor, self.predictor.training
             if (training.reduced_size or 0) > max(state, 1):
                 predictor = replace(predictor, training=replace(training, reduced_size=None))
-            measure = partial(self._fitted_on, partial(self.lessons.of_states, layers, embedding), predictor, seed)
+            measure = partial(self.fitted, predictor, seed, partial(self.lessons.of_states, layers, embedding))
             size = {"bytes": STATE_BYTES * state + SCALAR_BYTES * scalars}
             yield Fit(FEATURES, self.name, name, seed, size, measure)
 
     def _of_candidates(self, seed: int) -> Iterator[Fit]:
-        size = self.lessons.table.manifest.selection_spec.state_size
+        state = self.lessons.table.manifest.selection_spec.state_size
         for name, states in (("scalars alone", False), ("states", True)):
             kept = tuple(one for one in self.predictor.candidates if one.states == states)
-            bytes_ = STATE_BYTES * size * states + SCALAR_BYTES * len(SCALARS)
-            measure = partial(self.fitted, replace(self.predictor, candidates=kept), self.materials, seed)
-            yield Fit(FEATURES, self.name, name, seed, {"bytes": bytes_}, measure)
+            size = {"bytes": STATE_BYTES * state * states + SCALAR_BYTES * len(SCALARS)}
+            measure = partial(self.fitted, replace(self.predictor, candidates=kept), seed)
+            yield Fit(FEATURES, self.name, name, seed, size, measure)
 
 
 def state_variants(layers: tuple[int, ...], scalars: bool) -> Iterator[tuple[str, tuple[int, ...], bool]]:
@@ -150,10 +146,8 @@ def metrics(family: str, quality: Mapping[str, Any]) -> dict[str, float]:
             found[f"{GAIN} {setting}"] = part["policies"]["head"]["gain"]["value"]
     elif family == "stop":
         known = quality["tokens"]["all"]
-        found |= {AUROC: known["auroc"], BRIER: known["brier"]}
-        found |= {
-            f"{GAIN} {name}": part["policies"]["model"]["gain"]["value"] for name, part in quality["parts"].items()
-        }
+        gains = {f"{GAIN} {name}": part["policies"]["model"]["gain"] for name, part in quality["parts"].items()}
+        found = {AUROC: known["auroc"], BRIER: known["brier"], **{name: gain["value"] for name, gain in gains.items()}}
     else:
         found[GAIN] = quality["parts"]["all"]["selector"]["gain"]["value"]
     if None in found.values():

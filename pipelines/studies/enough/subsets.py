@@ -46,11 +46,6 @@ class Lessons:
     def labels(self) -> Labels:
         return self.materials.labels_of(SOURCES[self.family][0], self.table.manifest)
 
-    @property
-    def _row_L(self) -> np.ndarray:
-        """The row of every label."""
-        return np.asarray(self.labels.table.column("row"))
-
     def documents(self, share: float, seed: int) -> np.ndarray:
         """Names of a random ``share`` of the training documents, at least one."""
         if not 0 < share <= 1:
@@ -60,14 +55,12 @@ class Lessons:
 
     def training_rows(self, documents: np.ndarray) -> int:
         """Labelled rows of these training documents."""
-        taught_N = (self.table.column("split") == "train") & np.isin(self.table.column("document"), documents)
-        return int(taught_N[self._row_L].sum())
+        return int(self._labelled_L("train", documents).sum())
 
     def of_documents(self, documents: np.ndarray, folder: Path) -> Materials:
         """The materials with labels, in ``folder``, of only these training documents."""
-        kept_N = (self.table.column("split") != "train") | np.isin(self.table.column("document"), documents)
-        kept = self.labels.table.filter(pa.array(kept_N[self._row_L]))
-        return self._labelled(replace(self.labels, table=kept), folder)
+        kept = ~self._labelled_L("train") | self._labelled_L("train", documents)
+        return self._labelled(replace(self.labels, table=self.labels.table.filter(pa.array(kept))), folder)
 
     def of_states(self, layers: Sequence[int], embedding: bool, folder: Path) -> Materials:
         """The materials with texts, in ``folder``, as if only these ``layers`` had been stored, with the newest token's embedding
@@ -82,9 +75,16 @@ class Lessons:
         size = {"embedding_size": manifest.embedding_size if embedding else int(not layers)}
         record = json.loads((self.materials.texts / MANIFEST).read_text())
         _write_trace(record | {"feature_layers": list(layers), **size}, table, states_NS, folder)
-        found = replace(self.materials, texts=folder)
-        hash_ = TextTable.read(folder).manifest.content_hash
-        return replace(found, labels=self._labelled(replace(self.labels, traces_sha256=hash_), folder).labels)
+        labels = replace(self.labels, traces_sha256=TextTable.read(folder).manifest.content_hash)
+        return replace(self._labelled(labels, folder), texts=folder)
+
+    def _labelled_L(self, split: str, documents: np.ndarray | None = None) -> np.ndarray:
+        """Whether a label's row is of a split, and of one of these documents."""
+        row_L = np.asarray(self.labels.table.column("row"))
+        of_split_L = self.table.column("split")[row_L] == split
+        return (
+            of_split_L if documents is None else of_split_L & np.isin(self.table.column("document")[row_L], documents)
+        )
 
     def _labelled(self, labels: Labels, folder: Path) -> Materials:
         write_labels(labels, folder / f"{labels.kind}.parquet")
