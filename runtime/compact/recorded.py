@@ -16,8 +16,7 @@ from torch import Tensor
 
 from runtime.adapter import Forward
 from runtime.compact.forward import Pass, forward
-from runtime.compact.memory import Memory
-from runtime.compact.state import CompactState, said
+from runtime.compact.state import CompactState, Memory, said
 from runtime.compact.weights import CompactWeights
 from runtime.device import on_device
 from runtime.recorder import Program, Programs, Recorder
@@ -111,13 +110,13 @@ class RecordedState(CompactState):
         count = len(ids_N)
         if count > MOST_NODES:
             return super()._forward(ids_N, last)
-        logits, states = self._slot.recorded(self._size(count), self._layers)(ids_N, self._scratch)
+        logits, states = self._slot.recorded(self._size(count), self._layers)(ids_N, self.scratch)
         return said(logits[count - last : count].clone(), [state[:count].clone() for state in states])
 
     def _size(self, count: int) -> Size:
-        scratch, nodes = self._scratch, power_of_two(count)
+        scratch, nodes = self.scratch, power_of_two(count)
         end = scratch.total - count + nodes
-        if end > self._memory.capacity:
+        if end > self.memory.capacity:
             self._grow(end)
         held = 0 if scratch.is_chain else power_of_two(scratch.total - scratch.committed)
         return Size(nodes, rounded_rows(end), held)

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from predictors.rounds import RoundRecord
 from predictors.signals import Root
+from runtime.adapter import cache_prompt
 from runtime.clock import PhaseClock
 from runtime.decoding.base import Step
 from runtime.device import is_out_of_memory
 from runtime.laws import processed_law
 from runtime.pair import ModelPair
-from runtime.prefill import cache_prompt
 from runtime.randomness import Uniform, stream
 from runtime.request import Request
 from runtime.verification import Verifier
