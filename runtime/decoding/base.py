@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from runtime.monitor import Monitor
 from runtime.pair import ModelPair
 from runtime.request import Request, checked_chance, checked_prompt
 from runtime.tree import TokenTree
+
+if TYPE_CHECKING:
+    from runtime.decoding.run import Run
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class Generation:
 
 
 class Decoder(ABC):
-    """Decodes one request at a time. Subclasses implement one way of interleaving draft and target (`_steps`).
+    """Decodes one request at a time. Subclasses open a run for it, in their way of interleaving draft and target.
 
     ``monitor``, if set, writes a record of every request (`runtime.monitor`).
     """
@@ -66,8 +69,17 @@ class Decoder(ABC):
         self.lossy = lossy
 
     @abstractmethod
+    def _open(self, request: Request) -> "Run":
+        """Begin a request."""
+
     def _steps(self, request: Request) -> Generator[Step, None, None]:
-        """The decoding loop."""
+        """The decoding loop: the prefill, then rounds until the request is done or given up."""
+        run = self._open(request)
+        try:
+            while not run.done:
+                yield run.step()
+        finally:
+            run.close()
 
     def route(self, settings: SamplingSettings) -> "Decoder":
         """The decoder that serves ``settings``: this one, if it is not several."""

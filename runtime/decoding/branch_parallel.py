@@ -8,8 +8,6 @@ One exchange per round: the verdict goes out, the next block and then the branch
 side. Source: specification of drafting, section 3.4. Shape suffixes: R rows of the pass, V vocabulary.
 """
 
-from collections.abc import Generator
-
 import torch
 from torch import Tensor
 
@@ -64,31 +62,32 @@ class BranchParallelDecoder(Decoder):
         """End the draft process, if there is one."""
         self.host.close()
 
-    def _steps(self, request: Request) -> Generator[Step, None, None]:
+    def _open(self, request: Request) -> "BranchRun":
         if request.observe and self.host.overlap == "processes":
             raise ValueError(
                 "a draft in its own process keeps its probabilities, so rounds show no evidence. Observe with overlap 'none'."
             )
-        run = BranchRun(self, request)
-        try:
-            while not run.done:
-                with self.host.target_threads():
-                    step = run.step()
-                yield step
-        finally:
-            run.jobs.close()
+        return BranchRun(self, request)
 
 
 class BranchRun(Run):
     """One request in flight."""
 
     def __init__(self, decoder: BranchParallelDecoder, request: Request) -> None:
-        super().__init__(decoder.pair, request, decoder.depth)
+        super().__init__(decoder, request)
+        self.host = decoder.host
         self.verifier = decoder.verifier
         self.recorded = self._recorded_verdicts(decoder.verifier)
         self.jobs = DraftJobs(decoder.host, request, stream(request.randomness, "draft"), self.clock)
         self.text = list(request.prompt)  # committed tokens
         self.verdict = Verdict((), -1)
+
+    def step(self) -> Step:
+        with self.host.target_threads():
+            return super().step()
+
+    def close(self) -> None:
+        self.jobs.close()
 
     def _begin_draft_prefill(self) -> None:
         self.jobs.open()
@@ -115,8 +114,7 @@ class BranchRun(Run):
             token, branch = self._at_branch_point(branches, token, law_V)
         self.verdict = Verdict(pending.tree.token_list[:accepted], token, branch)
         self.target.keep(range(1 + accepted))
-        self.newest = token
-        self.hidden_KD = None if out.hidden_NKD is None else out.hidden_NKD[accepted]
+        self._move(out, accepted, token)
         tokens, record = self._end(pending, branches)
         if not self.request.observe:
             return Step(tokens, record)

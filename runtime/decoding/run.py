@@ -1,7 +1,6 @@
 """One request in flight: the target's state, the newest token and what is known behind it. Loops build on it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from functools import partial
 
 import torch
@@ -9,12 +8,11 @@ from torch import Tensor
 
 from predictors.rounds import RoundRecord
 from predictors.signals import Root
-from runtime.adapter import cache_prompt
+from runtime.adapter import Forward, cache_prompt
 from runtime.clock import PhaseClock
-from runtime.decoding.base import Step
+from runtime.decoding.base import Decoder, Step
 from runtime.device import is_out_of_memory
 from runtime.laws import processed_law
-from runtime.pair import ModelPair
 from runtime.randomness import Uniform, stream
 from runtime.request import Request
 from runtime.verification import Verifier
@@ -27,26 +25,21 @@ REFUSED = (
 
 
 class Run(ABC):
-    """One request. ``depth`` is the most tokens that a round drafts in a row; the newest token is never cached."""
+    """One request. The newest token is never cached."""
 
-    def __init__(self, pair: ModelPair, request: Request, depth: int) -> None:
+    def __init__(self, decoder: Decoder, request: Request) -> None:
         self.request = request
-        self.pair = pair
-        self.depth = depth
+        self.pair = decoder.pair
+        self.depth = decoder.depth
         self.clock = PhaseClock()
         self.chance = stream(request.randomness, "verify")
-        self.target = pair.target.open(request.max_length, request.layers)
+        self.target = self.pair.target.open(request.max_length, request.layers)
         self.emitted = 0
         self.prefilled = self.done = False
         self.newest = -1
         self.hidden_KD: Tensor | None = None
         self.probs_V: Tensor | None = None
         self.previous: RoundRecord | None = None
-
-    def steps(self) -> Iterator[Step]:
-        """The prefill, then rounds until the request is done."""
-        while not self.done:
-            yield self.step()
 
     def step(self) -> Step:
         """The prefill, later a round.
@@ -71,29 +64,36 @@ class Run(ABC):
     def round(self) -> Step:
         """Draft, verify in one target pass, commit."""
 
+    def close(self) -> None:  # noqa: B027 (only a draft that works elsewhere has something to end)
+        """The request is over, or given up."""
+
     @torch.inference_mode()
     def prefill(self) -> Step:
         """Round 0: cache the prompt in both models and emit one token of the target."""
         self.clock.resume()
         self._begin_draft_prefill()
         out = cache_prompt(self.target, self.request.prompt)
-        self.hidden_KD = None if out.hidden_NKD is None else out.hidden_NKD[-1]
         self.clock.lap("target")
         law = processed_law(out.logits[-1], self.request.settings)
         if not bool((out.logits[-1] < torch.inf).all() & torch.isfinite(law).all()):  # -inf: an impossible token
             raise ValueError(
                 "the target's logits are not finite after the prompt; check the model's weights and dtype."
             )
-        emitted = self._begin(law, out.logits[-1])
+        emitted = self._begin(law, out)
         self.clock.lap("verify")
         record = RoundRecord()
         self._end_draft_prefill(emitted, record)
         return Step(*self._emit(record, emitted))
 
-    def _begin(self, law_V: Tensor, logits_V: Tensor) -> list[int]:
+    def _begin(self, law_V: Tensor, out: Forward) -> list[int]:
         """The tokens that the prefill emits."""
-        self.newest = int(self.chance.categorical(law_V))
+        self._move(out, -1, int(self.chance.categorical(law_V)))
         return [self.newest]
+
+    def _move(self, out: Forward, row: int, token: int) -> None:
+        """``token`` is the newest: row ``row`` of the target's pass said so."""
+        self.newest = token
+        self.hidden_KD = None if out.hidden_NKD is None else out.hidden_NKD[row]
 
     def _begin_draft_prefill(self) -> None:  # noqa: B027 (only a draft that runs beside the target begins)
         """Before the target's prefill."""

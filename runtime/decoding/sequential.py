@@ -6,7 +6,6 @@ cached: a target pass runs over it and the tree, row 0 being its own.
 Shape suffixes: V vocabulary, M rows of a pass (N nodes + 1).
 """
 
-from collections.abc import Generator
 from dataclasses import replace
 from functools import partial
 
@@ -16,6 +15,7 @@ from torch import Tensor
 from predictors.controllers import Controller
 from predictors.rounds import RoundRecord
 from predictors.signals import Root
+from runtime.adapter import Forward
 from runtime.decoding.base import Decoder, Evidence, Step
 from runtime.decoding.run import Run
 from runtime.drafting.draft import Draft, Drafter
@@ -56,9 +56,6 @@ class SequentialDecoder(Decoder):
         unread = self.drafter is None or not self.drafter.needs_draft
         return limit if unread or draft is None else min(limit, draft.context_limit)
 
-    def _steps(self, request: Request) -> Generator[Step, None, None]:
-        yield from self._open(request).steps()
-
     def _open(self, request: Request) -> "SequentialRun":
         return SequentialRun(self, request)
 
@@ -68,7 +65,7 @@ class SequentialRun(Run):
 
     def __init__(self, decoder: SequentialDecoder, request: Request) -> None:
         pair, drafter = decoder.pair, decoder.drafter
-        super().__init__(pair, request, decoder.depth)
+        super().__init__(decoder, request)
         self.draws = decoder.lossy or not request.settings.greedy  # a verdict is drawn, not read off
         self.verify = partial(decoder.verifier, lossy=decoder.lossy)
         self.recorded: RecordedVerdicts | None = None
@@ -83,9 +80,9 @@ class SequentialRun(Run):
             self.draft = drafter.open(model, replace(request, randomness=stream(request.randomness, "draft")))
         self.lookup = self.draft if isinstance(self.draft, LookupDraft) else None
 
-    def _begin(self, law_V: Tensor, logits_V: Tensor) -> list[int]:
+    def _begin(self, law_V: Tensor, out: Forward) -> list[int]:
         self.probs_V = law_V
-        return super()._begin(law_V, logits_V)
+        return super()._begin(law_V, out)
 
     def _end_draft_prefill(self, emitted: list[int], record: RoundRecord) -> None:
         if self.draft is not None:
@@ -106,8 +103,7 @@ class SequentialRun(Run):
         path = tree.path(row)
         accepted = [tree.token_list[node] for node in path]
         self.target.keep([0, *(place + 1 for place in drafted.places(path))])
-        self.newest = token
-        self.hidden_KD = None if out.hidden_NKD is None else out.hidden_NKD[row]
+        self._move(out, row, token)
         self.probs_V = None if probs_MV is None else probs_MV[row]
         self.clock.lap("verify")
         if self.draft is not None:

@@ -7,7 +7,6 @@
 Candidates are a function of earlier passes. Shape suffixes: M rows of a pass, V vocabulary.
 """
 
-from collections.abc import Generator
 from dataclasses import replace
 
 import torch
@@ -36,19 +35,19 @@ class SingleModelDecoder(Decoder):
         super().__init__(pair, build_controller({"kind": "fixed"}))
         self.guesser = guesser
 
-    def _steps(self, request: Request) -> Generator[Step, None, None]:
+    def _open(self, request: Request) -> "SingleModelRun":
         if request.draft_layers:
             raise ValueError(
                 f"draft_layers {request.draft_layers}: the target drafts for itself, and no draft model is there to tap."
             )
-        yield from SingleModelRun(self, request).steps()
+        return SingleModelRun(self, request)
 
 
 class SingleModelRun(Run):
     """One request in flight."""
 
     def __init__(self, decoder: SingleModelDecoder, request: Request) -> None:
-        super().__init__(decoder.pair, request, 0)
+        super().__init__(decoder, request)
         self.guesses = decoder.guesser.open(replace(request, randomness=stream(request.randomness, "draft")))
 
     @torch.inference_mode()
@@ -69,11 +68,11 @@ class SingleModelRun(Run):
         out = self.target.forward(tokens, parents)
         self.clock.lap("target")
         predicted, probs_MV = self._predicted(out.logits[:count]), self._laws(out.logits[:count])
-        row, self.newest = self._verdict(tree, predicted, probs_MV)
+        row, token = self._verdict(tree, predicted, probs_MV)
         path = tree.path(row)
         self.target.keep([0, *(node + 1 for node in path)])
-        self.hidden_KD = None if out.hidden_NKD is None else out.hidden_NKD[row]
-        committed = [*(tree.token_list[node] for node in path), self.newest]
+        self._move(out, row, token)
+        committed = [*(tree.token_list[node] for node in path), token]
         self.clock.lap("verify")
         if rows is not NO_ROWS:
             following = self.guesses.follow(out.logits[count:])

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from predictors.controllers import Controller
 from predictors.rounds import RoundRecord
+from runtime.adapter import Forward
 from runtime.decoding.base import Step
 from runtime.decoding.sequential import SequentialDecoder, SequentialRun
 from runtime.drafting.distinct import most_likely, read_rows, without_replacement
@@ -61,8 +62,8 @@ class TargetRootsRun(SequentialRun):
         self.num_roots = decoder.drafter.target_roots
         self.roots: list[int] = []
 
-    def _begin(self, law_V: Tensor, logits_V: Tensor) -> list[int]:
-        self.roots = self._draw_roots(law_V, logits_V)
+    def _begin(self, law_V: Tensor, out: Forward) -> list[int]:
+        self.roots = self._draw_roots(law_V, out.logits[-1])
         return []
 
     @torch.inference_mode()
