@@ -16,11 +16,9 @@ from torch import Tensor
 
 from runtime.device import on_device
 from runtime.tree import DraftLaw, TokenTree
-from runtime.verification.draws import Draws, take
+from runtime.verification.draws import Draws, residual_chain, residual_weights, take
 from runtime.verification.outcome import OutcomeLaw, at_row, first_success, normalised, normalised_or
-from runtime.verification.residual_chain import residual_chain, residual_weights
-from runtime.verification.solvers import nss
-from runtime.verification.top_down import top_down
+from runtime.verification.top_down import nss, top_down
 
 
 def traversal(tree: TokenTree, target_probs: Tensor) -> OutcomeLaw:
