@@ -88,14 +88,19 @@ def build_decoder(pair: ModelPair, config: Mapping[str, Any]) -> Decoder:
 
 def built(pair: ModelPair, config: Mapping[str, Any], controller: Controller | None, where: str) -> Decoder:
     """The decoder of an expanded configuration; ``controller=None``: the configuration's own. ``where`` names it in errors."""
-    if config.get("method") == "branch_parallel":
-        return _branch_parallel(pair, config, controller, where)
-    if config.get("method") in [*GUESSERS]:  # a list, as a method read from a file may have no hash
+    method = config.get("method")
+    if method in [*GUESSERS]:  # a list, as a method read from a file may have no hash
         return _single_model(pair, config, controller, where)
-    parsed = parse_config(DecoderConfig, config, where)
-    return _sequential(
-        pair, parsed, controller or build_controller(parsed.controller or default_controller(parsed.method)), where
-    )
+    parsed: DecoderConfig | BranchDecoderConfig
+    if method == "branch_parallel":
+        _require_draft(pair, method)
+        parsed = parse_config(BranchDecoderConfig, config, where)
+    else:
+        parsed = parse_config(DecoderConfig, config, where)
+    controller = controller or build_controller(parsed.controller or default_controller(parsed.method))
+    if isinstance(parsed, BranchDecoderConfig):
+        return _branch_parallel(pair, parsed, controller, where)
+    return _sequential(pair, parsed, controller, where)
 
 
 def default_controller(method: str) -> dict[str, Any]:
@@ -105,16 +110,12 @@ def default_controller(method: str) -> dict[str, Any]:
     return {"kind": "fixed"}
 
 
-def _branch_parallel(pair: ModelPair, config: Mapping[str, Any], controller: Controller | None, where: str) -> Decoder:
-    _require_draft(pair, "branch_parallel")
-    parsed = parse_config(BranchDecoderConfig, config, where)
+def _branch_parallel(pair: ModelPair, parsed: BranchDecoderConfig, controller: Controller, where: str) -> Decoder:
     chains = [name for name, verifier in VERIFIERS.items() if verifier.chains_only]
     if parsed.verifier not in chains:
         raise ValueError(
             f"{where}: the pending block is a chain; its verifier must be one of {', '.join(chains)}, got {parsed.verifier!r}."
         )
-    if controller is None:
-        controller = build_controller(parsed.controller or default_controller("branch_parallel"))
     if parsed.epsilon is not None:
         controller = controller.with_epsilon(parsed.epsilon)
     if controller.follows_one_draft and parsed.retention == "prior":
