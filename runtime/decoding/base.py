@@ -102,19 +102,12 @@ class Decoder(ABC):
         return self.pair.target.context_limit
 
     def generate(self, prompt_ids: Sequence[int] | Tensor, **options: Any) -> Generation:
-        """Decode a prompt; options as in `stream`.
-
-        Returns
-        -------
-        Generation
-            New tokens and one record per round.
-        """
-        tokens: list[int] = []
-        rounds = []
+        """Decode a prompt; options as in `stream`."""
+        made = Generation([], [], self.lossy)
         for step in self.stream(prompt_ids, **options):
-            tokens += step.tokens
-            rounds.append(step.record)
-        return Generation(tokens, rounds, self.lossy)
+            made.tokens.extend(step.tokens)
+            made.rounds.append(step.record)
+        return made
 
     def stream(
         self,
@@ -160,13 +153,15 @@ class Decoder(ABC):
         controller, limit = decoder.controller, decoder.context_limit
         models = (self.pair.target, self.pair.draft)
         bounds = [getattr(one, "context_bound", "") for one in models if one and one.context_limit == limit]
-        size = self.pair.target.vocabulary_size
+        size, ends = self.pair.target.vocabulary_size, self.pair.target.eos_tokens
+        if eos_token_id is not None:
+            ends = frozenset(map(int, torch.as_tensor(eos_token_id).reshape(-1).tolist()))
         request = Request(
             prompt=checked_prompt(prompt_ids, max_new_tokens, size, limit, max(bounds, default="")),
             max_new_tokens=max_new_tokens,
             settings=settings,
             randomness=checked_chance(randomness),
-            eos_tokens=self._eos_tokens(eos_token_id),
+            eos_tokens=ends,
             vocabulary_size=size,
             layers=decoder._taps("layers", controller.layers, tuple(layers)),
             observe=observe,
@@ -196,11 +191,6 @@ class Decoder(ABC):
         return decode_for_generate(
             self, model, input_ids, logits_processor, stopping_criteria, generation_config, model_kwargs
         )
-
-    def _eos_tokens(self, eos_token_id: int | Sequence[int] | Tensor | None) -> frozenset[int]:
-        if eos_token_id is None:
-            return self.pair.target.eos_tokens
-        return frozenset(int(token) for token in torch.as_tensor(eos_token_id).reshape(-1).tolist())
 
     def _taps(self, name: str, own: tuple[int, ...], layers: tuple[int, ...]) -> tuple[int, ...]:
         """The layers to tap: the controller's ``own`` or those asked for."""

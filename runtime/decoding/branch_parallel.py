@@ -8,7 +8,6 @@ One exchange per round: the verdict goes out, the next block and then the branch
 side. Source: specification of drafting, section 3.4. Shape suffixes: R rows of the pass, V vocabulary.
 """
 
-import torch
 from torch import Tensor
 
 from predictors.controllers import Controller
@@ -79,7 +78,6 @@ class BranchRun(Run):
         self.verifier = decoder.verifier
         self.recorded = self._recorded_verdicts(decoder.verifier)
         self.jobs = DraftJobs(decoder.host, request, stream(request.randomness, "draft"), self.clock)
-        self.text = list(request.prompt)  # committed tokens
         self.verdict = Verdict((), -1)
 
     def step(self) -> Step:
@@ -92,16 +90,13 @@ class BranchRun(Run):
     def _begin_draft_prefill(self) -> None:
         self.jobs.open()
 
-    def _end_draft_prefill(self, emitted: list[int], record: RoundRecord) -> None:
+    def _end_draft_prefill(self, step: Step) -> None:
         self.jobs.opened()
-        self.jobs.end_round(record)
+        self.jobs.end_round(step.record)
         self.verdict = Verdict((), self.newest)
-        self.text += emitted
 
-    @torch.inference_mode()
     def round(self) -> Step:
         """Settle the last round, then verify and branch side by side."""
-        self.clock.resume()
         root = self._root()
         pending = self.jobs.advance(self.verdict, root, self.remaining, self.text)
         out = self.target.forward(behind(self.newest, pending.tree.tokens))
@@ -115,11 +110,14 @@ class BranchRun(Run):
         self.verdict = Verdict(pending.tree.token_list[:accepted], token, branch)
         self.target.keep(range(1 + accepted))
         self._move(out, accepted, token)
-        tokens, record = self._end(pending, branches)
-        if not self.request.observe:
-            return Step(tokens, record)
-        target_probs = processed_law(out.logits, self.request.settings)
-        return Step(tokens, record, Evidence(root, pending.tree, pending.laws, target_probs, out.hidden_NKD))
+        record = self._record(pending, branches)
+        self.clock.lap("verify")
+        self.jobs.end_round(record)
+        evidence = None
+        if self.request.observe:
+            target_probs = processed_law(out.logits, self.request.settings)
+            evidence = Evidence(root, pending.tree, pending.laws, target_probs, out.hidden_NKD)
+        return Step([*self.verdict.accepted, token], record, evidence)
 
     def _verify(self, tree: TokenTree, logits_RV: Tensor) -> tuple[int, int, Tensor]:
         """Accepted pending tokens, and the token after a rejection; behind the last, the law [V] at the branch point instead (at
@@ -147,11 +145,10 @@ class BranchRun(Run):
             return int(self.chance.categorical(law_V)), None
         return draw_at_branch_point(branches.candidates, law_V, self.chance)
 
-    def _end(self, pending: Pending, branches: Branches) -> tuple[list[int], RoundRecord]:
-        """Emit the round's tokens and record it."""
+    def _record(self, pending: Pending, branches: Branches) -> RoundRecord:
         accepted, submitted = len(self.verdict.accepted), len(pending.tokens)
         hit = self.verdict.branch is not None
-        record = RoundRecord(
+        return RoundRecord(
             drafted=pending.levels + branches.drafted,
             levels=pending.levels + branches.levels,
             idle_levels=pending.levels,
@@ -167,9 +164,3 @@ class BranchRun(Run):
             bypassed=pending.bypassed,
             forecasts=pending.forecasts,
         )
-        self.clock.lap("verify")
-        self.jobs.end_round(record)
-        self.previous = record
-        tokens, record = self._emit(record, [*self.verdict.accepted, self.newest])
-        self.text += tokens
-        return tokens, record

@@ -9,7 +9,6 @@ Candidates are a function of earlier passes. Shape suffixes: M rows of a pass, V
 
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from predictors.controllers import build_controller
@@ -50,10 +49,8 @@ class SingleModelRun(Run):
         super().__init__(decoder, request)
         self.guesses = decoder.guesser.open(replace(request, randomness=stream(request.randomness, "draft")))
 
-    @torch.inference_mode()
     def round(self) -> Step:
         """Guess and verify in one target pass, commit, learn."""
-        self.clock.resume()
         newest, root = self.newest, self._root()
         candidates = self.guesses.candidates(newest)
         tree = levels(candidates, self.remaining - 1, self.request.eos_tokens)
@@ -67,7 +64,10 @@ class SingleModelRun(Run):
         self.clock.lap("draft")
         out = self.target.forward(tokens, parents)
         self.clock.lap("target")
-        predicted, probs_MV = self._predicted(out.logits[:count]), self._laws(out.logits[:count])
+        settings, observe, logits_MV = self.request.settings, self.request.observe, out.logits[:count]
+        read = settings.greedy or self.guesses.reads_predictions
+        predicted: list[int] = logits_MV.argmax(dim=-1).tolist() if read else []
+        probs_MV = processed_law(logits_MV, settings) if observe or not settings.greedy else None
         row, token = self._verdict(tree, predicted, probs_MV)
         path = tree.path(row)
         self.target.keep([0, *(node + 1 for node in path)])
@@ -80,29 +80,17 @@ class SingleModelRun(Run):
         self.clock.lap("draft")
         record = RoundRecord(tree.num_nodes, max(tree.depths), guessed=len(rows.tokens), accepted=len(path))
         record.rolled_back = record.levels - record.accepted
-        emitted, self.previous = self._emit(record, committed)
-        if not self.request.observe or probs_MV is None:
-            return Step(emitted, record)
-        hidden_MKD = None if out.hidden_NKD is None else out.hidden_NKD[:count]
-        return Step(emitted, record, Evidence(root, tree, [], probs_MV, hidden_MKD))
+        evidence = None
+        if observe and probs_MV is not None:
+            hidden_MKD = None if out.hidden_NKD is None else out.hidden_NKD[:count]
+            evidence = Evidence(root, tree, [], probs_MV, hidden_MKD)
+        return Step(committed, record, evidence)
 
     def _rows(self) -> Rows:
         """The guesses to feed: none where nothing comes after this pass, or where the context ends before they do."""
         rows = self.guesses.rows()
-        room = self.pair.target.context_limit - len(self.request.prompt) - self.emitted
+        room = self.pair.target.context_limit - len(self.text)
         return rows if self.remaining > 1 and rows.depth <= room else NO_ROWS
-
-    def _predicted(self, logits_MV: Tensor) -> list[int]:
-        """The most likely token of each row, unless nobody reads it."""
-        if not self.request.settings.greedy and not self.guesses.reads_predictions:
-            return []
-        predicted: list[int] = logits_MV.argmax(dim=-1).tolist()
-        return predicted
-
-    def _laws(self, logits_MV: Tensor) -> Tensor | None:
-        """The target's laws [M, V], unless nobody reads them."""
-        settings = self.request.settings
-        return None if settings.greedy and not self.request.observe else processed_law(logits_MV, settings)
 
     def _verdict(self, tree: TokenTree, predicted: list[int], probs_MV: Tensor | None) -> tuple[int, int]:
         """The row where the accepted path ends, and the token after it."""

@@ -6,7 +6,6 @@ where the second-best token may win. With one root this is the ordinary loop. Fo
 drafting, section 5.4. Shape suffixes: N nodes, V vocabulary.
 """
 
-import torch
 from torch import Tensor
 
 from predictors.controllers import Controller
@@ -66,10 +65,8 @@ class TargetRootsRun(SequentialRun):
         self.roots = self._draw_roots(law_V, out.logits[-1])
         return []
 
-    @torch.inference_mode()
     def round(self) -> Step:
         """Draft under every root, verify all in one target pass, commit the longest."""
-        self.clock.resume()
         root = self._root()
         tree = self.draft.draft_under(self.roots, root, self._cap(root), self.session, self.clock)
         logits = self.target.forward(tree.token_list, tree.parent_list).logits
@@ -82,7 +79,7 @@ class TargetRootsRun(SequentialRun):
         self.clock.lap("verify")
         self.draft.commit(path, tokens, [])
         self.clock.lap("draft")
-        return Step(*self._end(RoundRecord(drafted, max(tree.depths) - 1, accepted=len(path) - 1), tokens))
+        return Step(tokens, self._counted(RoundRecord(drafted, max(tree.depths) - 1, accepted=len(path) - 1)))
 
     def _longest(self, tree: TokenTree, target_probs_NV: Tensor) -> tuple[list[int], Tensor]:
         """The longest of the roots' accepted paths (the first among equals), and the law of the token after it."""
