@@ -43,13 +43,7 @@ def with_aliases(name: str) -> list[str]:
 
 def branching_law(name: str, target_V: Tensor, draft_V: Tensor, tokens: Sequence[int]) -> Tensor:
     """B(tokens -> ·) [V] float64 of the solver ``name`` for ordered ``tokens`` drawn at one node from ``draft_V``: i.i.d. with
-    duplicates, or without replacement for ``rrs_without_replacement``.
-
-    Raises
-    ------
-    ValueError
-        For a rule that decides over more than one node.
-    """
+    duplicates, or without replacement for ``rrs_without_replacement``. `ValueError` for a rule over more than one node."""
     known = {alias: found for own, found in NODE_SOLVERS.items() for alias in with_aliases(own)}
     if name not in known:
         raise ValueError(f"verifier {name!r} has no per-node branching distribution. Known: {', '.join(known)}.")
@@ -64,13 +58,8 @@ def branching_law(name: str, target_V: Tensor, draft_V: Tensor, tokens: Sequence
 
 
 def acceptance_rate(name: str, target_RV: Tensor, draft_RV: Tensor, num_draws: int) -> Tensor:
-    """Acceptance rate [R] float64 of the solver ``name`` for ``num_draws`` i.i.d. draws from each row's draft law.
-
-    Raises
-    ------
-    ValueError
-        For a rule that decides over more than one node, or whose draws are not i.i.d.
-    """
+    """Acceptance rate [R] float64 of the solver ``name`` for ``num_draws`` i.i.d. draws from each row's draft law; `ValueError`
+    for a rule over more than one node, or whose draws are not i.i.d."""
     if name not in ACCEPTANCE_RATES:
         raise ValueError(f"verifier {name!r} has no per-node acceptance rate. Known: {', '.join(ACCEPTANCE_RATES)}.")
     if num_draws < 1:

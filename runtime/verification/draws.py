@@ -18,7 +18,6 @@ the root, then the nodes), K most draws of a row, V vocabulary.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -125,18 +124,9 @@ def take(tensor: Tensor, rows: Sequence[int]) -> Tensor:
     return tensor[on_device(rows, tensor.device)]
 
 
-@dataclass(frozen=True)
-class ResidualChain:
-    """Of R rows, in float64: ``accept_RK``, the weight with which draw j is accepted once the earlier ones were rejected, and
-    after all draws the weight ``weight_R`` that is left (a_k) and the scale ``draft_scale_R`` (μ_k)."""
-
-    accept_RK: Tensor
-    weight_R: Tensor
-    draft_scale_R: Tensor
-
-
-def residual_chain(draws: Draws, rows: list[int], scale_R: Tensor) -> ResidualChain:
-    """Run the draws of ``rows``, which must emit ``scale_R`` [R] times their target law."""
+def residual_chain(draws: Draws, rows: list[int], scale_R: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Run the draws of ``rows``, which must emit ``scale_R`` [R] times their target law. In float64: the weight [R, K] with which
+    draw j is accepted once the earlier ones were rejected, and after all draws the weight [R] that is left (a_k) and μ_k [R]."""
     accept_RK = scale_R.new_zeros(len(rows), draws.width)
     weight_R, mu_R, pi_R = scale_R.clone(), torch.zeros_like(scale_R), torch.ones_like(scale_R)
     target_RV, draft_RV = take(draws.target_RV, rows), take(draws.draft_RV, rows)
@@ -158,7 +148,7 @@ def residual_chain(draws: Draws, rows: list[int], scale_R: Tensor) -> ResidualCh
         mass = excess_mass(target_V, draft_V, scale, mu_R[at])
         pi_R[at] = pi * (1 - weight_R[at]) + mass
         weight_R[at] = (mass / pi_R[at]).nan_to_num(1.0)  # 0/0: rejection is impossible, and so is this state
-    return ResidualChain(accept_RK, weight_R, mu_R)
+    return accept_RK, weight_R, mu_R
 
 
 def residual_weights(draws: Draws, row: int | Tensor, scale_R: Tensor, draft_scale_R: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ from torch import Tensor
 from runtime.device import on_device
 from runtime.tree import DraftLaw, TokenTree
 from runtime.verification.draws import Draws, residual_chain, residual_weights, take
-from runtime.verification.outcome import OutcomeLaw, at_row, excess_mass, normalised, normalised_or
+from runtime.verification.outcome import OutcomeLaw, Rule, at_row, excess_mass, normalised, normalised_or
 from runtime.verification.tournament import run_tournament
 
 HALVINGS = {torch.float32: 24, torch.float64: 48}
@@ -53,14 +53,14 @@ class Solution:
 Solver = Callable[[Draws], Solution]
 
 
-def top_down(solver: Solver) -> Callable[[TokenTree, Tensor], OutcomeLaw]:
+def top_down(solver: Solver) -> Rule:
     """The rule that walks down a tree with ``solver``."""
 
     def rule(tree: TokenTree, target_probs: Tensor) -> OutcomeLaw:
         draws = Draws.of(tree, target_probs)
         solution = solver(draws)
         at_children_RK = torch.where(draws.first_RK, solution.at_draws_RK, 0.0)
-        reach_R = _reach(tree, draws, _steps(draws, solution))
+        reach_R = _reach(tree, draws, branching(draws, solution))
         stop_R = reach_R * solution.miss_R * (1 - at_children_RK.sum(1)).clamp(min=0)
 
         def residual(row: int | Tensor) -> Tensor:
@@ -72,12 +72,8 @@ def top_down(solver: Solver) -> Callable[[TokenTree, Tensor], OutcomeLaw]:
     return rule
 
 
-def branching(solver: Solver, draws: Draws) -> Tensor:
+def branching(draws: Draws, solution: Solution) -> Tensor:
     """Branching probabilities [R, K] float64 of every row's draws; those of a token drawn several times add up to its B."""
-    return _steps(draws, solver(draws))
-
-
-def _steps(draws: Draws, solution: Solution) -> Tensor:
     at_children_RK = torch.where(draws.first_RK, solution.at_draws_RK, 0.0)
     step_RK = solution.direct_RK + solution.miss_R.unsqueeze(1) * at_children_RK
     return torch.where(draws.present_RK, step_RK, 0.0)
@@ -129,10 +125,9 @@ def recursive_rejection(draws: Draws) -> Solution:
     rows = draws.rows()
     if rows:
         at = on_device(rows, draft_scale_R.device)
-        chain = residual_chain(draws, rows, solution.miss_R[at])
-        draft_scale_R[at] = chain.draft_scale_R
-        rejected_RK = (1 - chain.accept_RK).cumprod(1)
-        solution.direct_RK[at] = chain.accept_RK
+        accept_RK, _, draft_scale_R[at] = residual_chain(draws, rows, solution.miss_R[at])
+        rejected_RK = (1 - accept_RK).cumprod(1)
+        solution.direct_RK[at] = accept_RK
         solution.direct_RK[at, 1:] *= rejected_RK[:, :-1]
         solution.miss_R[at] = rejected_RK[:, -1]
 
@@ -165,7 +160,7 @@ def khisti(draws: Draws) -> Solution:
         law_V = laws.get(int(row))
         return solution.residual(row) if law_V is None else (draws.target_RV[int(row)] - law_V).clamp(min=0)
 
-    return Solution(solution.direct_RK, solution.miss_R, solution.at_draws_RK, residual)
+    return replace(solution, residual=residual)
 
 
 def empty_solution(draws: Draws) -> Solution:
@@ -183,12 +178,11 @@ def spectr(draws: Draws) -> Solution:
     rows = draws.rows(at_least=2)
     if rows:
         at = on_device(rows, rho_R.device)
-        laws, counts_R = (take(draws.target_RV, rows), take(draws.draft_RV, rows)), draws.present_RK[at].sum(1).double()
-        rho_R[at], share_R[at], weights_RV = thinned(*laws, counts_R)
+        target_RV, draft_RV = take(draws.target_RV, rows), take(draws.draft_RV, rows)
+        rho_R[at], share_R[at], weights_RV = thinned(target_RV, draft_RV, draws.present_RK[at].sum(1).double())
         # Σ of the weights is 1 - p_acc only up to rounding, which decides where p_acc is near 1: normalise by what is there
-        at_draws_RK = weights_RV.gather(1, take(draws.tokens_RK, rows)).double() / weights_RV.sum(1).double().unsqueeze(
-            1
-        )
+        mass_R = weights_RV.sum(1).double()
+        at_draws_RK = weights_RV.gather(1, take(draws.tokens_RK, rows)).double() / mass_R.unsqueeze(1)
         solution.at_draws_RK[at] = at_draws_RK.nan_to_num(0.0)
     target_RK, draft_RK = draws.target_at_RK, draws.draft_at_RK
     accept_RK = (target_RK / (rho_R.unsqueeze(1) * draft_RK)).nan_to_num(0.0, posinf=0.0).clamp(max=1)
@@ -206,21 +200,8 @@ def spectr(draws: Draws) -> Solution:
 
 
 def thinned(target_RV: Tensor, draft_RV: Tensor, count_R: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """ρ [R], p_acc / β [R] and the weights of R [R, V] for ``count_R`` draws."""
-    rho_R = thinning(target_RV, draft_RV, count_R)
-    thinned_RV = target_RV / rho_R.to(target_RV.dtype).unsqueeze(1)
-    hit_R = torch.minimum(thinned_RV, draft_RV).sum(1).double()
-    miss_R = (
-        (draft_RV - thinned_RV).clamp_(min=0).sum(1).double()
-    )  # by itself: its difference from 1 matters where β is small
-    accepted_R = -torch.expm1(count_R * miss_R.clamp(min=0).log())  # 1 - (1 - β)^k
-    share_R = torch.where(hit_R > 0, accepted_R / hit_R, count_R)  # k in the limit of β = 0
-    rho_R1, share_R1 = (values.to(target_RV.dtype).unsqueeze(1) for values in (rho_R, share_R))
-    return rho_R, share_R, _off_share(target_RV, draft_RV, rho_R1, share_R1)
-
-
-def thinning(target_RV: Tensor, draft_RV: Tensor, count_R: Tensor) -> Tensor:
-    """ρ [R] float64 at or just above ρ* for ``count_R`` draws; 1 for a single draw, equal laws and disjoint ones.
+    """ρ at or just above ρ* and p_acc / β, [R] float64, and the weights of R [R, V] for ``count_R`` draws; ρ is 1 for a single
+    draw, equal laws and disjoint ones.
 
     p_acc > ρ β is tested as Σ [p - ρ q]_+ > (1 - β)^k: near equal laws both sides are tiny and their difference from 1 is noise.
     """
@@ -232,7 +213,14 @@ def thinning(target_RV: Tensor, draft_RV: Tensor, count_R: Tensor) -> Tensor:
         above_R = excess_mass(target_RV, draft_RV, one_R, middle_R) > missed_R
         low_R, high_R = torch.where(above_R, middle_R, low_R), torch.where(above_R, high_R, middle_R)
     disjoint_R = torch.minimum(target_RV, draft_RV).sum(1) == 0
-    return torch.where(disjoint_R, 1.0, high_R)
+    rho_R = torch.where(disjoint_R, 1.0, high_R)
+    thinned_RV = target_RV / rho_R.to(target_RV.dtype).unsqueeze(1)
+    hit_R = torch.minimum(thinned_RV, draft_RV).sum(1).double()
+    miss_R = (draft_RV - thinned_RV).clamp_(min=0).sum(1).double()  # not 1 - β: the difference matters where β is small
+    accepted_R = -torch.expm1(count_R * miss_R.clamp(min=0).log())  # 1 - (1 - β)^k
+    share_R = torch.where(hit_R > 0, accepted_R / hit_R, count_R)  # k in the limit of β = 0
+    rho_R1, share_R1 = (values.to(target_RV.dtype).unsqueeze(1) for values in (rho_R, share_R))
+    return rho_R, share_R, _off_share(target_RV, draft_RV, rho_R1, share_R1)
 
 
 def _off_share(target: Tensor, draft: Tensor, rho: Tensor, share: Tensor) -> Tensor:

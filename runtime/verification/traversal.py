@@ -34,9 +34,8 @@ def traversal(tree: TokenTree, target_probs: Tensor) -> OutcomeLaw:
         left_R[level] = entry_R[level]
         if rows:
             at = on_device(rows, entry_R.device)
-            chain = residual_chain(draws, rows, entry_R[at])
-            left_R[at], draft_scale_R[at] = chain.weight_R, chain.draft_scale_R
-            entry_RK = torch.where(take(draws.first_RK, rows), chain.accept_RK, 0.0)
+            accept_RK, left_R[at], draft_scale_R[at] = residual_chain(draws, rows, entry_R[at])
+            entry_RK = torch.where(take(draws.first_RK, rows), accept_RK, 0.0)
             entry_R.index_add_(0, take(draws.nodes_RK, rows).flatten() + 1, entry_RK.flatten())
 
     def residual(row: int | Tensor) -> Tensor:
