@@ -89,13 +89,7 @@ class LanguageModel(Protocol):
 
 def cache_prompt(state: ModelState, prompt: Sequence[int]) -> Forward:
     """Commit a prompt; its last pass, with logits of its last token. It is the widest pass of a request: where it finds no memory
-    two follow, once, with a warning; their sums may round differently.
-
-    Raises
-    ------
-    MemoryError
-        If a half finds none either.
-    """
+    two follow, once, with a warning; their sums may round differently. `MemoryError` if a half finds none either."""
     half, parts = len(prompt) // 2, [prompt]
     while True:
         try:

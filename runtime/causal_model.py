@@ -29,12 +29,11 @@ OTHER_FORWARDS: tuple[ForwardPath, ...] = ("compact", "hugging_face")  # on a de
 class CausalLanguageModel:
     """A Hugging Face causal language model, wrapped, in its own dtype and on its own device.
 
-    Requests may take turns; where passes are recorded they come from one thread.
+    Requests may take turns; where passes are recorded they come from one thread. `ValueError` if the model's attention cannot
+    take trees, or the compact forward is asked for and does not compute it (with the reason).
 
     Parameters
     ----------
-    model
-        The model.
     forward
         ``auto``: the compact forward where it computes this model, recorded on a CUDA device; ``compact``, ``recorded``: insist
         on it, as plain calls or as recorded passes over memory that is kept from request to request; ``packed``: as plain calls
@@ -42,11 +41,6 @@ class CausalLanguageModel:
         model's own.
     priority
         Of recorded work on a CUDA device that does several things at once; the lower the number, the higher.
-
-    Raises
-    ------
-    ValueError
-        If the model's attention cannot take trees, or the compact forward is asked for and does not compute it (with the reason).
     """
 
     def __init__(self, model: "PreTrainedModel", forward: ForwardPath = "auto", priority: int = 0) -> None:

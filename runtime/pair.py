@@ -220,12 +220,7 @@ def _load_tokenizer(path: str | Path) -> Any:
 
 def read_serving(record: str | Path) -> Serving:
     """How a pair is served, as stage ``latency`` decided it: from a device's latency profile, or the card in a bundle's folder.
-
-    Raises
-    ------
-    ValueError
-        If it is missing, damaged or says nothing: names the file and the remedy.
-    """
+    `ValueError` that names file and remedy if it is missing, damaged or says nothing."""
     path = Path(record)
     if path.is_dir():
         found = read_bundle(path).card.get(KEY)

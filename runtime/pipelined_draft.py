@@ -24,11 +24,6 @@ class PipelinedDraft:
     """A `LanguageModel` of two ``copies`` of one model, on the devices of the target's first and second half.
 
     ``steps``: passes of a stage on the second device, before the first one takes over: half the tokens of a branch, rounded up.
-
-    Raises
-    ------
-    ValueError
-        If the copies differ, or ``steps`` is not positive.
     """
 
     programs: Programs | None = None

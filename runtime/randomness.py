@@ -36,13 +36,9 @@ class Uniform(Chance, Protocol):
 
 
 class Randomness:
-    """Seeded chance, resident on the device of the weights it is given.
+    """Seeded chance, resident on the device of the weights it is given. Same seed, same draws, per stream and device.
 
-    Parameters
-    ----------
-    seed
-        Same seed, same draws, per stream and device. A source that is used again goes on where it was: two requests with one
-        source are independent.
+    A source that is used again goes on where it was: two requests with one source are independent.
 
     Examples
     --------

@@ -86,13 +86,7 @@ class ServingDecision:
     _config_hash: str = ""
 
     def decide(self) -> Decision:
-        """Time all candidates.
-
-        Raises
-        ------
-        ValueError
-            If not one of them could be loaded.
-        """
+        """Time all candidates; `ValueError` if not one of them could be loaded."""
         formats = self._formats()
         for visit in range(VISITS):
             order = Random(f"{self.seed}/{visit}")

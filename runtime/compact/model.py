@@ -12,7 +12,7 @@ from runtime.compact.weights import CompactWeights
 from runtime.scratch import SCRATCH_ROOM
 
 
-@dataclass
+@dataclass(eq=False)
 class CompactModel:
     """What of a `runtime.causal_model.CausalLanguageModel` goes to another process (`Sent`): its ``weights``, which are
     ``packed`` there, as their layout is that process's own."""

@@ -74,15 +74,11 @@ class CompactWeights:
 
     @classmethod
     def of(cls, model: "PreTrainedModel") -> "CompactWeights":
-        """Join the weights of ``model``, whose parameters become views of them.
-
-        Raises
-        ------
-        NotCompactError
-            If this is no plain Llama-shaped model on one device: another family, other or hooked layers, changing angles.
-        """
+        """Join the weights of ``model``, whose parameters become views of them. `NotCompactError` if this is no plain
+        Llama-shaped model on one device: another family, other or hooked layers, changing angles."""
         require_compact(model)
         body, attention = model.model, model.model.layers[0].self_attn
+        activation = body.layers[0].mlp.act_fn
         with torch.inference_mode(False), torch.no_grad():  # the parameters stay ones that can be trained
             layers = tuple(_layer(block) for block in body.layers)
         return cls(
@@ -96,19 +92,15 @@ class CompactWeights:
             head_dim=attention.head_dim,
             epsilon=model.config.rms_norm_eps,
             scale=attention.scaling,
-            activation=_activation(body.layers[0].mlp.act_fn),
+            # torch's own where it is that: shared with a process without Hugging Face's library, called without a module
+            activation=F.silu if type(activation).__name__ in ("SiLUActivation", "SiLU") else activation,
             rotary=Rotary(body.rotary_emb.inv_freq, body.rotary_emb.attention_scaling),
         )
 
     def packed(self) -> "CompactWeights":
         """The same weights with a second copy of every matrix, in the layout that few rows are multiplied fastest in
         (`runtime.compact.products`). What changes a parameter in place, other than through ``.data``, makes it out of date.
-
-        Raises
-        ------
-        NotCompactError
-            If this processor, device or number format has no such layout.
-        """
+        `NotCompactError` if this processor, device or number format has no such layout."""
         try:
             layers = tuple(
                 replace(layer, **{name: packed(getattr(layer, name)) for name in MATRICES}) for layer in self.layers
@@ -122,11 +114,6 @@ class CompactWeights:
         """Of `packed` matrices, at the least: oneDNN may round their sizes up."""
         matrices = [getattr(layer, name) for layer in self.layers for name in MATRICES] + [self.head]
         return sum(matrix.numel() * matrix.element_size() for matrix in matrices if matrix.is_mkldnn)
-
-
-def _activation(module: nn.Module) -> Callable[[Tensor], Tensor]:
-    """Torch's own function where it is one: shared with a process without Hugging Face's library, and called without a module."""
-    return F.silu if type(module).__name__ in ("SiLUActivation", "SiLU") else module
 
 
 def _layer(block: Any) -> LayerWeights:
