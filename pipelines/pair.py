@@ -26,8 +26,8 @@ from pipelines.outputs import file_sha256, write_json
 from pipelines.pair_folder import DTYPES, FACTS, MODEL_FILES, resolve_model
 from pipelines.parameters import add_pair_arguments, load_parameters
 from predictors.config import Checked, one_of
-from runtime.dtypes import native_dtype
-from runtime.vocabulary import require_shared_vocabulary
+from runtime.device import native_dtype
+from runtime.identity import require_shared_vocabulary
 
 AUTO = "auto"
 PLACEMENT = ("device_map", "draft_device", "quantization")

@@ -30,7 +30,7 @@ from pipelines.traces import CONFIGS, SECTION, TraceLimits, collector
 from predictors.schema import EDIT
 from runtime import ModelPair
 from runtime.causal_model import CausalLanguageModel
-from runtime.dtypes import native_dtype
+from runtime.device import native_dtype
 from runtime.latency import LatencyConfig
 from runtime.memory import ModelMemory, Work, model_memory
 from trace_collection.collection import Collector, hidden_size, require_context

@@ -8,6 +8,7 @@ forward or Hugging Face's own (`runtime.causal_model`). Shape suffixes: N nodes 
 size.
 """
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,6 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from runtime.device import is_out_of_memory
 from runtime.recorder import Programs
 
 Row = tuple[Tensor, Tensor | None]  # logits [V] and tapped hidden states [K, D]
@@ -83,3 +85,27 @@ class LanguageModel(Protocol):
     def embedding(self, token: int) -> Tensor:
         """Input embedding [E] of a token."""
         ...
+
+
+def cache_prompt(state: ModelState, prompt: Sequence[int]) -> Forward:
+    """Commit a prompt; its last pass, with logits of its last token. It is the widest pass of a request: where it finds no memory
+    two follow, once, with a warning; their sums may round differently. `MemoryError` if a half finds none either."""
+    half, parts = len(prompt) // 2, [prompt]
+    while True:
+        try:
+            for part in parts:
+                out = state.forward(part, last=1)
+                state.keep(range(len(part)))
+            return out
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            if len(parts) == 2 or not half:
+                raise MemoryError(
+                    f"no memory for a pass over {len(parts[-1])} tokens of the prompt ({error}): shorten the prompt, free "
+                    "memory, or place the models on more devices. `draftwright plan` counts what they need."
+                ) from error
+            text = f"no memory for {len(prompt)} tokens at once ({error}): two passes read the prompt"
+            warnings.warn(text, stacklevel=2)
+        state.keep(())
+        parts = [prompt[:half], prompt[half:]]

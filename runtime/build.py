@@ -88,14 +88,11 @@ def build_decoder(pair: ModelPair, config: Mapping[str, Any]) -> Decoder:
 
 def built(pair: ModelPair, config: Mapping[str, Any], controller: Controller | None, where: str) -> Decoder:
     """The decoder of an expanded configuration; ``controller=None``: the configuration's own. ``where`` names it in errors."""
-    if config.get("method") == "branch_parallel":
-        return _branch_parallel(pair, config, controller, where)
-    if config.get("method") in [*GUESSERS]:  # a list, as a method read from a file may have no hash
+    method = config.get("method")
+    if method in [*GUESSERS]:  # a list, as a method read from a file may have no hash
         return _single_model(pair, config, controller, where)
-    parsed = parse_config(DecoderConfig, config, where)
-    return _sequential(
-        pair, parsed, controller or build_controller(parsed.controller or default_controller(parsed.method)), where
-    )
+    build = _branch_parallel if method == "branch_parallel" else _sequential
+    return build(pair, config, controller, where)
 
 
 def default_controller(method: str) -> dict[str, Any]:
@@ -113,8 +110,7 @@ def _branch_parallel(pair: ModelPair, config: Mapping[str, Any], controller: Con
         raise ValueError(
             f"{where}: the pending block is a chain; its verifier must be one of {', '.join(chains)}, got {parsed.verifier!r}."
         )
-    if controller is None:
-        controller = build_controller(parsed.controller or default_controller("branch_parallel"))
+    controller = controller or build_controller(parsed.controller or default_controller(parsed.method))
     if parsed.epsilon is not None:
         controller = controller.with_epsilon(parsed.epsilon)
     if controller.follows_one_draft and parsed.retention == "prior":
@@ -127,8 +123,7 @@ def _branch_parallel(pair: ModelPair, config: Mapping[str, Any], controller: Con
             f"{where}: a {controller.kind} controller chooses among delayed trees, and branch_parallel drafts chains. Use method "
             "'speculative'."
         )
-    _require_depth(parsed.gamma, controller, where)
-    _check_contract(controller, pair, where)
+    _require_fit(controller, pair, parsed.gamma, where, where)
     return BranchParallelDecoder(pair, parsed, VERIFIERS[parsed.verifier], controller)
 
 
@@ -160,33 +155,26 @@ def _require_draft(pair: ModelPair, method: str, otherwise: str = "") -> None:
         )
 
 
-def _require_depth(gamma: int, controller: Controller, where: str) -> None:
-    if controller.horizon is not None and gamma < controller.horizon:
-        raise ValueError(
-            f"{where}: gamma={gamma} is shorter than the {controller.horizon} tokens the {controller.kind} "
-            f"controller decides about. Use gamma >= {controller.horizon}."
-        )
-
-
-def _sequential(pair: ModelPair, config: DecoderConfig, controller: Controller, where: str) -> Decoder:
-    verifier = _verifier(config.verifier, config.lossy)
-    if config.method == "autoregressive":
-        if config.drafter or config.controller:
+def _sequential(pair: ModelPair, config: Mapping[str, Any], controller: Controller | None, where: str) -> Decoder:
+    parsed = parse_config(DecoderConfig, config, where)
+    controller = controller or build_controller(parsed.controller or default_controller(parsed.method))
+    verifier = _verifier(parsed.verifier, parsed.lossy)
+    if parsed.method == "autoregressive":
+        if parsed.drafter or parsed.controller:
             raise ValueError(
                 "decoder: method 'autoregressive' takes neither drafter nor controller; use 'speculative'."
             )
         return SequentialDecoder(pair, None, verifier, controller)
-    if config.method != "speculative":
+    if parsed.method != "speculative":
         known = ", ".join(["autoregressive", *PAIR_METHODS, *GUESSERS])
-        raise ValueError(f"decoder: unknown method {config.method!r}. Known methods: {known}.")
-    drafter = _choosing(_drafter(config.drafter), controller, verifier.name)
+        raise ValueError(f"decoder: unknown method {parsed.method!r}. Known methods: {known}.")
+    drafter = _choosing(_drafter(parsed.drafter), controller, verifier.name)
     if drafter.needs_draft:
-        _require_draft(pair, config.method, 'drafter {"kind": "lookup"}, ')
-    _require_depth(drafter.depth, controller, "decoder.drafter")
-    _check_contract(controller, pair, where)
+        _require_draft(pair, parsed.method, 'drafter {"kind": "lookup"}, ')
+    _require_fit(controller, pair, drafter.depth, "decoder.drafter", where)
     if isinstance(drafter, MultiCandidateConfig) and drafter.target_roots > 1:
-        return TargetRootsDecoder(pair, drafter, verifier, controller, config.lossy)
-    return SequentialDecoder(pair, drafter, verifier, controller, config.lossy)
+        return TargetRootsDecoder(pair, drafter, verifier, controller, parsed.lossy)
+    return SequentialDecoder(pair, drafter, verifier, controller, parsed.lossy)
 
 
 def _drafter(config: Mapping[str, Any] | None) -> Drafter:
@@ -226,12 +214,15 @@ def _verifier(name: str, lossy: bool) -> Verifier:
     raise ValueError(f"decoder: unknown verifier {name!r}. Known verifiers: {', '.join(known)}.")
 
 
-def _check_contract(controller: Controller, pair: ModelPair, where: str) -> None:
-    """`ContractError` for another pair; a warning where features are served in another number format than they were captured in.
-
-    The traces' format belongs to the pair, the serving one to the device, so the two may differ: decoding stays exact and the
-    controller stays in force.
-    """
+def _require_fit(controller: Controller, pair: ModelPair, gamma: int, drafter: str, where: str) -> None:
+    """`ValueError` for drafts shorter than it decides about, `ContractError` for another pair, and a warning where features are
+    served in another number format than they were captured in: the one belongs to the device, the other to the pair, so the two
+    may differ. Decoding stays exact and the controller in force."""
+    if controller.horizon is not None and gamma < controller.gamma:
+        raise ValueError(
+            f"{drafter}: gamma={gamma} is shorter than the {controller.horizon} tokens the {controller.kind} "
+            f"controller decides about. Use gamma >= {controller.horizon}."
+        )
     contract = controller.contract
     if contract is None:
         return

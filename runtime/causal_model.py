@@ -8,12 +8,10 @@ import torch
 from torch import Tensor
 
 from runtime.adapter import ModelState
-from runtime.compact.applicable import NotCompactError
-from runtime.compact.memory import Memory
+from runtime.compact.applicable import NotCompactError, signature
 from runtime.compact.recorded import RecordedState, Slot
-from runtime.compact.state import CompactState
+from runtime.compact.state import CompactState, Memory
 from runtime.compact.weights import CompactWeights
-from runtime.hugging_face.taps import require_layers
 from runtime.recorder import Programs, recorder_for
 from runtime.scratch import SCRATCH_ROOM
 
@@ -31,12 +29,11 @@ OTHER_FORWARDS: tuple[ForwardPath, ...] = ("compact", "hugging_face")  # on a de
 class CausalLanguageModel:
     """A Hugging Face causal language model, wrapped, in its own dtype and on its own device.
 
-    Requests may take turns; where passes are recorded they come from one thread.
+    Requests may take turns; where passes are recorded they come from one thread. `ValueError` if the model's attention cannot
+    take trees, or the compact forward is asked for and does not compute it (with the reason).
 
     Parameters
     ----------
-    model
-        The model.
     forward
         ``auto``: the compact forward where it computes this model, recorded on a CUDA device; ``compact``, ``recorded``: insist
         on it, as plain calls or as recorded passes over memory that is kept from request to request; ``packed``: as plain calls
@@ -44,11 +41,6 @@ class CausalLanguageModel:
         model's own.
     priority
         Of recorded work on a CUDA device that does several things at once; the lower the number, the higher.
-
-    Raises
-    ------
-    ValueError
-        If the model's attention cannot take trees, or the compact forward is asked for and does not compute it (with the reason).
     """
 
     def __init__(self, model: "PreTrainedModel", forward: ForwardPath = "auto", priority: int = 0) -> None:
@@ -62,6 +54,7 @@ class CausalLanguageModel:
         self.context_limit, self.context_bound = _context_limit(config)
         self._wanted: ForwardPath = forward
         self._weights: CompactWeights | None = None
+        self._signature: tuple[Any, ...] = ()  # of the model that they were joined from
         self.not_compact: str | None = None  # why the compact forward does not compute this model
         self._slots: list[Slot] = []  # that no request holds
         self._priority = priority
@@ -88,15 +81,19 @@ class CausalLanguageModel:
     @property
     def packed_bytes(self) -> int:
         """Bytes of the matrices that are held twice: those of blocks and head where the forward is ``packed``, else 0."""
-        return self._weights.packed_bytes if self.forward == "packed" and self._weights is not None else 0
+        weights = self._compact()
+        return 0 if weights is None else weights.packed_bytes
 
     def open(self, max_length: int, layers: tuple[int, ...] = ()) -> ModelState:
+        from runtime.hugging_face import (
+            HuggingFaceState,
+            require_layers,
+        )  # Hugging Face's library: a model has loaded it
+
         require_layers(self.model, layers)
         capacity = max_length + SCRATCH_ROOM
         weights = self._compact()
         if weights is None:
-            from runtime.hugging_face.state import HuggingFaceState
-
             return HuggingFaceState(self.model, capacity, layers)
         if self.programs is None:
             return CompactState(Memory(weights, capacity), layers)
@@ -106,8 +103,8 @@ class CausalLanguageModel:
         """Arguments of the `CompactModel` that stands in for this one in another process; ``None`` where none does."""
         if self.forward not in ("compact", "packed"):
             return None
-        weights = CompactWeights.of(self.model).alone()
-        return weights, self.forward == "packed", self.vocabulary_size, self.context_limit, self.eos_tokens
+        packed = self._wanted == "packed"
+        return CompactWeights.of(self.model), packed, self.vocabulary_size, self.context_limit, self.eos_tokens
 
     @property
     def eos_tokens(self) -> frozenset[int]:
@@ -121,23 +118,20 @@ class CausalLanguageModel:
         """The joint weights, joined anew where the model was changed since; ``None`` for Hugging Face's own forward."""
         if self._wanted == "hugging_face":
             return None
-        if self._weights is None or not self._weights.is_current(self.model):
+        packed = self._wanted == "packed"
+        if self._weights is None or self._signature != signature(self.model, packed):
             try:
                 joined = CompactWeights.of(self.model)
-                self._weights = joined.packed(self.model) if self._wanted == "packed" else joined
-                self.not_compact = None
-                self._start_recording()
+                self._weights, self.not_compact = joined.packed() if packed else joined, None
+                self._signature = signature(self.model, packed)  # now that its parameters are views
+                self._slots.clear()  # and what was recorded over other weights, perhaps on another device
+                if self._wanted == "recorded" or (self._wanted == "auto" and self.device.type == "cuda"):
+                    self.programs = Programs(recorder_for(self.device, self._priority))
             except NotCompactError as error:
-                if self._wanted in ("compact", "packed", "recorded"):
+                if self._wanted != "auto":
                     raise
                 self._weights, self.not_compact = None, str(error)
         return self._weights
-
-    def _start_recording(self) -> None:
-        """Forget what was recorded over other weights, perhaps on another device."""
-        self._slots.clear()
-        if self._wanted == "recorded" or (self._wanted == "auto" and self.device.type == "cuda"):
-            self.programs = Programs(recorder_for(self.device, self._priority))
 
     @torch.inference_mode()
     def _recorded(self, weights: CompactWeights, capacity: int, layers: tuple[int, ...]) -> RecordedState:

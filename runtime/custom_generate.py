@@ -5,6 +5,7 @@ anything else that would change the output law silently are refused by name.
 """
 
 import sys
+from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -37,11 +38,8 @@ def decode_for_generate(
     model_kwargs: dict[str, Any],
 ) -> Any:
     """Ids [1, prompt + new], or an output object with ``return_dict_in_generate``."""
-    _refuse_other_models(decoder.pair, model)
-    _refuse_outputs(generation_config)
-    _refuse_what_the_decoder_decides(model.generation_config, generation_config)
-    _refuse_batches(input_ids, model_kwargs.get("attention_mask"))
-    _refuse_inputs(model_kwargs)
+    if fault := next(_faults(decoder.pair, model, input_ids, generation_config, model_kwargs), None):
+        raise ValueError(fault)
     criteria = stopping_criteria or StoppingCriteriaList()
     options = _sampling_options(logits_processor or [], generation_config)
     budget = _budget(criteria, generation_config, input_ids.shape[1])
@@ -54,6 +52,38 @@ def decode_for_generate(
     if streamer is not None:
         streamer.end()
     return GenerateDecoderOnlyOutput(sequences=sequence) if generation_config.return_dict_in_generate else sequence
+
+
+def _faults(
+    pair: "ModelPair", model: Any, input_ids: Tensor, given: Any, model_kwargs: dict[str, Any]
+) -> Iterator[str]:
+    """What of a call to ``generate`` with the generation config ``given`` is not supported."""
+    if model is not getattr(pair.target, "model", None):
+        yield "custom_generate was called on another model than the decoder's target. Call target.generate(...)."
+    for name in ("output_scores", "output_logits", "output_attentions", "output_hidden_states"):
+        if getattr(given, name, False):
+            yield f"{name}=True is not supported: a speculative round has no one tensor per step."
+    if (given.num_beams or 1) > 1:
+        yield f"num_beams={given.num_beams} is not supported: use num_beams=1."
+    drafting = {"assistant_model": _argument_of_generate("assistant_model")}
+    drafting |= {name: getattr(given, name, None) for name in ("prompt_lookup_num_tokens", "assistant_early_exit")}
+    asked = [name for name, value in drafting.items() if value is not None]
+    cache = {"cache_implementation": "dynamic", "use_cache": True}  # what Hugging Face does if nothing is said
+    for name, unsaid in cache.items():  # the model's own config may name another one, which is no request
+        if getattr(given, name) not in (None, unsaid, getattr(model.generation_config, name)):
+            asked.append(name)
+    if asked:
+        yield f"{', '.join(asked)}: the decoder drafts and keeps a cache of its own. Leave them out."
+    if input_ids.shape[0] != 1:
+        yield f"batch size {input_ids.shape[0]} is not supported: decode one request at a time."
+    attention_mask, past = model_kwargs.get("attention_mask"), model_kwargs.get("past_key_values")
+    if attention_mask is not None and not bool(attention_mask.all()):
+        yield "left padding is not supported: pass the prompt without padding."
+    if past is not None and past.get_seq_length():
+        yield "past_key_values with cached tokens is not supported: the decoder keeps a cache of its own."
+    for name in ("inputs_embeds", "encoder_outputs"):
+        if model_kwargs.get(name) is not None:
+            yield f"{name} is not supported: pass input_ids alone."
 
 
 def _argument_of_generate(name: str) -> Any:
@@ -86,10 +116,8 @@ def _append(sequence: Tensor, tokens: list[int], criteria: StoppingCriteriaList,
 
 def _sampling_options(processors: Any, generation_config: Any) -> dict[str, Any]:
     """Our settings for exactly what ``generate`` would apply: temperature, top-k, top-p, each at most once, in this order."""
-    options: dict[str, Any] = {
-        "temperature": 1.0,
-        "eos_token_id": () if generation_config.eos_token_id is None else generation_config.eos_token_id,
-    }
+    ends = generation_config.eos_token_id
+    options: dict[str, Any] = {"temperature": 1.0, "eos_token_id": () if ends is None else ends}
     order = [type(processor) for processor in processors]
     for kind, processor in zip(order, processors, strict=True):
         if kind not in WARPERS:
@@ -110,48 +138,6 @@ def _sampling_options(processors: Any, generation_config: Any) -> dict[str, Any]
     if not generation_config.do_sample:
         options["temperature"] = 0.0  # none of the three moves the most probable token
     return options
-
-
-def _refuse_other_models(pair: "ModelPair", model: Any) -> None:
-    if model is not getattr(pair.target, "model", None):
-        raise ValueError(
-            "custom_generate was called on another model than the decoder's target. Call target.generate(...)."
-        )
-
-
-def _refuse_batches(input_ids: Tensor, attention_mask: Tensor | None) -> None:
-    if input_ids.shape[0] != 1:
-        raise ValueError(f"batch size {input_ids.shape[0]} is not supported: decode one request at a time.")
-    if attention_mask is not None and not bool(attention_mask.all()):
-        raise ValueError("left padding is not supported: pass the prompt without padding.")
-
-
-def _refuse_inputs(model_kwargs: dict[str, Any]) -> None:
-    past = model_kwargs.get("past_key_values")
-    if past is not None and past.get_seq_length():
-        raise ValueError("past_key_values with cached tokens is not supported: the decoder keeps a cache of its own.")
-    for name in ("inputs_embeds", "encoder_outputs"):
-        if model_kwargs.get(name) is not None:
-            raise ValueError(f"{name} is not supported: pass input_ids alone.")
-
-
-def _refuse_outputs(generation_config: Any) -> None:
-    for name in ("output_scores", "output_logits", "output_attentions", "output_hidden_states"):
-        if getattr(generation_config, name, False):
-            raise ValueError(f"{name}=True is not supported: a speculative round has no one tensor per step.")
-    if (generation_config.num_beams or 1) > 1:
-        raise ValueError(f"num_beams={generation_config.num_beams} is not supported: use num_beams=1.")
-
-
-def _refuse_what_the_decoder_decides(own: Any, given: Any) -> None:
-    """`ValueError` for another way of drafting, and for a cache that the model's ``own`` generation config does not name."""
-    drafting = {"assistant_model": _argument_of_generate("assistant_model")}
-    drafting |= {name: getattr(given, name, None) for name in ("prompt_lookup_num_tokens", "assistant_early_exit")}
-    cache = {"cache_implementation": "dynamic", "use_cache": True}  # and what Hugging Face does if nothing is said
-    asked = [name for name, value in drafting.items() if value is not None]
-    asked += [name for name, unsaid in cache.items() if getattr(given, name) not in (None, unsaid, getattr(own, name))]
-    if asked:
-        raise ValueError(f"{', '.join(asked)}: the decoder drafts and keeps a cache of its own. Leave them out.")
 
 
 def _budget(criteria: StoppingCriteriaList, generation_config: Any, prompt_length: int) -> int:

@@ -1,4 +1,4 @@
-"""Host numbers on a device without waiting for it, and a device's on the host without waiting for more than they need."""
+"""What a device computes in, whether it is out of memory, and host numbers on it, or its own on the host, without waiting."""
 
 from collections.abc import Callable, Sequence
 
@@ -37,3 +37,12 @@ def read_later(numbers: Tensor) -> Callable[[], list[int]]:
 def is_out_of_memory(error: Exception) -> bool:
     """Whether ``error`` says that a device has no memory left; on a CPU PyTorch says so in a plain `RuntimeError`."""
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
+
+
+def native_dtype(device: torch.device) -> torch.dtype:
+    """bfloat16 where ``device`` multiplies it natively, else float32."""
+    if device.type == "cuda":
+        native = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:  # not a public question in torch: without native units bfloat16 is emulated, correct and several times slower
+        native = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return torch.bfloat16 if native else torch.float32

@@ -13,7 +13,7 @@ from typing import Any
 from predictors.bundle import AUTO, REMEDY, Bundle, bundle_hash, read_bundle
 from predictors.config import parse_config
 from predictors.controllers import CONTROLLERS
-from predictors.latency.profile import LatencyProfile, read_profile
+from predictors.latency.profile import read_profile
 from predictors.latency.soundness import noise_warning
 from predictors.sampling import SamplingSettings
 from runtime.build import build_decoder, built
@@ -78,28 +78,35 @@ def load_decoder(
             f"monitor is for comparing what is served with what {bundle} describes, and {other} something else. Leave one of "
             "the two out."
         )
-    decoder = _loaded(Path(bundle), pair, changes, latency, reprice)
+    loaded = read_bundle(bundle)
+    if loaded.card["kind"] == AUTO:
+        if changes or reprice:
+            raise ValueError(
+                f"{bundle} chooses a decoder for every sampling setting: changes and reprice would speak to all of them at once. "
+                "Load one of the bundles in it instead, or run draftwright tune on this machine."
+            )
+        decoder: Decoder = _routed(Path(bundle), loaded, pair, latency)
+    else:
+        decoder = _single(Path(bundle), loaded, pair, changes, latency, reprice)
     if monitor is not None:
-        _watch(decoder, monitor, bundle_hash(bundle))
+        sha256 = bundle_hash(bundle)
+        routes = decoder.routes if isinstance(decoder, RoutedDecoder) else []
+        for settings, route in routes:
+            route.monitor = Monitor(monitor, sha256, settings.name)
+        if not routes:
+            decoder.monitor = Monitor(monitor, sha256)
     return decoder
 
 
-def _watch(decoder: Decoder, monitor: str | Path, sha256: str) -> None:
-    """Record every request of ``decoder``, each route under its own name."""
-    if not isinstance(decoder, RoutedDecoder):
-        decoder.monitor = Monitor(monitor, sha256)
-        return
-    for settings, route in decoder.routes:
-        route.monitor = Monitor(monitor, sha256, settings.name)
-
-
-def _loaded(
-    bundle: Path, pair: ModelPair, changes: Mapping[str, Any] | None, latency: str | Path | None, reprice: bool
+def _single(
+    bundle: Path,
+    loaded: Bundle,
+    pair: ModelPair,
+    changes: Mapping[str, Any] | None,
+    latency: str | Path | None,
+    reprice: bool,
 ) -> Decoder:
-    loaded = read_bundle(bundle)
     kind = loaded.card["kind"]
-    if kind == AUTO:
-        return _routed(bundle, loaded, pair, changes, latency, reprice)
     if kind not in [*CONTROLLERS]:  # a list asks for no hash, as a damaged kind may have none
         raise ValueError(f"{bundle}: unknown controller kind {kind!r}. Update draftwright, or export the bundle again.")
     given, own = dict(changes or {}), loaded.card["decoder"]
@@ -111,35 +118,18 @@ def _loaded(
     except (TypeError, KeyError, AttributeError) as error:  # a value of another type than every exported card's
         raise ValueError(f"{bundle}: damaged bundle (card.json: {error}). {REMEDY}") from error
     if latency is not None:
-        controller = controller.at_latency(_profile(latency), reprice)
+        profile = read_profile(latency)
+        warning = noise_warning(profile)
+        if warning is not None:
+            warnings.warn(warning, stacklevel=3)
+        controller = controller.at_latency(profile, reprice)
     elif reprice:
         raise ValueError("reprice=True needs the latency profile to take prices from: name its file as latency.")
     return built(pair, config, controller, f"{bundle}: card.json: decoder")
 
 
-def _profile(path: str | Path) -> LatencyProfile:
-    """The profile in ``path``; warns where it was measured on a busy machine."""
-    profile = read_profile(path)
-    warning = noise_warning(profile)
-    if warning is not None:
-        warnings.warn(warning, stacklevel=5)
-    return profile
-
-
-def _routed(
-    folder: Path,
-    loaded: Bundle,
-    pair: ModelPair,
-    changes: Mapping[str, Any] | None,
-    latency: str | Path | None,
-    reprice: bool,
-) -> Decoder:
+def _routed(folder: Path, loaded: Bundle, pair: ModelPair, latency: str | Path | None) -> RoutedDecoder:
     """The decoders of a bundle of kind ``auto``."""
-    if changes or reprice:
-        raise ValueError(
-            f"{folder} chooses a decoder for every sampling setting: changes and reprice would speak to all of them at once. "
-            "Load one of the bundles in it instead, or run draftwright tune on this machine."
-        )
     require_pair(loaded.contract.identity, pair, f"bundle {folder}")
     routes = [
         parse_config(Route, route, f"{folder}: card.json: routes[{place}]")

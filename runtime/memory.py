@@ -73,13 +73,8 @@ def _unloaded(config: PretrainedConfig, dtype: torch.dtype, bits: int | None = N
 def planned_memory(
     pair: ModelPair, prompt_tokens: int, max_new_tokens: int, device: str | None = None
 ) -> dict[str, ModelMemory]:
-    """What a request of these lengths holds, by model (``target``, and ``draft`` if there is one), on a type of ``device``.
-
-    Raises
-    ------
-    ValueError
-        If a model is no wrapped Hugging Face model.
-    """
+    """What a request of these lengths holds, by model (``target``, and ``draft`` if there is one), on a type of ``device``;
+    `ValueError` as `model_memory`."""
     models = {"target": pair.target} | ({} if pair.draft is None else {"draft": pair.draft})
     work = Work(prompt_tokens + max_new_tokens, prompt_tokens)
     return {name: model_memory(name, model, work, device) for name, model in models.items()}
@@ -91,19 +86,14 @@ def table(planned: Mapping[str, ModelMemory]) -> str:
     parts = ("weights", "cache", "workspace")
     everything = ModelMemory(*(sum(getattr(share, part) for share in planned.values()) for part in parts))
     for name, share in [*planned.items(), ("together", everything)]:
-        numbers = [value / 2**30 for value in (share.weights, share.cache, share.workspace, share.total)]
-        lines.append(f"{name:8}{numbers[0]:10.3f}{numbers[1]:10.3f}{numbers[2]:11.3f}{numbers[3]:10.3f}")
+        weights, cache, workspace, total = (getattr(share, part) / 2**30 for part in (*parts, "total"))
+        lines.append(f"{name:8}{weights:10.3f}{cache:10.3f}{workspace:11.3f}{total:10.3f}")
     return "\n".join(lines)
 
 
 def model_memory(name: str, model: object, work: Work, device: str | None = None) -> ModelMemory:
-    """What a model holds for some work; ``device``: the type that it is planned for, by default its own.
-
-    Raises
-    ------
-    ValueError
-        If it is no wrapped Hugging Face model.
-    """
+    """What a model holds for some work; ``device``: the type that it is planned for, by default its own. `ValueError` if it is no
+    wrapped Hugging Face model."""
     if not isinstance(model, CausalLanguageModel):
         raise ValueError(f"the {name} is a {type(model).__name__}, whose memory is not known here.")
     device = device or model.device.type

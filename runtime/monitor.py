@@ -45,11 +45,9 @@ class Monitor:
         try:
             with closing(steps):
                 for step in steps:
-                    record = step.record
                     if prefilled:
-                        counts.add(
-                            record.emitted, record.submitted, record.accepted, record.forecasts, record.looked_up
-                        )
+                        one = step.record
+                        counts.add(one.emitted, one.submitted, one.accepted, one.forecasts, one.looked_up)
                     prefilled = True
                     yield step
         finally:
@@ -64,14 +62,10 @@ class Monitor:
             if _appended(self.path, line.encode()) > self.max_bytes:
                 self._rotate()
         except Exception as error:  # whatever it is, the request is worth more than its record
-            self._warn(f"requests are decoded, but not recorded: {error}.")
-
-    def _warn(self, message: str) -> None:
-        """Once, and never as an error, even where warnings are made errors."""
-        if not self._warned:
-            self._warned = True
-            with suppress(Warning):
-                warnings.warn(message, stacklevel=2)
+            if not self._warned:
+                self._warned = True
+                with suppress(Warning):  # no error even where warnings are made errors
+                    warnings.warn(f"requests are decoded, but not recorded: {error}.", stacklevel=2)
 
     def _rotate(self) -> None:
         """Make room, unless another process does or did."""

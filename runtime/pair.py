@@ -7,18 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from predictors.latency.serving import ModelServing, Serving
+from predictors.bundle import read_bundle
+from predictors.config import parse_config
+from predictors.latency.profile import read_profile
+from predictors.latency.serving import KEY, ModelServing, Serving
 from runtime.adapter import LanguageModel
 from runtime.causal_model import FORWARDS, OTHER_FORWARDS, CausalLanguageModel, ForwardPath
-from runtime.config_hash import config_hash
-from runtime.dtypes import native_dtype
-from runtime.serving_record import read_serving
-from runtime.vocabulary import require_shared_vocabulary
+from runtime.device import native_dtype
+from runtime.identity import config_hash, require_shared_vocabulary
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 DRAFT_PRIORITY = -1  # beside the target a draft's many small steps go first
+_OTHER_RECORD = "Name this pair's latency profile or bundle, or leave record out."
 
 
 class ModelPair:
@@ -103,23 +105,23 @@ class ModelPair:
         """
         place = _usable(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
         own = place if draft_device is None else _usable(draft_device)
-        serving = read_serving(record) if isinstance(record, str | Path) else record
+        serving, source = record, "the record"
+        if isinstance(serving, str | Path):
+            serving, source = read_serving(serving), str(serving)
         if serving is not None and draft is not None and serving.draft is None:
-            raise ValueError(f"{_named(record)} is of a target alone, and the pair has a draft. {_OTHER_RECORD}")
-        models: list[CausalLanguageModel | None] = []
-        for path, at, options, priority, name in (
-            (target, place, {"device_map": device_map, "quantization": quantization}, 0, "target"),
-            (draft, own, {}, DRAFT_PRIORITY, "draft"),
+            raise ValueError(f"{source} is of a target alone, and the pair has a draft. {_OTHER_RECORD}")
+        models: dict[str, CausalLanguageModel] = {}
+        for name, path, at, priority, options in (
+            ("target", target, place, 0, {"device_map": device_map, "quantization": quantization}),
+            ("draft", draft, own, DRAFT_PRIORITY, {}),
         ):
-            served, where = None if serving is None else getattr(serving, name), f"{_named(record)}: {name}"
-            loaded = None
             if path is not None:
+                served, where = None if serving is None else getattr(serving, name), f"{source}: {name}"
                 model = load_model(path, at, _dtype(dtype, served, at, where), **options)
-                loaded = _served(model, forward, priority, served, where)
-            models.append(loaded)
+                models[name] = _served(model, forward, priority, served, where)
         shared = _load_tokenizer(tokenizer or target)
         draft_tokenizer = None if draft is None else _load_tokenizer(draft) or (shared if tokenizer else None)
-        return cls(models[0], models[1], tokenizer=shared, draft_tokenizer=draft_tokenizer)
+        return cls(models["target"], models.get("draft"), tokenizer=shared, draft_tokenizer=draft_tokenizer)
 
 
 def _usable(device: str) -> torch.device:
@@ -131,13 +133,6 @@ def _usable(device: str) -> torch.device:
         reason = str(error).partition("\n")[0]
         raise ValueError(f"device {device!r} cannot be used here ({reason}). Use auto, or cpu.") from error
     return place
-
-
-_OTHER_RECORD = "Name this pair's latency profile or bundle, or leave record out."
-
-
-def _named(record: str | Path | Serving | None) -> str:
-    return str(record) if isinstance(record, str | Path) else "the record"
 
 
 def _dtype(wanted: str | torch.dtype, served: ModelServing | None, device: torch.device, where: str) -> torch.dtype:
@@ -155,23 +150,22 @@ def _served(
     model: "PreTrainedModel", forward: ForwardPath, priority: int, served: ModelServing | None, where: str
 ) -> CausalLanguageModel:
     """``model`` by ``forward``, or where that is ``auto`` as it was ``served``, if it can be here."""
-    if served is None:
-        return CausalLanguageModel(model, forward, priority)
-    found = config_hash(model.config)
-    if served.config_hash not in (None, found):
-        raise ValueError(
-            f"{where}: was decided for a model of configuration {served.config_hash}, and this one's is {found}. {_OTHER_RECORD}"
-        )
-    if forward != "auto":
-        return CausalLanguageModel(model, forward, priority)
-    try:
-        return serve(model, served.forward, priority)
-    except ValueError as error:
-        warnings.warn(
-            f"{where}: forward {served.forward!r} is not available here, and the rule replaces it ({error})",
-            stacklevel=4,
-        )
-    return CausalLanguageModel(model, "auto", priority)
+    if served is not None:
+        found = config_hash(model.config)
+        if served.config_hash not in (None, found):
+            raise ValueError(
+                f"{where}: was decided for a model of configuration {served.config_hash}, and this one's is {found}. "
+                f"{_OTHER_RECORD}"
+            )
+        if forward == "auto":
+            try:
+                return serve(model, served.forward, priority)
+            except ValueError as error:
+                warnings.warn(
+                    f"{where}: forward {served.forward!r} is not available here, and the rule replaces it ({error})",
+                    stacklevel=4,
+                )
+    return CausalLanguageModel(model, forward, priority)
 
 
 def serve(model: "PreTrainedModel", forward: str, priority: int = 0) -> CausalLanguageModel:
@@ -223,3 +217,19 @@ def _load_tokenizer(path: str | Path) -> Any:
         return AutoTokenizer.from_pretrained(path)
     except (OSError, ValueError, KeyError):
         return None
+
+
+def read_serving(record: str | Path) -> Serving:
+    """How a pair is served, as stage ``latency`` decided it: from a device's latency profile, or the card in a bundle's folder.
+    `ValueError` that names file and remedy if it is missing, damaged or says nothing."""
+    path = Path(record)
+    if path.is_dir():
+        found = read_bundle(path).card.get(KEY)
+        serving = None if found is None else parse_config(Serving, found, f"{path}: card.json: {KEY}")
+        remedy = "Export it again (dvc repro), or name this machine's latency profile instead."
+    else:
+        serving = read_profile(path).serving
+        remedy = "Measure the profile again (dvc repro)."
+    if serving is None:
+        raise ValueError(f"{path} does not say in which number format and by which forward to serve. {remedy}")
+    return serving

@@ -21,20 +21,12 @@ if TYPE_CHECKING:
 
 
 class PipelinedDraft:
-    """A `LanguageModel` of two ``copies`` of one model.
+    """A `LanguageModel` of two ``copies`` of one model, on the devices of the target's first and second half.
 
-    Parameters
-    ----------
-    copies
-        The same model on the device of the target's first half, and on that of its second half.
-    steps
-        Passes of a stage on the second device, before the first one takes over: half the tokens of a branch, rounded up.
-
-    Raises
-    ------
-    ValueError
-        If the copies differ, or ``steps`` is not positive.
+    ``steps``: passes of a stage on the second device, before the first one takes over: half the tokens of a branch, rounded up.
     """
+
+    programs: Programs | None = None
 
     def __init__(self, copies: "tuple[PreTrainedModel, PreTrainedModel]", steps: int) -> None:
         first, second = copies
@@ -44,34 +36,25 @@ class PipelinedDraft:
             )
         if steps < 1:
             raise ValueError(f"steps must be >= 1, got {steps}: give half the tokens of a branch, rounded up.")
-        self._models = tuple(CausalLanguageModel(model, "compact") for model in copies)
-        self.steps = steps
-        self.vocabulary_size = self._models[0].vocabulary_size
-        self.context_limit = self._models[0].context_limit
-        self.device, self.dtype = self._models[1].device, self._models[1].dtype
-        self.programs: Programs | None = None
-
-    @property
-    def eos_tokens(self) -> frozenset[int]:
-        return self._models[0].eos_tokens
+        self._first, self._second = (CausalLanguageModel(model, "compact") for model in copies)
+        self._steps = steps
+        self.vocabulary_size, self.context_limit = self._second.vocabulary_size, self._second.context_limit
+        self.device, self.dtype = self._second.device, self._second.dtype
+        self.eos_tokens, self.embedding = self._second.eos_tokens, self._second.embedding
 
     def open(self, max_length: int, layers: tuple[int, ...] = ()) -> ModelState:
-        first, second = (model.open(max_length, layers) for model in self._models)
-        return PipelinedState((first, second), self.steps, self.device)
-
-    def embedding(self, token: int) -> Tensor:
-        return self._models[1].embedding(token)
+        first, second = self._first.open(max_length, layers), self._second.open(max_length, layers)
+        assert isinstance(first, CompactState) and isinstance(second, CompactState)
+        return PipelinedState(first, second, self._steps)
 
 
 class PipelinedState:
-    """One request's state: both copies' rows, of which the one that works has all."""
+    """One request's state: both copies' rows, of which the one that works has all; the nodes are one for both."""
 
-    def __init__(self, states: tuple[ModelState, ModelState], steps: int, device: torch.device) -> None:
-        first, second = states
-        assert isinstance(first, CompactState) and isinstance(second, CompactState)
+    def __init__(self, first: CompactState, second: CompactState, steps: int) -> None:
         self._first, self._second, self._active = first, second, second
+        first.scratch = second.scratch
         self._steps = steps
-        self._device = device
         self._passes = 0  # since the last commit
         self._shared = 0  # leading rows that both hold
 
@@ -81,19 +64,19 @@ class PipelinedState:
     ) -> Forward:
         self._work_on(self._second if self._passes < self._steps else self._first)
         self._passes += 1
-        out = self._active.forward(tokens, parents, last)
-        hidden_NKD = None if out.hidden_NKD is None else out.hidden_NKD.to(self._device, non_blocking=True)
-        return Forward(out.logits.to(self._device, non_blocking=True), hidden_NKD)
+        out, device = self._active.forward(tokens, parents, last), self._second.memory.rows.device
+        hidden_NKD = None if out.hidden_NKD is None else out.hidden_NKD.to(device, non_blocking=True)
+        return Forward(out.logits.to(device, non_blocking=True), hidden_NKD)
 
     @torch.inference_mode()
     def keep(self, path: Sequence[int], pending: int = 0) -> None:
         stay = next((place for place, node in enumerate(path) if node != place), len(path))
-        self._shared = min(self._shared, self._active.committed + stay)
+        self._shared = min(self._shared, self._active.scratch.committed + stay)
         self._active.keep(path, pending)
         self._passes = 0
 
     def _work_on(self, state: CompactState) -> None:
         if state is not self._active:
-            state.go_on_from(self._active, self._shared)
-            self._shared = self._active.total
+            state.memory.copy_rows(self._active.memory, self._shared, state.scratch.total)
+            self._shared = state.scratch.total
             self._active = state

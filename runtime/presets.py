@@ -30,13 +30,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def expanded(config: Mapping[str, Any]) -> dict[str, Any]:
-    """``config`` with its preset's keys filled in.
-
-    Raises
-    ------
-    ValueError
-        For an unknown preset.
-    """
+    """``config`` with its preset's keys filled in; `ValueError` for an unknown preset."""
     given = dict(config)
     name = given.pop("preset", None)
     if name is None:

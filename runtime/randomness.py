@@ -9,7 +9,7 @@ u uniform. So P(x) = w(x) / Σ w, a token of weight zero is impossible, and noth
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -27,20 +27,6 @@ class Chance(Protocol):
 
 
 @runtime_checkable
-class Streamed(Protocol):
-    """A source that splits into independent streams by purpose."""
-
-    def stream(self, purpose: str) -> Chance: ...
-
-
-@runtime_checkable
-class Spawning(Protocol):
-    """A source that gives independent sources away, to another thread or process."""
-
-    def spawn(self) -> Chance: ...
-
-
-@runtime_checkable
 class Uniform(Chance, Protocol):
     """A source that gives the uniform numbers behind its draws, for what is drawn later by `inverted`."""
 
@@ -49,21 +35,10 @@ class Uniform(Chance, Protocol):
         ...
 
 
-@runtime_checkable
-class Noting(Protocol):
-    """A source that has to know of tokens that are drafted without a draw, as there is no choice."""
-
-    def note(self, tokens: Sequence[int]) -> None: ...
-
-
 class Randomness:
-    """Seeded chance, resident on the device of the weights it is given.
+    """Seeded chance, resident on the device of the weights it is given. Same seed, same draws, per stream and device.
 
-    Parameters
-    ----------
-    seed
-        Same seed, same draws, per stream and device. A source that is used again goes on where it was: two requests with one
-        source are independent.
+    A source that is used again goes on where it was: two requests with one source are independent.
 
     Examples
     --------
@@ -118,17 +93,17 @@ def inverted(weights: Tensor, uniform: Tensor) -> Tensor:
 
 def stream(randomness: Any, purpose: str) -> Chance:
     """``randomness``'s stream for ``purpose``; the object itself where it has no streams."""
-    if isinstance(randomness, Streamed):
-        return randomness.stream(purpose)
-    return cast(Chance, randomness)
+    found: Chance = randomness.stream(purpose) if hasattr(randomness, "stream") else randomness
+    return found
 
 
-def spawn(randomness: Chance) -> Chance:
+def spawn(randomness: Any) -> Chance:
     """A source to give away to another thread or process; ``randomness`` itself where it spawns none."""
-    return randomness.spawn() if isinstance(randomness, Spawning) else randomness
+    found: Chance = randomness.spawn() if hasattr(randomness, "spawn") else randomness
+    return found
 
 
-def note(randomness: Chance, tokens: Sequence[int]) -> None:
-    """Tell a source that has to know it that ``tokens`` are drafted without a draw."""
-    if isinstance(randomness, Noting):
+def note(randomness: Any, tokens: Sequence[int]) -> None:
+    """Tell a source that has to know it that ``tokens`` are drafted without a draw, as there is no choice."""
+    if hasattr(randomness, "note"):
         randomness.note(tokens)

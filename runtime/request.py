@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from predictors.sampling import SamplingSettings
-from runtime.randomness import Chance, Randomness, Streamed
+from runtime.randomness import Chance, Randomness
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,6 @@ def checked_chance(randomness: Any) -> Chance:
     """``randomness``, or one seeded from torch's global generator for ``None``; `ValueError` for what draws nothing."""
     if randomness is None:
         return Randomness(int(torch.randint(2**62, ())))
-    if not isinstance(randomness, Chance | Streamed):
+    if not (hasattr(randomness, "categorical") or hasattr(randomness, "stream")):
         raise ValueError(f"randomness must be a source of draws, got {randomness!r}: pass Randomness(seed=…).")
     return cast(Chance, randomness)

@@ -19,40 +19,13 @@ SCRATCH_ROOM = 128  # rows a fresh state holds beyond the request's own length; 
 CAPACITY = 64  # nodes of a fresh mask
 
 
-class TopologyMask:
-    """The mask of the nodes appended so far, on the host."""
-
-    def __init__(self) -> None:
-        self._mask = torch.zeros(CAPACITY, CAPACITY, dtype=torch.bool)
-        self.num_nodes = 0
-
-    def append(self, parents: Sequence[int]) -> None:
-        """Append nodes by parent (an earlier node, or -1)."""
-        end = self.num_nodes + len(parents)
-        if end > len(self._mask):
-            more = max(end - len(self._mask), len(self._mask))
-            self._mask = torch.nn.functional.pad(self._mask, (0, more, 0, more))
-        pending = list(parents)
-        while pending:  # a run of nodes whose parents are all there is one copy
-            start = self.num_nodes
-            run = next((place for place, parent in enumerate(pending) if parent >= start), len(pending))
-            rows = torch.tensor(pending[:run])
-            self._mask[start : start + run] = self._mask[rows.clamp(min=0)] & (rows >= 0).unsqueeze(1)
-            self._mask[start : start + run].diagonal(start).fill_(True)
-            self.num_nodes += run
-            pending = pending[run:]
-
-    def rows(self, count: int) -> Tensor:
-        """Rows of the last ``count`` nodes [count, num_nodes]."""
-        return self._mask[self.num_nodes - count : self.num_nodes, : self.num_nodes]
-
-
 class Scratch:
     """Committed tokens, then scratch nodes by parent (-1: the committed end)."""
 
     def __init__(self) -> None:
         self.committed = 0
         self.is_chain = True  # whether every node so far hangs under the one before it
+        self._mask = torch.zeros(CAPACITY, CAPACITY, dtype=torch.bool)  # whole rows are written, before they are read
         self._clear()
 
     @property
@@ -89,8 +62,18 @@ class Scratch:
 
     def topology(self, count: int) -> Tensor:
         """Which scratch nodes the last ``count`` see [count, scratch nodes], on the host: their ancestors and themselves."""
-        self._topology.append(self._parents[self._topology.num_nodes :])
-        return self._topology.rows(count)
+        end, held = len(self._parents), len(self._mask)
+        if end > held:
+            more = max(end - held, held)
+            self._mask = torch.nn.functional.pad(self._mask, (0, more, 0, more))
+        while self._masked < end:  # a run of nodes whose parents are all there is one copy
+            start, pending = self._masked, self._parents[self._masked :]
+            run = next((place for place, parent in enumerate(pending) if parent >= start), len(pending))
+            rows = torch.tensor(pending[:run])
+            self._mask[start : start + run] = self._mask[rows.clamp(min=0)] & (rows >= 0).unsqueeze(1)
+            self._mask[start : start + run].diagonal(start).fill_(True)
+            self._masked += run
+        return self._mask[end - count : end, :end]
 
     def keep(self, path: Sequence[int], pending: int = 0) -> None:
         """Commit the nodes of ``path``, which leads down from the committed end, but for its last ``pending`` ones, which stay;
@@ -108,4 +91,4 @@ class Scratch:
         self._parents: list[int] = []
         self._depths: list[int] = []
         self.is_chain = True
-        self._topology = TopologyMask()
+        self._masked = 0  # nodes whose rows the mask has

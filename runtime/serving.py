@@ -21,9 +21,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from predictors.latency.serving import ModelServing
 from runtime.causal_model import FORWARDS, OTHER_FORWARDS, CausalLanguageModel
-from runtime.config_hash import config_hash
-from runtime.device import is_out_of_memory
-from runtime.dtypes import native_dtype
+from runtime.device import is_out_of_memory, native_dtype
+from runtime.identity import config_hash
 from runtime.latency.cells import seconds_of
 from runtime.latency.passes import CommittedState
 from runtime.pair import load_model, serve
@@ -87,13 +86,7 @@ class ServingDecision:
     _config_hash: str = ""
 
     def decide(self) -> Decision:
-        """Time all candidates.
-
-        Raises
-        ------
-        ValueError
-            If not one of them could be loaded.
-        """
+        """Time all candidates; `ValueError` if not one of them could be loaded."""
         formats = self._formats()
         for visit in range(VISITS):
             order = Random(f"{self.seed}/{visit}")

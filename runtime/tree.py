@@ -21,21 +21,12 @@ class DraftLaw(Enum):
 
 @dataclass(frozen=True, eq=False)
 class TokenTree:
-    """Drafted tokens and the laws they were drawn from.
+    """Drafted ``tokens`` [N] int64 and the laws they were drawn from.
 
-    Parameters
-    ----------
-    tokens
-        [N] int64.
-    parents
-        [N] int64, -1 is the root; a parent comes before its children.
-    draws
-        [M] int64: node indices in draw order; a node drawn twice appears twice. ``None``: every node once, in order.
-    draft_probs
-        [N + 1, V]: row 0 is the law the root's children were really drawn from, row i + 1 that of node i's children. Rows
-        without draws are ignored. ``None`` only for deterministic trees.
-    law
-        How children were drawn.
+    ``parents`` [N] int64: -1 is the root; a parent comes before its children. ``draws`` [M] int64: node indices in draw order; a
+    node drawn twice appears twice; ``None``: every node once, in order. ``draft_probs`` [N + 1, V]: row 0 is the law the root's
+    children were really drawn from, row i + 1 that of node i's children; rows without draws are ignored; ``None`` only for
+    deterministic trees. ``law``: how children were drawn.
     """
 
     tokens: Tensor
@@ -134,18 +125,19 @@ class TokenTree:
 
     def below(self, node: int) -> tuple["TokenTree", list[int]]:
         """The tree under ``node`` as if it were the root, and the nodes it is made of."""
-        nodes: list[int] = []
+        places = {node: -1}
         for other, parent in enumerate(self.parent_list):
-            if parent == node or parent in nodes:
-                nodes.append(other)
-        places = {old: new for new, old in enumerate([node, *nodes], start=-1)}
+            if parent in places:
+                places[other] = len(places) - 1
         assert self.draws is not None
-        rows = None if self.draft_probs is None else self.draft_probs[[kept + 1 for kept in (node, *nodes)]]
+        nodes = list(places)[1:]
+        parents = [places[self.parent_list[kept]] for kept in nodes]
+        draws = [places[drawn] for drawn in self.draws.tolist() if drawn in nodes]
         tree = TokenTree(
             tokens=self.tokens[nodes],
-            parents=torch.tensor([places[self.parent_list[kept]] for kept in nodes], dtype=torch.int64),
-            draws=torch.tensor([places[drawn] for drawn in self.draws.tolist() if drawn in nodes], dtype=torch.int64),
-            draft_probs=rows,
+            parents=torch.tensor(parents, dtype=torch.int64),
+            draws=torch.tensor(draws, dtype=torch.int64),
+            draft_probs=None if self.draft_probs is None else self.draft_probs[[kept + 1 for kept in places]],
             law=self.law,
         )
         return tree, nodes

@@ -13,8 +13,8 @@ from unittest import mock
 from torch import Tensor, nn
 
 from predictors.controllers import Controller, Session
-from runtime.decoding.branch_parallel import BranchParallelDecoder, BranchRun
-from runtime.decoding.run import Run
+from runtime.decoding.base import Decoder
+from runtime.decoding.branch_parallel import BranchRun
 from runtime.request import Request
 from tests.toys import Forking, enumerate_outcomes
 
@@ -136,12 +136,7 @@ def opened(decoder, prompt, length, settings):
     def run(chance):
         relay.current = chance
         options = {"max_new_tokens": length, "eos_token_id": (), **dataclasses.asdict(settings)}
-        with (
-            mock.patch.object(Run, "steps", lambda run: iter([run])),
-            mock.patch.object(
-                BranchParallelDecoder, "_steps", lambda decoder, request: iter([BranchRun(decoder, request)])
-            ),
-        ):
+        with mock.patch.object(Decoder, "_steps", lambda decoder, request: iter([decoder._open(request)])):
             (run,) = decoder.stream(prompt, randomness=relay, **options)
         return run
 

@@ -128,7 +128,8 @@ class Efficiencies:
         target_CV = self._target_probs_NV[[node + 1 for node, _ in contexts]]
         draft_CV = torch.stack([grove.laws[node] for node, _ in contexts])
         lists, tokens = [list(children) for _, children in contexts], torch.tensor(grove.tokens)
-        step_CK = branching(NODE_SOLVERS[rule][0], Draws(lists, tokens, DraftLaw.IID, target_CV, draft_CV))
+        draws = Draws(lists, tokens, DraftLaw.IID, target_CV, draft_CV)
+        step_CK = branching(draws, NODE_SOLVERS[rule][0](draws))
         found: dict[Context, dict[int, float]] = {}
         for context, row in zip(contexts, step_CK.tolist(), strict=True):
             shares = found.setdefault(context, {})

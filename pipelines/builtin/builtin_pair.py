@@ -27,7 +27,7 @@ from pipelines.builtin.language_model import Recipe, Shape, held_out_loss, new_m
 from pipelines.builtin.tokenizer import train_tokenizer
 from pipelines.outputs import file_sha256, replacing, write_json
 from pipelines.shares import Shares
-from runtime.dtypes import native_dtype
+from runtime.device import native_dtype
 
 SMALL, SMALL_DRAFT = "small", "small_draft"  # folders of the trained target and draft
 RECORD = "training.json"  # beside a finished model: what it was trained with and how that went

@@ -33,7 +33,7 @@ from pipelines.gpu.shapes import DRAFT_WIDTH, LEAST, SHAPES, Sized, draft_shape
 from pipelines.measuring.provenance import provenance, source_hash
 from pipelines.outputs import digest, write_json
 from pipelines.parameters import PARAMETERS, load_parameters
-from runtime.dtypes import native_dtype
+from runtime.device import native_dtype
 
 RATIOS = (10, 4, 20)
 CODE = ("runtime", "predictors", "pipelines/builtin", "pipelines/measuring", "pipelines/gpu")

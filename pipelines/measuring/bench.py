@@ -101,7 +101,7 @@ def open_bench(
     from pipelines.pair_folder import read_facts, read_pair
     from pipelines.prompt_table import read_prompts
     from runtime import ModelPair
-    from runtime.serving_record import read_serving
+    from runtime.pair import read_serving
 
     torch.set_num_threads(config.threads)
     device = read_device(args.device)

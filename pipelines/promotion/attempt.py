@@ -42,7 +42,7 @@ from pipelines.prompt_table import read_prompts
 from predictors.bundle import CARD, TENSORS, bundle_hash
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair
-from runtime.serving_record import read_serving
+from runtime.pair import read_serving
 
 Origin = dict[str, Any]
 GROWS = "prompts_sha256"  # of what was measured, what a further look adds to

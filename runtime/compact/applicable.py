@@ -5,6 +5,7 @@ instance, hooks, tensor subclasses as weights, settings changed on a module. In 
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -36,14 +37,13 @@ def require_compact(model: "PreTrainedModel") -> None:
         fault = _fault(module, type(model).__module__)
         if fault is not None:
             raise NotCompactError(f"{name or 'the model'} {fault}")
-    if any(GLOBAL_HOOKS):
-        raise NotCompactError("hooks on all modules are registered, which only their own forward calls")
-    for reason in (*_settings(model), *_parameters(model)):
+    for reason in _reasons(model):
         raise NotCompactError(reason)
 
 
-def signature(model: "PreTrainedModel") -> tuple[Any, ...]:
-    """What `require_compact` and the joint weights rest on; another value means that they have to be looked at again."""
+def signature(model: "PreTrainedModel", in_place: bool) -> tuple[Any, ...]:
+    """What `require_compact` and the joint weights rest on; another value means that they have to be looked at again.
+    ``in_place``: also how often each parameter was changed in place, which torch does not count in inference mode."""
     family = type(model).__module__
     modules = [
         (
@@ -54,41 +54,40 @@ def signature(model: "PreTrainedModel") -> tuple[Any, ...]:
         )
         for module in model.modules()
     ]
-    return modules, model.config.num_hidden_layers, any(GLOBAL_HOOKS)
+    parameters = model.parameters() if in_place else ()
+    versions = [0 if parameter.is_inference() else parameter._version for parameter in parameters]
+    return modules, model.config.num_hidden_layers, any(GLOBAL_HOOKS), versions
 
 
-def _settings(model: "PreTrainedModel") -> list[str]:
-    """What of the configuration stands against it."""
+def _reasons(model: "PreTrainedModel") -> Iterator[str]:
+    """What else than its modules stands against it."""
+    if any(GLOBAL_HOOKS):
+        yield "hooks on all modules are registered, which only their own forward calls"
     body: Any = model.model
-    reasons = []
     rope_type = getattr(body.rotary_emb, "rope_type", "default")
     if rope_type not in FIXED_ROTARY:
-        reasons.append(f"its rotary angles ({rope_type}) change with the text's length")
+        yield f"its rotary angles ({rope_type}) change with the text's length"
     if not 0 < len(body.layers) == model.config.num_hidden_layers:
-        reasons.append(f"it has {len(body.layers)} layers and is configured for {model.config.num_hidden_layers}")
+        yield f"it has {len(body.layers)} layers and is configured for {model.config.num_hidden_layers}"
     epsilons = {module.variance_epsilon for module in model.modules() if hasattr(module, "variance_epsilon")}
     if epsilons - {model.config.rms_norm_eps}:
-        reasons.append(f"its norms have an epsilon other than the configuration's {model.config.rms_norm_eps}")
-    return reasons
-
-
-def _parameters(model: "PreTrainedModel") -> list[str]:
+        yield f"its norms have an epsilon other than the configuration's {model.config.rms_norm_eps}"
     parameters = list(model.named_parameters(remove_duplicate=False))
     kinds = {(parameter.device, parameter.dtype) for _, parameter in parameters}
-    reasons = [] if len(kinds) == 1 else [f"its parameters are spread over {len(kinds)} devices or dtypes"]
-    reasons += [f"{name} is a {type(p).__name__}" for name, p in parameters if type(p) is not nn.Parameter]
-    ends = (model.model.embed_tokens.weight, model.lm_head.weight)
+    if len(kinds) != 1:
+        yield f"its parameters are spread over {len(kinds)} devices or dtypes"
+    yield from (f"{name} is a {type(p).__name__}" for name, p in parameters if type(p) is not nn.Parameter)
+    ends = (body.embed_tokens.weight, model.lm_head.weight)
     shared = Counter(id(p) for _, p in parameters if all(p is not end for end in ends))
-    reasons += [f"{name} is shared by several layers" for name, p in parameters if shared[id(p)] > 1]
-    for number, block in enumerate(model.model.layers):
+    yield from (f"{name} is shared by several layers" for name, p in parameters if shared[id(p)] > 1)
+    for number, block in enumerate(body.layers):
         attention, feed_forward = block.self_attn, block.mlp
         for joint in (
             (attention.q_proj, attention.k_proj, attention.v_proj),
             (feed_forward.gate_proj, feed_forward.up_proj),
         ):
             if len({getattr(projection, "bias", None) is None for projection in joint}) > 1:
-                reasons.append(f"layer {number} has biases on some of its projections only")
-    return reasons
+                yield f"layer {number} has biases on some of its projections only"
 
 
 def _fault(module: nn.Module, family: str) -> str | None:

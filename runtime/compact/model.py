@@ -1,52 +1,48 @@
 """The weights of the compact forward alone, as a language model."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from runtime.adapter import ModelState
-from runtime.compact.memory import Memory
-from runtime.compact.state import CompactState
+from runtime.compact.state import CompactState, Memory
 from runtime.compact.weights import CompactWeights
 from runtime.scratch import SCRATCH_ROOM
 
 
+@dataclass(eq=False)
 class CompactModel:
-    """What of a `runtime.causal_model.CausalLanguageModel` goes to another process (`Sent`).
+    """What of a `runtime.causal_model.CausalLanguageModel` goes to another process (`Sent`): its ``weights``, which are
+    ``packed`` there, as their layout is that process's own."""
 
-    ``packed`` weights are packed there, as their layout is that process's own.
-    """
+    weights: CompactWeights
+    packed: bool
+    vocabulary_size: int
+    context_limit: int
+    eos_tokens: frozenset[int]
 
     programs = None
 
-    def __init__(
-        self,
-        weights: CompactWeights,
-        packed: bool,
-        vocabulary_size: int,
-        context_limit: int,
-        eos_tokens: frozenset[int],
-    ) -> None:
-        self._weights = weights.packed(None) if packed else weights
-        self.vocabulary_size = vocabulary_size
-        self.context_limit = context_limit
-        self.eos_tokens = eos_tokens
+    def __post_init__(self) -> None:
+        if self.packed:
+            self.weights = self.weights.packed()
 
     @property
     def device(self) -> torch.device:
-        return self._weights.embedding.device
+        return self.weights.embedding.device
 
     @property
     def dtype(self) -> torch.dtype:
-        return self._weights.embedding.dtype
+        return self.weights.embedding.dtype
 
     def open(self, max_length: int, layers: tuple[int, ...] = ()) -> ModelState:
         """As `runtime.adapter.LanguageModel.open`; whoever sent the model has looked at ``layers``."""
-        return CompactState(Memory(self._weights, max_length + SCRATCH_ROOM), layers)
+        return CompactState(Memory(self.weights, max_length + SCRATCH_ROOM), layers)
 
     def embedding(self, token: int) -> Tensor:
-        return self._weights.embedding.detach()[token]
+        return self.weights.embedding.detach()[token]
 
 
 class Sent:

@@ -35,13 +35,8 @@ def linear(x_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> Tensor:
 
 
 def packed(weight_OI: Tensor) -> Tensor:
-    """A copy of a CPU's matrix in oneDNN's layout, for `linear` alone.
-
-    Raises
-    ------
-    ValueError
-        If there is no such layout: another device, another number format, no oneDNN, a processor without the instructions.
-    """
+    """A copy of a CPU's matrix in oneDNN's layout, for `linear` alone. `ValueError` if there is none: another device, another
+    number format, no oneDNN, a processor without the instructions."""
     reason = _unpackable(weight_OI)
     if reason is not None:
         raise ValueError(f"weights cannot be packed: {reason}. Use forward='compact'.")

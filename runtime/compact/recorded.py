@@ -16,8 +16,7 @@ from torch import Tensor
 
 from runtime.adapter import Forward
 from runtime.compact.forward import Pass, forward
-from runtime.compact.memory import Memory
-from runtime.compact.state import CompactState, said
+from runtime.compact.state import CompactState, Memory, said
 from runtime.compact.weights import CompactWeights
 from runtime.device import on_device
 from runtime.recorder import Program, Programs, Recorder
@@ -84,20 +83,15 @@ class RecordedPass:
     def _forward(self) -> tuple[Tensor, list[Tensor]]:
         memory, size = self._memory, self._size
         rows_N, rows_T = memory.rows[: size.nodes] + self._start, memory.rows[: size.rows]
-        if size.scratch:
-            positions_N, seen_NT = self._positions_N, self._seen(rows_T)
+        if size.scratch:  # nodes see all committed rows, and of the scratch what its topology says
+            place_T, last = rows_T - self._committed, size.scratch - 1
+            of_scratch_NT = self._seen_NS.index_select(1, place_T.clamp(0, last)) & (place_T <= last)
+            positions_N, seen_NT = self._positions_N, (place_T < 0) | of_scratch_NT
         else:
             positions_N, seen_NT = rows_N, rows_T <= rows_N.unsqueeze(1)
         mask_NT = memory.cos.new_zeros(seen_NT.shape).masked_fill_(~seen_NT, -torch.inf)
         call = Pass(self._tokens_N, rows_N, memory.cos[positions_N], memory.sin[positions_N], size.rows, mask_NT)
         return forward(memory.weights, call, memory.caches, size.nodes, self._layers)
-
-    def _seen(self, rows_T: Tensor) -> Tensor:
-        """Whom each node sees [N, T]: all committed rows, and of the scratch what its topology says."""
-        place_T = rows_T - self._committed
-        last = self._size.scratch - 1
-        of_scratch_NT = self._seen_NS.index_select(1, place_T.clamp(0, last)) & (place_T <= last)
-        return (place_T < 0) | of_scratch_NT
 
 
 class RecordedState(CompactState):
@@ -111,29 +105,21 @@ class RecordedState(CompactState):
         count = len(ids_N)
         if count > MOST_NODES:
             return super()._forward(ids_N, last)
-        logits, states = self._slot.recorded(self._size(count), self._layers)(ids_N, self._scratch)
-        return said(logits[count - last : count].clone(), [state[:count].clone() for state in states])
-
-    def _size(self, count: int) -> Size:
-        scratch, nodes = self._scratch, power_of_two(count)
+        scratch, nodes = self.scratch, power_of_two(count)
         end = scratch.total - count + nodes
-        if end > self._memory.capacity:
+        if end > self.memory.capacity:
             self._grow(end)
         held = 0 if scratch.is_chain else power_of_two(scratch.total - scratch.committed)
-        return Size(nodes, rounded_rows(end), held)
+        run = self._slot.recorded(Size(nodes, rounded_rows(end), held), self._layers)
+        logits, states = run(ids_N, scratch)
+        return said(logits[count - last : count].clone(), [state[:count].clone() for state in states])
 
     def _grow(self, capacity: int) -> None:
         self._slot.grow(capacity)
 
 
 def power_of_two(count: int) -> int:
-    """The next power of two.
-
-    Examples
-    --------
-    >>> [power_of_two(count) for count in (1, 2, 3, 8, 9)]
-    [1, 2, 4, 8, 16]
-    """
+    """The next one: 4 of 3 and of 4."""
     return 1 << (count - 1).bit_length()
 
 

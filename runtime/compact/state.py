@@ -1,75 +1,103 @@
 """`ModelState` over the compact forward: one preallocated cache for all layers, committed rows first, then scratch rows."""
 
 from collections.abc import Sequence
+from itertools import chain
 
 import torch
 from torch import Tensor
 
 from runtime.adapter import Forward
-from runtime.compact.forward import Pass, forward
-from runtime.compact.memory import Memory
+from runtime.compact.forward import LayerCache, Pass, forward, signed
+from runtime.compact.weights import CompactWeights
 from runtime.device import on_device
 from runtime.scratch import Scratch
+
+
+class Memory:
+    """``capacity`` rows of a request: ``caches`` of the layers, keys and values [1, K, capacity, D]; ``cos`` and signed ``sin``
+    [capacity, D] of the positions; ``rows`` [capacity] counts them. ``clean``: rows that were never written hold zeros."""
+
+    def __init__(self, weights: CompactWeights, capacity: int, clean: bool = False) -> None:
+        self.weights = weights
+        self._make = weights.embedding.new_zeros if clean else weights.embedding.new_empty
+        self._reserve(capacity)
+
+    @property
+    def capacity(self) -> int:
+        return len(self.rows)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """Keys and values of all layers, one after the other."""
+        return [*chain.from_iterable(self.caches)]
+
+    def clear(self) -> None:
+        """Zeros everywhere: what an earlier request left need not be finite."""
+        for cache in self.tensors:
+            cache.zero_()
+
+    def grow(self, capacity: int) -> None:
+        """Make room for ``capacity`` rows: what is cached moves to another place."""
+        held = self.tensors
+        self._reserve(capacity)
+        for new, old in zip(self.tensors, held, strict=True):
+            new[:, :, : old.shape[2]] = old
+
+    def copy_rows(self, other: "Memory", first: int, last: int) -> None:
+        """Rows ``first`` to ``last`` (not included) of ``other``, of a copy of the model, perhaps on another device."""
+        if last > self.capacity:
+            self.grow(other.capacity)
+        for own, theirs in zip(self.tensors, other.tensors, strict=True):
+            own[:, :, first:last].copy_(theirs[:, :, first:last], non_blocking=True)
+
+    def _reserve(self, capacity: int) -> None:
+        weights = self.weights
+        self.rows = torch.arange(capacity, device=weights.embedding.device)
+        self.cos, sin = weights.rotary.table(self.rows, weights.embedding.dtype)
+        self.sin = signed(sin)
+        shape = (1, weights.key_heads, capacity, weights.head_dim)
+        self.caches: list[LayerCache] = [(self._make(shape), self._make(shape)) for _ in weights.layers]
 
 
 class CompactState:
     """One request's state; its memory's rows double where they do not suffice."""
 
     def __init__(self, memory: Memory, layers: tuple[int, ...]) -> None:
-        self._memory = memory
+        self.memory = memory
         self._layers = layers
-        self._scratch = Scratch()
+        self.scratch = Scratch()
 
     @torch.inference_mode()
     def forward(
         self, tokens: Sequence[int] | Tensor, parents: Sequence[int] | None = None, last: int | None = None
     ) -> Forward:
-        ids = on_device(tokens, self._memory.rows.device)
-        self._scratch.append(len(ids), parents)
-        if self._scratch.total > self._memory.capacity:
-            self._grow(max(self._scratch.total, 2 * self._memory.capacity))
+        ids = on_device(tokens, self.memory.rows.device)
+        self.scratch.append(len(ids), parents)
+        if self.scratch.total > self.memory.capacity:
+            self._grow(max(self.scratch.total, 2 * self.memory.capacity))
         return self._forward(ids, last or len(ids))
 
     @torch.inference_mode()
     def keep(self, path: Sequence[int], pending: int = 0) -> None:
         if list(path) != list(range(len(path))):
-            first = self._scratch.committed
-            self._memory.move([first + node for node in path], first)
-        self._scratch.keep(path, pending)
-
-    @property
-    def committed(self) -> int:
-        """Rows of committed tokens."""
-        return self._scratch.committed
-
-    @property
-    def total(self) -> int:
-        """Rows in use."""
-        return self._scratch.total
-
-    def go_on_from(self, other: "CompactState", first: int) -> None:
-        """Take over what ``other``, of a copy of the model, holds: its nodes, and its rows from row ``first`` on. The nodes are
-        one for both from now on, and one of both works at a time."""
-        self._scratch = other._scratch
-        if other.total > self._memory.capacity:
-            self._grow(other._memory.capacity)
-        self._memory.copy_rows(other._memory, first, other.total)
-
-    def _forward(self, ids_N: Tensor, last: int) -> Forward:
-        logits, states = forward(self._memory.weights, self._pass(ids_N), self._memory.caches, last, self._layers)
-        return said(logits, states)
+            first, device = self.scratch.committed, self.memory.rows.device
+            rows = on_device([first + node for node in path], device)
+            for cache in self.memory.tensors:
+                cache[:, :, first : first + len(path)] = cache[:, :, rows]
+        self.scratch.keep(path, pending)
 
     def _grow(self, capacity: int) -> None:
-        self._memory.grow(capacity)
+        self.memory.grow(capacity)
 
-    def _pass(self, ids_N: Tensor) -> Pass:
-        memory, scratch = self._memory, self._scratch
+    def _forward(self, ids_N: Tensor, last: int) -> Forward:
+        memory, scratch = self.memory, self.scratch
         count, total = len(ids_N), scratch.total
         rows = memory.rows[total - count : total]
         positions = rows if scratch.is_chain else on_device(scratch.positions(count), rows.device)
         allowed = scratch.mask(count, rows.device)
         mask = None if allowed is None else memory.cos.new_zeros(allowed.shape).masked_fill_(~allowed, -torch.inf)
-        return Pass(ids_N, rows, memory.cos[positions], memory.sin[positions], total, mask)
+        call = Pass(ids_N, rows, memory.cos[positions], memory.sin[positions], total, mask)
+        return said(*forward(memory.weights, call, memory.caches, last, self._layers))
 
 
 def said(logits: Tensor, states: Sequence[Tensor]) -> Forward:

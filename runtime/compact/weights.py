@@ -2,7 +2,7 @@
 
 The model's own parameters become views of the joint matrices: no memory is spent twice, Hugging Face's forward works as before,
 and what changes a parameter in place changes both. What was replaced since (``model.to(…)``, an adapter's layers) is noticed by
-`CompactWeights.is_current`.
+`runtime.compact.applicable.signature`.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from runtime.compact.applicable import NotCompactError, require_compact, signature
+from runtime.compact.applicable import NotCompactError, require_compact
 from runtime.compact.products import packed
 
 if TYPE_CHECKING:
@@ -71,20 +71,14 @@ class CompactWeights:
     scale: float
     activation: Callable[[Tensor], Tensor]
     rotary: Rotary
-    _signature: tuple[Any, ...] | None
-    _versions: list[int] | None = None  # of packed weights: what they were copied from
 
     @classmethod
     def of(cls, model: "PreTrainedModel") -> "CompactWeights":
-        """Join the weights of ``model``, whose parameters become views of them.
-
-        Raises
-        ------
-        NotCompactError
-            If this is no plain Llama-shaped model on one device: another family, other or hooked layers, changing angles.
-        """
+        """Join the weights of ``model``, whose parameters become views of them. `NotCompactError` if this is no plain
+        Llama-shaped model on one device: another family, other or hooked layers, changing angles."""
         require_compact(model)
         body, attention = model.model, model.model.layers[0].self_attn
+        activation = body.layers[0].mlp.act_fn
         with torch.inference_mode(False), torch.no_grad():  # the parameters stay ones that can be trained
             layers = tuple(_layer(block) for block in body.layers)
         return cls(
@@ -98,29 +92,20 @@ class CompactWeights:
             head_dim=attention.head_dim,
             epsilon=model.config.rms_norm_eps,
             scale=attention.scaling,
-            activation=_activation(body.layers[0].mlp.act_fn),
+            # torch's own where it is that: shared with a process without Hugging Face's library, called without a module
+            activation=F.silu if type(activation).__name__ in ("SiLUActivation", "SiLU") else activation,
             rotary=Rotary(body.rotary_emb.inv_freq, body.rotary_emb.attention_scaling),
-            _signature=signature(model),
         )
 
-    def alone(self) -> "CompactWeights":
-        """The same weights without a memory of the model's own modules."""
-        return replace(self, _signature=None, _versions=None)
-
-    def packed(self, model: "PreTrainedModel | None") -> "CompactWeights":
-        """The same weights of ``model`` with a second copy of every matrix, in the layout that few rows are multiplied fastest in
+    def packed(self) -> "CompactWeights":
+        """The same weights with a second copy of every matrix, in the layout that few rows are multiplied fastest in
         (`runtime.compact.products`). What changes a parameter in place, other than through ``.data``, makes it out of date.
-
-        Raises
-        ------
-        NotCompactError
-            If this processor, device or number format has no such layout.
-        """
+        `NotCompactError` if this processor, device or number format has no such layout."""
         try:
             layers = tuple(
                 replace(layer, **{name: packed(getattr(layer, name)) for name in MATRICES}) for layer in self.layers
             )
-            return replace(self, layers=layers, head=packed(self.head), _versions=_versions(model) if model else None)
+            return replace(self, layers=layers, head=packed(self.head))
         except ValueError as error:
             raise NotCompactError(str(error)) from error
 
@@ -129,21 +114,6 @@ class CompactWeights:
         """Of `packed` matrices, at the least: oneDNN may round their sizes up."""
         matrices = [getattr(layer, name) for layer in self.layers for name in MATRICES] + [self.head]
         return sum(matrix.numel() * matrix.element_size() for matrix in matrices if matrix.is_mkldnn)
-
-    def is_current(self, model: "PreTrainedModel") -> bool:
-        """Whether ``model`` still consists of the layers and parameters that were joined, and nothing hooks into its forward."""
-        changed = self._versions is not None and self._versions != _versions(model)
-        return not changed and self._signature == signature(model)
-
-
-def _activation(module: nn.Module) -> Callable[[Tensor], Tensor]:
-    """Torch's own function where it is one: shared with a process without Hugging Face's library, and called without a module."""
-    return F.silu if type(module).__name__ in ("SiLUActivation", "SiLU") else module
-
-
-def _versions(model: "PreTrainedModel") -> list[int]:
-    """How often each parameter was changed in place; torch does not count in inference mode."""
-    return [0 if parameter.is_inference() else parameter._version for parameter in model.parameters()]
 
 
 def _layer(block: Any) -> LayerWeights:

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from runtime.monitor import Monitor
 from runtime.pair import ModelPair
 from runtime.request import Request, checked_chance, checked_prompt
 from runtime.tree import TokenTree
+
+if TYPE_CHECKING:
+    from runtime.decoding.run import Run
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class Generation:
 
 
 class Decoder(ABC):
-    """Decodes one request at a time. Subclasses implement one way of interleaving draft and target (`_steps`).
+    """Decodes one request at a time. Subclasses open a run for it, in their way of interleaving draft and target.
 
     ``monitor``, if set, writes a record of every request (`runtime.monitor`).
     """
@@ -66,8 +69,17 @@ class Decoder(ABC):
         self.lossy = lossy
 
     @abstractmethod
+    def _open(self, request: Request) -> "Run":
+        """Begin a request."""
+
     def _steps(self, request: Request) -> Generator[Step, None, None]:
-        """The decoding loop."""
+        """The decoding loop: the prefill, then rounds until the request is done or given up."""
+        run = self._open(request)
+        try:
+            while not run.done:
+                yield run.step()
+        finally:
+            run.close()
 
     def route(self, settings: SamplingSettings) -> "Decoder":
         """The decoder that serves ``settings``: this one, if it is not several."""
@@ -90,19 +102,12 @@ class Decoder(ABC):
         return self.pair.target.context_limit
 
     def generate(self, prompt_ids: Sequence[int] | Tensor, **options: Any) -> Generation:
-        """Decode a prompt; options as in `stream`.
-
-        Returns
-        -------
-        Generation
-            New tokens and one record per round.
-        """
-        tokens: list[int] = []
-        rounds = []
+        """Decode a prompt; options as in `stream`."""
+        made = Generation([], [], self.lossy)
         for step in self.stream(prompt_ids, **options):
-            tokens += step.tokens
-            rounds.append(step.record)
-        return Generation(tokens, rounds, self.lossy)
+            made.tokens.extend(step.tokens)
+            made.rounds.append(step.record)
+        return made
 
     def stream(
         self,
@@ -148,13 +153,15 @@ class Decoder(ABC):
         controller, limit = decoder.controller, decoder.context_limit
         models = (self.pair.target, self.pair.draft)
         bounds = [getattr(one, "context_bound", "") for one in models if one and one.context_limit == limit]
-        size = self.pair.target.vocabulary_size
+        size, ends = self.pair.target.vocabulary_size, self.pair.target.eos_tokens
+        if eos_token_id is not None:
+            ends = frozenset(map(int, torch.as_tensor(eos_token_id).reshape(-1).tolist()))
         request = Request(
             prompt=checked_prompt(prompt_ids, max_new_tokens, size, limit, max(bounds, default="")),
             max_new_tokens=max_new_tokens,
             settings=settings,
             randomness=checked_chance(randomness),
-            eos_tokens=self._eos_tokens(eos_token_id),
+            eos_tokens=ends,
             vocabulary_size=size,
             layers=decoder._taps("layers", controller.layers, tuple(layers)),
             observe=observe,
@@ -184,11 +191,6 @@ class Decoder(ABC):
         return decode_for_generate(
             self, model, input_ids, logits_processor, stopping_criteria, generation_config, model_kwargs
         )
-
-    def _eos_tokens(self, eos_token_id: int | Sequence[int] | Tensor | None) -> frozenset[int]:
-        if eos_token_id is None:
-            return self.pair.target.eos_tokens
-        return frozenset(int(token) for token in torch.as_tensor(eos_token_id).reshape(-1).tolist())
 
     def _taps(self, name: str, own: tuple[int, ...], layers: tuple[int, ...]) -> tuple[int, ...]:
         """The layers to tap: the controller's ``own`` or those asked for."""

@@ -8,9 +8,6 @@ One exchange per round: the verdict goes out, the next block and then the branch
 side. Source: specification of drafting, section 3.4. Shape suffixes: R rows of the pass, V vocabulary.
 """
 
-from collections.abc import Generator
-
-import torch
 from torch import Tensor
 
 from predictors.controllers import Controller
@@ -64,45 +61,42 @@ class BranchParallelDecoder(Decoder):
         """End the draft process, if there is one."""
         self.host.close()
 
-    def _steps(self, request: Request) -> Generator[Step, None, None]:
+    def _open(self, request: Request) -> "BranchRun":
         if request.observe and self.host.overlap == "processes":
             raise ValueError(
                 "a draft in its own process keeps its probabilities, so rounds show no evidence. Observe with overlap 'none'."
             )
-        run = BranchRun(self, request)
-        try:
-            while not run.done:
-                with self.host.target_threads():
-                    step = run.step()
-                yield step
-        finally:
-            run.jobs.close()
+        return BranchRun(self, request)
 
 
 class BranchRun(Run):
     """One request in flight."""
 
     def __init__(self, decoder: BranchParallelDecoder, request: Request) -> None:
-        super().__init__(decoder.pair, request, decoder.depth)
+        super().__init__(decoder, request)
+        self.host = decoder.host
         self.verifier = decoder.verifier
         self.recorded = self._recorded_verdicts(decoder.verifier)
         self.jobs = DraftJobs(decoder.host, request, stream(request.randomness, "draft"), self.clock)
-        self.text = list(request.prompt)  # committed tokens
         self.verdict = Verdict((), -1)
+
+    def step(self) -> Step:
+        with self.host.target_threads():
+            return super().step()
+
+    def close(self) -> None:
+        self.jobs.close()
 
     def _begin_draft_prefill(self) -> None:
         self.jobs.open()
 
-    def _end_draft_prefill(self, emitted: list[int], record: RoundRecord) -> None:
+    def _end_draft_prefill(self, step: Step) -> None:
         self.jobs.opened()
-        self.jobs.end_round(record)
+        self.jobs.end_round(step.record)
         self.verdict = Verdict((), self.newest)
-        self.text += emitted
 
-    @torch.inference_mode()
     def round(self) -> Step:
         """Settle the last round, then verify and branch side by side."""
-        self.clock.resume()
         root = self._root()
         pending = self.jobs.advance(self.verdict, root, self.remaining, self.text)
         out = self.target.forward(behind(self.newest, pending.tree.tokens))
@@ -115,13 +109,15 @@ class BranchRun(Run):
             token, branch = self._at_branch_point(branches, token, law_V)
         self.verdict = Verdict(pending.tree.token_list[:accepted], token, branch)
         self.target.keep(range(1 + accepted))
-        self.newest = token
-        self.hidden_KD = None if out.hidden_NKD is None else out.hidden_NKD[accepted]
-        tokens, record = self._end(pending, branches)
-        if not self.request.observe:
-            return Step(tokens, record)
-        target_probs = processed_law(out.logits, self.request.settings)
-        return Step(tokens, record, Evidence(root, pending.tree, pending.laws, target_probs, out.hidden_NKD))
+        self._move(out, accepted, token)
+        record = self._record(pending, branches)
+        self.clock.lap("verify")
+        self.jobs.end_round(record)
+        evidence = None
+        if self.request.observe:
+            target_probs = processed_law(out.logits, self.request.settings)
+            evidence = Evidence(root, pending.tree, pending.laws, target_probs, out.hidden_NKD)
+        return Step([*self.verdict.accepted, token], record, evidence)
 
     def _verify(self, tree: TokenTree, logits_RV: Tensor) -> tuple[int, int, Tensor]:
         """Accepted pending tokens, and the token after a rejection; behind the last, the law [V] at the branch point instead (at
@@ -149,11 +145,10 @@ class BranchRun(Run):
             return int(self.chance.categorical(law_V)), None
         return draw_at_branch_point(branches.candidates, law_V, self.chance)
 
-    def _end(self, pending: Pending, branches: Branches) -> tuple[list[int], RoundRecord]:
-        """Emit the round's tokens and record it."""
+    def _record(self, pending: Pending, branches: Branches) -> RoundRecord:
         accepted, submitted = len(self.verdict.accepted), len(pending.tokens)
         hit = self.verdict.branch is not None
-        record = RoundRecord(
+        return RoundRecord(
             drafted=pending.levels + branches.drafted,
             levels=pending.levels + branches.levels,
             idle_levels=pending.levels,
@@ -169,9 +164,3 @@ class BranchRun(Run):
             bypassed=pending.bypassed,
             forecasts=pending.forecasts,
         )
-        self.clock.lap("verify")
-        self.jobs.end_round(record)
-        self.previous = record
-        tokens, record = self._emit(record, [*self.verdict.accepted, self.newest])
-        self.text += tokens
-        return tokens, record

@@ -3,11 +3,12 @@
 Every one of them is lossless, so a request at settings that none was tuned for is served by the nearest, in temperature first.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 
 from predictors.controllers import build_controller
 from predictors.sampling import SamplingSettings
-from runtime.decoding.base import Decoder, Step
+from runtime.decoding.base import Decoder
+from runtime.decoding.run import Run
 from runtime.pair import ModelPair
 from runtime.request import Request
 
@@ -34,5 +35,5 @@ class RoutedDecoder(Decoder):
         for _, decoder in self.routes:
             decoder.close()
 
-    def _steps(self, request: Request) -> Generator[Step, None, None]:
-        return self.route(request.settings)._steps(request)
+    def _open(self, request: Request) -> Run:
+        return self.route(request.settings)._open(request)

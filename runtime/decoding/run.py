@@ -1,7 +1,6 @@
 """One request in flight: the target's state, the newest token and what is known behind it. Loops build on it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from functools import partial
 
 import torch
@@ -9,12 +8,11 @@ from torch import Tensor
 
 from predictors.rounds import RoundRecord
 from predictors.signals import Root
+from runtime.adapter import Forward, cache_prompt
 from runtime.clock import PhaseClock
-from runtime.decoding.base import Step
+from runtime.decoding.base import Decoder, Step
 from runtime.device import is_out_of_memory
 from runtime.laws import processed_law
-from runtime.pair import ModelPair
-from runtime.prefill import cache_prompt
 from runtime.randomness import Uniform, stream
 from runtime.request import Request
 from runtime.verification import Verifier
@@ -27,78 +25,81 @@ REFUSED = (
 
 
 class Run(ABC):
-    """One request. ``depth`` is the most tokens that a round drafts in a row; the newest token is never cached."""
+    """One request. The newest token is never cached."""
 
-    def __init__(self, pair: ModelPair, request: Request, depth: int) -> None:
+    def __init__(self, decoder: Decoder, request: Request) -> None:
         self.request = request
-        self.pair = pair
-        self.depth = depth
+        self.pair = decoder.pair
+        self.depth = decoder.depth
         self.clock = PhaseClock()
         self.chance = stream(request.randomness, "verify")
-        self.target = pair.target.open(request.max_length, request.layers)
-        self.emitted = 0
+        self.target = self.pair.target.open(request.max_length, request.layers)
+        self.text = list(request.prompt)  # and what was emitted
         self.prefilled = self.done = False
         self.newest = -1
         self.hidden_KD: Tensor | None = None
         self.probs_V: Tensor | None = None
         self.previous: RoundRecord | None = None
 
-    def steps(self) -> Iterator[Step]:
-        """The prefill, then rounds until the request is done."""
-        while not self.done:
-            yield self.step()
-
+    @torch.inference_mode()
     def step(self) -> Step:
-        """The prefill, later a round.
-
-        Raises
-        ------
-        MemoryError
-            If a round finds no memory. A smaller draft instead would be lossy: how many tokens are drafted may depend on them.
-        """
-        if not self.prefilled:
-            self.prefilled = True
-            return self.prefill()
+        """The prefill, later a round; `MemoryError` if one finds no memory. A smaller draft instead would be lossy: how many
+        tokens are drafted may depend on them."""
+        self.clock.resume()
+        begun, self.prefilled = self.prefilled, True
         try:
-            return self.round()
+            step = self.round() if begun else self.prefill()
         except RuntimeError as error:
-            if not is_out_of_memory(error):
+            if not (begun and is_out_of_memory(error)):
                 raise
-            context = len(self.request.prompt) + self.emitted
-            raise MemoryError(REFUSED.format(context, self.emitted, self.depth, error)) from error
+            raise MemoryError(REFUSED.format(len(self.text), self.emitted, self.depth, error)) from error
+        tokens, self.done = self.request.cut(step.tokens, self.emitted)
+        self.text += tokens
+        step.record.emitted, step.record.seconds = len(tokens), self.clock.end_round()
+        if begun:
+            self._learn(step.record)
+            self.previous = step.record
+        return Step(tokens, step.record, step.evidence)
 
     @abstractmethod
     def round(self) -> Step:
-        """Draft, verify in one target pass, commit."""
+        """Draft, verify in one target pass, commit; all tokens of the round, not yet cut."""
 
-    @torch.inference_mode()
+    def _learn(self, record: RoundRecord) -> None:  # noqa: B027 (only controllers here learn from it)
+        """After a round."""
+
+    def close(self) -> None:  # noqa: B027 (only a draft that works elsewhere has something to end)
+        """The request is over, or given up."""
+
     def prefill(self) -> Step:
         """Round 0: cache the prompt in both models and emit one token of the target."""
-        self.clock.resume()
         self._begin_draft_prefill()
         out = cache_prompt(self.target, self.request.prompt)
-        self.hidden_KD = None if out.hidden_NKD is None else out.hidden_NKD[-1]
         self.clock.lap("target")
         law = processed_law(out.logits[-1], self.request.settings)
         if not bool((out.logits[-1] < torch.inf).all() & torch.isfinite(law).all()):  # -inf: an impossible token
             raise ValueError(
                 "the target's logits are not finite after the prompt; check the model's weights and dtype."
             )
-        emitted = self._begin(law, out.logits[-1])
+        step = Step(self._begin(law, out), RoundRecord())
         self.clock.lap("verify")
-        record = RoundRecord()
-        self._end_draft_prefill(emitted, record)
-        return Step(*self._emit(record, emitted))
+        self._end_draft_prefill(step)
+        return step
 
-    def _begin(self, law_V: Tensor, logits_V: Tensor) -> list[int]:
+    def _begin(self, law_V: Tensor, out: Forward) -> list[int]:
         """The tokens that the prefill emits."""
-        self.newest = int(self.chance.categorical(law_V))
+        self._move(out, -1, int(self.chance.categorical(law_V)))
         return [self.newest]
+
+    def _move(self, out: Forward, row: int, token: int) -> None:
+        """``token`` is the newest: row ``row`` of the target's pass said so."""
+        self.newest = token
+        self.hidden_KD = None if out.hidden_NKD is None else out.hidden_NKD[row]
 
     def _begin_draft_prefill(self) -> None:  # noqa: B027 (only a draft that runs beside the target begins)
         """Before the target's prefill."""
 
-    def _end_draft_prefill(self, emitted: list[int], record: RoundRecord) -> None:  # noqa: B027 (the target may draft)
+    def _end_draft_prefill(self, step: Step) -> None:  # noqa: B027 (the target may draft)
         """After it: cache the prompt in the draft."""
 
     def _recorded_verdicts(self, verifier: Verifier, lossy: bool = False) -> RecordedVerdicts | None:
@@ -111,20 +112,16 @@ class Run(ABC):
         return RecordedVerdicts(verifier.name, rule, self.request.settings, self.chance, programs)
 
     @property
+    def emitted(self) -> int:
+        """Tokens emitted so far."""
+        return len(self.text) - len(self.request.prompt)
+
+    @property
     def remaining(self) -> int:
         """Tokens that may still be emitted."""
         return self.request.max_new_tokens - self.emitted
 
     def _root(self) -> Root:
         embedding_E = self.pair.target.embedding(self.newest) if self.request.layers else None
-        position = len(self.request.prompt) + self.emitted
-        return Root(
-            position, self.depth, self.request.settings, self.previous, self.hidden_KD, embedding_E, self.probs_V
-        )
-
-    def _emit(self, record: RoundRecord, tokens: list[int]) -> tuple[list[int], RoundRecord]:
-        tokens, self.done = self.request.cut(tokens, self.emitted)
-        self.emitted += len(tokens)
-        record.emitted = len(tokens)
-        record.seconds = self.clock.end_round()
-        return tokens, record
+        known = self.previous, self.hidden_KD, embedding_E, self.probs_V
+        return Root(len(self.text), self.depth, self.request.settings, *known)

@@ -6,16 +6,15 @@ cached: a target pass runs over it and the tree, row 0 being its own.
 Shape suffixes: V vocabulary, M rows of a pass (N nodes + 1).
 """
 
-from collections.abc import Generator
 from dataclasses import replace
 from functools import partial
 
-import torch
 from torch import Tensor
 
 from predictors.controllers import Controller
 from predictors.rounds import RoundRecord
 from predictors.signals import Root
+from runtime.adapter import Forward
 from runtime.decoding.base import Decoder, Evidence, Step
 from runtime.decoding.run import Run
 from runtime.drafting.draft import Draft, Drafter
@@ -56,9 +55,6 @@ class SequentialDecoder(Decoder):
         unread = self.drafter is None or not self.drafter.needs_draft
         return limit if unread or draft is None else min(limit, draft.context_limit)
 
-    def _steps(self, request: Request) -> Generator[Step, None, None]:
-        yield from self._open(request).steps()
-
     def _open(self, request: Request) -> "SequentialRun":
         return SequentialRun(self, request)
 
@@ -68,7 +64,7 @@ class SequentialRun(Run):
 
     def __init__(self, decoder: SequentialDecoder, request: Request) -> None:
         pair, drafter = decoder.pair, decoder.drafter
-        super().__init__(pair, request, decoder.depth)
+        super().__init__(decoder, request)
         self.draws = decoder.lossy or not request.settings.greedy  # a verdict is drawn, not read off
         self.verify = partial(decoder.verifier, lossy=decoder.lossy)
         self.recorded: RecordedVerdicts | None = None
@@ -83,46 +79,40 @@ class SequentialRun(Run):
             self.draft = drafter.open(model, replace(request, randomness=stream(request.randomness, "draft")))
         self.lookup = self.draft if isinstance(self.draft, LookupDraft) else None
 
-    def _begin(self, law_V: Tensor, logits_V: Tensor) -> list[int]:
+    def _begin(self, law_V: Tensor, out: Forward) -> list[int]:
         self.probs_V = law_V
-        return super()._begin(law_V, logits_V)
+        return super()._begin(law_V, out)
 
-    def _end_draft_prefill(self, emitted: list[int], record: RoundRecord) -> None:
+    def _end_draft_prefill(self, step: Step) -> None:
         if self.draft is not None:
-            self.draft.prefill(self.request.prompt, emitted)
+            self.draft.prefill(self.request.prompt, step.tokens)
             self.clock.lap("draft")
 
-    @torch.inference_mode()
     def round(self) -> Step:
-        self.clock.resume()
         root = self._root()
         drafted = self._draft(root)
         tokens_M, parents = behind(self.newest, drafted.tokens), [-1, *(parent + 1 for parent in drafted.parents)]
         out = self.target.forward(tokens_M, parents)
         self.clock.lap("target")
         tree, out = drafted.tree, drafted.of_nodes(out)
-        probs_MV = self._target_laws(out.logits)
+        probs_MV = None  # unless somebody reads the target's laws at the tree's rows: they are computed once a round
+        if (self.draws and self.recorded is None) or self.request.views or self.request.observe:
+            probs_MV = processed_law(out.logits, self.request.settings)
         row, token = self._verdict(tree, out.logits, probs_MV)
         path = tree.path(row)
         accepted = [tree.token_list[node] for node in path]
         self.target.keep([0, *(place + 1 for place in drafted.places(path))])
-        self.newest = token
-        self.hidden_KD = None if out.hidden_NKD is None else out.hidden_NKD[row]
+        self._move(out, row, token)
         self.probs_V = None if probs_MV is None else probs_MV[row]
         self.clock.lap("verify")
         if self.draft is not None:
             self.draft.commit(path, accepted, [token])
             self.clock.lap("draft")
-        counts = RoundRecord(tree.num_nodes, max(tree.depths), accepted=len(path), looked_up=drafted.looked_up)
-        tokens, record = self._end(counts, [*accepted, token])
-        if not self.request.observe or probs_MV is None:
-            return Step(tokens, record)
-        return Step(tokens, record, Evidence(root, tree, drafted.laws, probs_MV, out.hidden_NKD))
-
-    def _target_laws(self, logits: Tensor) -> Tensor | None:
-        """The target's laws [M, V] at the tree's rows, unless nobody reads them: they are computed once a round."""
-        read = (self.draws and self.recorded is None) or self.request.views or self.request.observe
-        return processed_law(logits, self.request.settings) if read else None
+        record = RoundRecord(tree.num_nodes, max(tree.depths), accepted=len(path), looked_up=drafted.looked_up)
+        evidence = None
+        if self.request.observe and probs_MV is not None:
+            evidence = Evidence(root, tree, drafted.laws, probs_MV, out.hidden_NKD)
+        return Step([*accepted, token], self._counted(record), evidence)
 
     def _verdict(self, tree: TokenTree, logits: Tensor, probs_MV: Tensor | None) -> tuple[int, int]:
         """The row where the accepted path ends, and the token after it."""
@@ -158,18 +148,18 @@ class SequentialRun(Run):
         self.clock.lap("controller")
         return min(self.depth, self.remaining - 1, self.depth if planned is None else planned)
 
-    def _end(self, record: RoundRecord, tokens: list[int]) -> tuple[list[int], RoundRecord]:
-        """Emit ``tokens``, complete the round's ``record`` and let the controller learn from it."""
+    def _counted(self, record: RoundRecord) -> RoundRecord:
+        """A round's ``record`` with what draft and controller did."""
         record.rolled_back = record.levels - record.accepted
         passes = 0 if self.draft is None else self.draft.passes
         record.passes, self.passes = passes - self.passes, passes
         record.asked = self.session.asked
         record.bypassed = self.session.bypassed
         record.forecasts = tuple(self.session.forecasts) if record.drafted == record.levels else ()
-        tokens, record = self._emit(record, tokens)
+        return record
+
+    def _learn(self, record: RoundRecord) -> None:
         self.session.end_round(record)
-        self.previous = record
-        return tokens, record
 
 
 def require_compatible(drafter: Drafter, verifier: Verifier, lossy: bool) -> None:

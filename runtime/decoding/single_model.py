@@ -7,10 +7,8 @@
 Candidates are a function of earlier passes. Shape suffixes: M rows of a pass, V vocabulary.
 """
 
-from collections.abc import Generator
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from predictors.controllers import build_controller
@@ -36,25 +34,23 @@ class SingleModelDecoder(Decoder):
         super().__init__(pair, build_controller({"kind": "fixed"}))
         self.guesser = guesser
 
-    def _steps(self, request: Request) -> Generator[Step, None, None]:
+    def _open(self, request: Request) -> "SingleModelRun":
         if request.draft_layers:
             raise ValueError(
                 f"draft_layers {request.draft_layers}: the target drafts for itself, and no draft model is there to tap."
             )
-        yield from SingleModelRun(self, request).steps()
+        return SingleModelRun(self, request)
 
 
 class SingleModelRun(Run):
     """One request in flight."""
 
     def __init__(self, decoder: SingleModelDecoder, request: Request) -> None:
-        super().__init__(decoder.pair, request, 0)
+        super().__init__(decoder, request)
         self.guesses = decoder.guesser.open(replace(request, randomness=stream(request.randomness, "draft")))
 
-    @torch.inference_mode()
     def round(self) -> Step:
         """Guess and verify in one target pass, commit, learn."""
-        self.clock.resume()
         newest, root = self.newest, self._root()
         candidates = self.guesses.candidates(newest)
         tree = levels(candidates, self.remaining - 1, self.request.eos_tokens)
@@ -68,12 +64,15 @@ class SingleModelRun(Run):
         self.clock.lap("draft")
         out = self.target.forward(tokens, parents)
         self.clock.lap("target")
-        predicted, probs_MV = self._predicted(out.logits[:count]), self._laws(out.logits[:count])
-        row, self.newest = self._verdict(tree, predicted, probs_MV)
+        settings, observe, logits_MV = self.request.settings, self.request.observe, out.logits[:count]
+        read = settings.greedy or self.guesses.reads_predictions
+        predicted: list[int] = logits_MV.argmax(dim=-1).tolist() if read else []
+        probs_MV = processed_law(logits_MV, settings) if observe or not settings.greedy else None
+        row, token = self._verdict(tree, predicted, probs_MV)
         path = tree.path(row)
         self.target.keep([0, *(node + 1 for node in path)])
-        self.hidden_KD = None if out.hidden_NKD is None else out.hidden_NKD[row]
-        committed = [*(tree.token_list[node] for node in path), self.newest]
+        self._move(out, row, token)
+        committed = [*(tree.token_list[node] for node in path), token]
         self.clock.lap("verify")
         if rows is not NO_ROWS:
             following = self.guesses.follow(out.logits[count:])
@@ -81,29 +80,17 @@ class SingleModelRun(Run):
         self.clock.lap("draft")
         record = RoundRecord(tree.num_nodes, max(tree.depths), guessed=len(rows.tokens), accepted=len(path))
         record.rolled_back = record.levels - record.accepted
-        emitted, self.previous = self._emit(record, committed)
-        if not self.request.observe or probs_MV is None:
-            return Step(emitted, record)
-        hidden_MKD = None if out.hidden_NKD is None else out.hidden_NKD[:count]
-        return Step(emitted, record, Evidence(root, tree, [], probs_MV, hidden_MKD))
+        evidence = None
+        if observe and probs_MV is not None:
+            hidden_MKD = None if out.hidden_NKD is None else out.hidden_NKD[:count]
+            evidence = Evidence(root, tree, [], probs_MV, hidden_MKD)
+        return Step(committed, record, evidence)
 
     def _rows(self) -> Rows:
         """The guesses to feed: none where nothing comes after this pass, or where the context ends before they do."""
         rows = self.guesses.rows()
-        room = self.pair.target.context_limit - len(self.request.prompt) - self.emitted
+        room = self.pair.target.context_limit - len(self.text)
         return rows if self.remaining > 1 and rows.depth <= room else NO_ROWS
-
-    def _predicted(self, logits_MV: Tensor) -> list[int]:
-        """The most likely token of each row, unless nobody reads it."""
-        if not self.request.settings.greedy and not self.guesses.reads_predictions:
-            return []
-        predicted: list[int] = logits_MV.argmax(dim=-1).tolist()
-        return predicted
-
-    def _laws(self, logits_MV: Tensor) -> Tensor | None:
-        """The target's laws [M, V], unless nobody reads them."""
-        settings = self.request.settings
-        return None if settings.greedy and not self.request.observe else processed_law(logits_MV, settings)
 
     def _verdict(self, tree: TokenTree, predicted: list[int], probs_MV: Tensor | None) -> tuple[int, int]:
         """The row where the accepted path ends, and the token after it."""

@@ -6,11 +6,11 @@ where the second-best token may win. With one root this is the ordinary loop. Fo
 drafting, section 5.4. Shape suffixes: N nodes, V vocabulary.
 """
 
-import torch
 from torch import Tensor
 
 from predictors.controllers import Controller
 from predictors.rounds import RoundRecord
+from runtime.adapter import Forward
 from runtime.decoding.base import Step
 from runtime.decoding.sequential import SequentialDecoder, SequentialRun
 from runtime.drafting.distinct import most_likely, read_rows, without_replacement
@@ -61,14 +61,12 @@ class TargetRootsRun(SequentialRun):
         self.num_roots = decoder.drafter.target_roots
         self.roots: list[int] = []
 
-    def _begin(self, law_V: Tensor, logits_V: Tensor) -> list[int]:
-        self.roots = self._draw_roots(law_V, logits_V)
+    def _begin(self, law_V: Tensor, out: Forward) -> list[int]:
+        self.roots = self._draw_roots(law_V, out.logits[-1])
         return []
 
-    @torch.inference_mode()
     def round(self) -> Step:
         """Draft under every root, verify all in one target pass, commit the longest."""
-        self.clock.resume()
         root = self._root()
         tree = self.draft.draft_under(self.roots, root, self._cap(root), self.session, self.clock)
         logits = self.target.forward(tree.token_list, tree.parent_list).logits
@@ -81,7 +79,7 @@ class TargetRootsRun(SequentialRun):
         self.clock.lap("verify")
         self.draft.commit(path, tokens, [])
         self.clock.lap("draft")
-        return Step(*self._end(RoundRecord(drafted, max(tree.depths) - 1, accepted=len(path) - 1), tokens))
+        return Step(tokens, self._counted(RoundRecord(drafted, max(tree.depths) - 1, accepted=len(path) - 1)))
 
     def _longest(self, tree: TokenTree, target_probs_NV: Tensor) -> tuple[list[int], Tensor]:
         """The longest of the roots' accepted paths (the first among equals), and the law of the token after it."""

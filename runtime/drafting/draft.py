@@ -14,12 +14,11 @@ from torch import Tensor
 from predictors.config import Checked
 from predictors.controllers import Session
 from predictors.signals import BothModels, NextLaw, Root, TreeRoot
-from runtime.adapter import Forward, LanguageModel, Row
+from runtime.adapter import Forward, LanguageModel, Row, cache_prompt
 from runtime.clock import PhaseClock
 from runtime.drafting.drafted import Drafted
 from runtime.drafting.sampler import sampler_for
 from runtime.laws import processed_law
-from runtime.prefill import cache_prompt
 from runtime.request import Request
 from runtime.tree import DraftLaw
 

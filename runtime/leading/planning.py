@@ -18,7 +18,7 @@ from runtime.leading.tape import Tape
 from runtime.leading.text import GivenText
 from runtime.verification import VERIFIERS
 from runtime.verification.chain import block, tokenwise
-from runtime.verification.recorded import Rule
+from runtime.verification.outcome import Rule
 
 LED_RULES: set[Rule] = {tokenwise, block}  # hsd is block
 LED_LOOKUP_RULES = {*LED_RULES, VERIFIERS["match"].rule}  # on one-hot drafts it is tokenwise

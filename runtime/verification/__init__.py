@@ -1,6 +1,5 @@
 """Verifiers by name, each with the draft laws it is lossless for."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -9,7 +8,7 @@ from runtime.tree import DraftLaw, TokenTree
 from runtime.verification.acceptance import ALIASES, ANY, NODE_SOLVERS, acceptance_rate, branching_law, with_aliases
 from runtime.verification.chain import block, hsd_as_published, tokenwise
 from runtime.verification.multi_draft import hsd_multi_draft
-from runtime.verification.outcome import OutcomeLaw, draw_verdict
+from runtime.verification.outcome import OutcomeLaw, Rule, draw_verdict
 from runtime.verification.top_down import top_down
 from runtime.verification.traversal import traversal
 
@@ -23,7 +22,7 @@ class Verifier:
     """
 
     name: str
-    rule: Callable[[TokenTree, Tensor], OutcomeLaw]
+    rule: Rule
     lossless_for: frozenset[DraftLaw]
     chains_only: bool = False
 

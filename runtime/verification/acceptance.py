@@ -18,13 +18,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from runtime.tree import DraftLaw, TokenTree
+from runtime.tree import DraftLaw
 from runtime.verification import tournament
 from runtime.verification.draws import Draws
 from runtime.verification.outcome import excess_mass, normalised_or
-from runtime.verification.solvers import khisti, naive, nss, recursive_rejection
-from runtime.verification.spectr import accept_masses, residual_weights, shares, spectr, thinning
-from runtime.verification.top_down import Solver
+from runtime.verification.top_down import Solver, khisti, naive, nss, recursive_rejection, spectr, thinned
 
 ANY = frozenset(DraftLaw)
 ALIASES = {"hsd": "block", "match": "nss"}  # names that are another rule's
@@ -45,39 +43,23 @@ def with_aliases(name: str) -> list[str]:
 
 def branching_law(name: str, target_V: Tensor, draft_V: Tensor, tokens: Sequence[int]) -> Tensor:
     """B(tokens -> ·) [V] float64 of the solver ``name`` for ordered ``tokens`` drawn at one node from ``draft_V``: i.i.d. with
-    duplicates, or without replacement for ``rrs_without_replacement``.
-
-    Raises
-    ------
-    ValueError
-        For a rule that decides over more than one node.
-    """
+    duplicates, or without replacement for ``rrs_without_replacement``. `ValueError` for a rule over more than one node."""
     known = {alias: found for own, found in NODE_SOLVERS.items() for alias in with_aliases(own)}
     if name not in known:
         raise ValueError(f"verifier {name!r} has no per-node branching distribution. Known: {', '.join(known)}.")
     solver, lossless_for = known[name]
     distinct = list(dict.fromkeys(tokens))
-    tree = TokenTree(
-        tokens=torch.tensor(distinct, dtype=torch.int64),
-        parents=torch.full((len(distinct),), -1),
-        draws=torch.tensor([distinct.index(token) for token in tokens], dtype=torch.int64),
-        draft_probs=draft_V.expand(len(distinct) + 1, -1),
-        law=DraftLaw.IID if DraftLaw.IID in lossless_for else DraftLaw.WITHOUT_REPLACEMENT,
-    )
-    draws = Draws.of(tree, target_V.expand(len(distinct) + 1, -1))
+    law = DraftLaw.IID if DraftLaw.IID in lossless_for else DraftLaw.WITHOUT_REPLACEMENT
+    lists = [[distinct.index(token) for token in tokens]]
+    draws = Draws(lists, torch.tensor(distinct, dtype=torch.int64), law, target_V.unsqueeze(0), draft_V.unsqueeze(0))
     solution = solver(draws)
     residual_V = normalised_or(solution.residual(0).double(), target_V.double())
     return (solution.miss_R[0] * residual_V).index_add(0, draws.tokens_RK[0], solution.direct_RK[0])
 
 
 def acceptance_rate(name: str, target_RV: Tensor, draft_RV: Tensor, num_draws: int) -> Tensor:
-    """Acceptance rate [R] float64 of the solver ``name`` for ``num_draws`` i.i.d. draws from each row's draft law.
-
-    Raises
-    ------
-    ValueError
-        For a rule that decides over more than one node, or whose draws are not i.i.d.
-    """
+    """Acceptance rate [R] float64 of the solver ``name`` for ``num_draws`` i.i.d. draws from each row's draft law; `ValueError`
+    for a rule over more than one node, or whose draws are not i.i.d."""
     if name not in ACCEPTANCE_RATES:
         raise ValueError(f"verifier {name!r} has no per-node acceptance rate. Known: {', '.join(ACCEPTANCE_RATES)}.")
     if num_draws < 1:
@@ -96,19 +78,17 @@ def _naive(target_RV: Tensor, draft_RV: Tensor, num_draws: int) -> Tensor:
 
 
 def _spectr(target_RV: Tensor, draft_RV: Tensor, num_draws: int) -> Tensor:
-    count_R = target_RV.new_full((len(target_RV),), num_draws, dtype=torch.float64)
-    rho_R = thinning(target_RV, draft_RV, count_R) if num_draws > 1 else torch.ones_like(count_R)
-    share_R = shares(target_RV, draft_RV, rho_R, count_R)
-    rho_R1, share_R1 = (values.to(target_RV.dtype).unsqueeze(1) for values in (rho_R, share_R))
-    _, miss_R = accept_masses(target_RV, draft_RV, rho_R)
-    rejected_RV = (draft_RV - target_RV / rho_R1).clamp(min=0) / miss_R.to(target_RV.dtype).unsqueeze(1)
-    residual_RV = residual_weights(target_RV, draft_RV, rho_R1, share_R1)
-    lucky_R = (residual_RV * _drawn(rejected_RV.nan_to_num(0.0), num_draws)).sum(1).double()
-    return 1 - miss_R**num_draws + lucky_R
+    rho_R, _, residual_RV = thinned(
+        target_RV, draft_RV, target_RV.new_full((len(target_RV),), num_draws, dtype=torch.float64)
+    )
+    rejected_RV = (draft_RV - target_RV / rho_R.to(target_RV.dtype).unsqueeze(1)).clamp(min=0)
+    miss_R = rejected_RV.sum(1)
+    lucky_RV = residual_RV * _drawn((rejected_RV / miss_R.unsqueeze(1)).nan_to_num(0.0), num_draws)
+    return 1 - miss_R.double() ** num_draws + lucky_RV.sum(1).double()
 
 
 def _specinfer(target_RV: Tensor, draft_RV: Tensor, num_draws: int) -> Tensor:
-    """μ_j and Π_j of `runtime.verification.residual_chain` with a = 1: Π_k = P(all draws are rejected)."""
+    """μ_j and Π_j of `runtime.verification.draws` with a = 1: Π_k = P(all draws are rejected)."""
     one_R = target_RV.new_ones(len(target_RV), dtype=torch.float64)
     draft_scale_R, rejected_R = torch.zeros_like(one_R), one_R
     for _ in range(num_draws):

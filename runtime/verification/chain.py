@@ -17,40 +17,67 @@ of verification, section 3.1) and is an alias. Ratios, prefix weights and tests 
 the laws' dtype. Shape suffixes: G drafted tokens, V vocabulary; "G1" is G + 1 rows.
 """
 
+from collections.abc import Callable
+from functools import wraps
+
 import torch
 from torch import Tensor
 
 from runtime.tree import DraftLaw, TokenTree
-from runtime.verification.outcome import (
-    OutcomeLaw,
-    at_row,
-    excess_mass,
-    first_success,
-    normalised,
-    normalised_or,
-    root_only,
-)
+from runtime.verification.outcome import OutcomeLaw, Rule, at_row, excess_mass, first_success, normalised, normalised_or
 
 
-def tokenwise(tree: TokenTree, target_probs: Tensor) -> OutcomeLaw:
+def _on_chains(weigh: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]) -> Rule:
+    """The rule on chains of ``weigh``, which gives P(τ = t) [G + 1] and the weights P_t [G + 1] of the residuals, of the target's
+    laws [G, V], the draft's and log ρ_t [G]: y ~ norm [P_t p - q]_+ at row t, y ~ p at the last row."""
+
+    @wraps(weigh)
+    def rule(tree: TokenTree, target_probs: Tensor) -> OutcomeLaw:
+        if not tree.num_nodes:
+            stop = target_probs.new_ones(1, dtype=torch.float64)
+            return OutcomeLaw(stop, [0], lambda row: at_row(target_probs, row))
+        if not tree.is_chain:
+            raise ValueError(
+                "this verifier needs a chain (node i under node i - 1, each drawn once); use a tree verifier."
+            )
+        target_GV, chosen_G1 = target_probs[:-1], tree.tokens.unsqueeze(1).to(target_probs.device)
+        if tree.law is DraftLaw.DETERMINISTIC or tree.draft_probs is None:
+            draft_GV = torch.zeros_like(target_GV).scatter_(1, chosen_G1, 1.0)
+        else:
+            draft_GV = tree.draft_probs[:-1].to(target_probs)
+        stop_G1, scale_G1 = weigh(target_GV, draft_GV, log_ratios(target_GV, draft_GV, chosen_G1))
+
+        def residual(row: int | Tensor) -> Tensor:
+            place = torch.as_tensor(row, device=scale_G1.device)
+            target_V, last = at_row(target_probs, place), len(draft_GV)
+            draft_V = at_row(draft_GV, place.clamp(max=last - 1))
+            weights_V = (at_row(scale_G1, place).to(target_V.dtype) * target_V - draft_V).clamp(min=0)
+            return torch.where(place == last, target_V, normalised_or(weights_V, target_V))
+
+        return OutcomeLaw(normalised(stop_G1), tree.depths, residual)
+
+    return rule
+
+
+@_on_chains
+def tokenwise(target_GV: Tensor, draft_GV: Tensor, log_ratio_G: Tensor) -> tuple[Tensor, Tensor]:
     """Accept each token by its own ratio. Source: Leviathan et al. 2023, Algorithm 1."""
-    if tree.num_nodes == 0:
-        return root_only(target_probs)
-    draft_GV, log_ratio_G = _chain_laws(tree, target_probs)
     log_accept_G = log_ratio_G.clamp(max=0)
     zero = log_accept_G.new_zeros(1)
     log_reach_G1 = torch.cat([zero, log_accept_G.cumsum(0)])
     fail_G1 = torch.cat([-torch.expm1(log_accept_G), zero + 1])
-    one_G1 = torch.ones_like(fail_G1)
-    return _outcome(tree, log_reach_G1.exp() * fail_G1, target_probs, draft_GV, one_G1)
+    return log_reach_G1.exp() * fail_G1, torch.ones_like(fail_G1)
 
 
-def block(tree: TokenTree, target_probs: Tensor) -> OutcomeLaw:
+@_on_chains
+def block(target_GV: Tensor, draft_GV: Tensor, log_ratio_G: Tensor) -> tuple[Tensor, Tensor]:
     """Accept the longest prefix the joint ratio supports. Source: Sun et al. 2024, block verification."""
-    return _block(tree, target_probs, uncapped_last_test=False)
+    prefix_G1, _, test_G1 = block_tests(target_GV, draft_GV, log_ratio_G)
+    return last_success(test_G1), prefix_G1
 
 
-def hsd_as_published(tree: TokenTree, target_probs: Tensor) -> OutcomeLaw:
+@_on_chains
+def hsd_as_published(target_GV: Tensor, draft_GV: Tensor, log_ratio_G: Tensor) -> tuple[Tensor, Tensor]:
     """LOSSY: hierarchical speculative decoding as its public code tests the full draft, with min(1, r_g) instead of P_g.
 
     The divergences are capped by the prefix maximum but the last test is not, so a full draft is accepted too often. The whole
@@ -59,18 +86,9 @@ def hsd_as_published(tree: TokenTree, target_probs: Tensor) -> OutcomeLaw:
     0.096 at most (table in docs/verification.md). For comparisons only.
     Source: specification of verification, section 3.3.
     """
-    return _block(tree, target_probs, uncapped_last_test=True)
-
-
-def _block(tree: TokenTree, target_probs: Tensor, uncapped_last_test: bool) -> OutcomeLaw:
-    if tree.num_nodes == 0:
-        return root_only(target_probs)
-    draft_GV, log_ratio_G = _chain_laws(tree, target_probs)
-    prefix_G1, _, test_G1 = block_tests(target_probs[:-1], draft_GV, log_ratio_G)
-    if uncapped_last_test:
-        test_G1[-1] = log_ratio_G.sum().clamp(max=0).exp()
-    stop_G1 = first_success(test_G1.flip(0)).flip(0)
-    return _outcome(tree, stop_G1, target_probs, draft_GV, prefix_G1)
+    prefix_G1, _, test_G1 = block_tests(target_GV, draft_GV, log_ratio_G)
+    test_G1[-1] = log_ratio_G.sum().clamp(max=0).exp()
+    return last_success(test_G1), prefix_G1
 
 
 def block_tests(target_GV: Tensor, draft_GV: Tensor, log_ratio_G: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -90,29 +108,9 @@ def log_prefix_weights(log_ratio_G: Tensor) -> Tensor:
     return log_joint_G1 - log_joint_G1.cummax(0).values
 
 
-def _outcome(tree: TokenTree, stop_G1: Tensor, target_G1V: Tensor, draft_GV: Tensor, scale_G1: Tensor) -> OutcomeLaw:
-    """Stops as ``stop_G1`` says; y ~ norm [P_t p - q]_+ at row t, P_t being ``scale_G1``; y ~ p at the last row."""
-
-    def residual(row: int | Tensor) -> Tensor:
-        place = torch.as_tensor(row, device=scale_G1.device)
-        target_V, last = at_row(target_G1V, place), len(draft_GV)
-        draft_V = at_row(draft_GV, place.clamp(max=last - 1))
-        weights_V = (at_row(scale_G1, place).to(target_V.dtype) * target_V - draft_V).clamp(min=0)
-        return torch.where(place == last, target_V, normalised_or(weights_V, target_V))
-
-    return OutcomeLaw(normalised(stop_G1), tree.depths, residual)
-
-
-def _chain_laws(tree: TokenTree, target_probs: Tensor) -> tuple[Tensor, Tensor]:
-    """Draft laws [G, V], and log ρ_t [G] in float64 (−inf where p or q is 0)."""
-    if not tree.is_chain:
-        raise ValueError("this verifier needs a chain (node i under node i - 1, each drawn once); use a tree verifier.")
-    chosen_G = tree.tokens.unsqueeze(1).to(target_probs.device)
-    if tree.law is DraftLaw.DETERMINISTIC or tree.draft_probs is None:
-        draft_GV = torch.zeros_like(target_probs[:-1]).scatter_(1, chosen_G, 1.0)
-    else:
-        draft_GV = tree.draft_probs[:-1].to(target_probs)
-    return draft_GV, log_ratios(target_probs[:-1], draft_GV, chosen_G)
+def last_success(test_G1: Tensor) -> Tensor:
+    """P(test t is the last to succeed) [G + 1] of independent tests; the first must be certain."""
+    return first_success(test_G1.flip(0)).flip(0)
 
 
 def log_ratios(target_GV: Tensor, draft_GV: Tensor, chosen_G1: Tensor) -> Tensor:

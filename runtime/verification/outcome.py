@@ -31,6 +31,9 @@ class OutcomeLaw:
         return float((self.stop * self.stop.new_tensor(self.depths)).sum())
 
 
+Rule = Callable[[TokenTree, Tensor], OutcomeLaw]
+
+
 def draw_verdict(law: OutcomeLaw, randomness: Chance) -> tuple[int, int]:
     """The row where the accepted path ends and the token emitted after it: two draws, one host read."""
     row = randomness.categorical(law.stop)
@@ -84,8 +87,3 @@ def normalised_or(weights: Tensor, fallback: Tensor) -> Tensor:
 def normalised(stop: Tensor) -> Tensor:
     """Stop probabilities divided by their sum, which is 1 up to rounding."""
     return stop / stop.sum()
-
-
-def root_only(target_probs: Tensor) -> OutcomeLaw:
-    """The outcome on a tree without nodes: stop at the root and emit from the target's own law."""
-    return OutcomeLaw(target_probs.new_ones(1, dtype=torch.float64), [0], lambda row: at_row(target_probs, row))

@@ -4,8 +4,6 @@ A rule on chains looks at nothing but tensors of fixed shape; rules on trees tak
 has another one. Shape suffixes: M rows (the root and the chain's tokens), V vocabulary.
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -14,9 +12,7 @@ from runtime.laws import processed_law
 from runtime.randomness import Uniform, inverted
 from runtime.recorder import Programs, Recorder
 from runtime.tree import EMPTY_TREE, TokenTree, chain_tree
-from runtime.verification.outcome import OutcomeLaw
-
-Rule = Callable[[TokenTree, Tensor], OutcomeLaw]
+from runtime.verification.outcome import Rule
 
 
 class RecordedVerdicts:

@@ -88,16 +88,8 @@ class Tournament:
 
 
 def run_tournament(target_V: Tensor, draft_V: Tensor, num_draws: int, top: int = 5) -> Tournament:
-    """Rounds and winner law of ``num_draws`` draws from ``draft_V``, before any is drawn.
-
-    Parameters
-    ----------
-    target_V, draft_V
-        Laws of the target and of the draws, float32 or float64, on one device.
-    num_draws
-        Draws at this node, known in advance; 1 gives ``law_V = draft_V``.
-    top
-        Ranks whose pairs are weighted instead of won by the better one, clamped to 2 … 15 and to V.
+    """Rounds and winner law of ``num_draws`` draws from ``draft_V``, before any is drawn; 1 gives ``law_V = draft_V``. Pairs of
+    the ``top`` ranks (clamped to 2 … 15 and to V) are weighted instead of won by the better one. Laws are float32 or float64.
 
     Examples
     --------

@@ -16,11 +16,9 @@ from torch import Tensor
 
 from runtime.device import on_device
 from runtime.tree import DraftLaw, TokenTree
-from runtime.verification.draws import Draws, take
+from runtime.verification.draws import Draws, residual_chain, residual_weights, take
 from runtime.verification.outcome import OutcomeLaw, at_row, first_success, normalised, normalised_or
-from runtime.verification.residual_chain import residual_chain, residual_weights
-from runtime.verification.solvers import nss
-from runtime.verification.top_down import top_down
+from runtime.verification.top_down import nss, top_down
 
 
 def traversal(tree: TokenTree, target_probs: Tensor) -> OutcomeLaw:
@@ -36,9 +34,8 @@ def traversal(tree: TokenTree, target_probs: Tensor) -> OutcomeLaw:
         left_R[level] = entry_R[level]
         if rows:
             at = on_device(rows, entry_R.device)
-            chain = residual_chain(draws, rows, entry_R[at])
-            left_R[at], draft_scale_R[at] = chain.weight_R, chain.draft_scale_R
-            entry_RK = torch.where(take(draws.first_RK, rows), chain.accept_RK, 0.0)
+            accept_RK, left_R[at], draft_scale_R[at] = residual_chain(draws, rows, entry_R[at])
+            entry_RK = torch.where(take(draws.first_RK, rows), accept_RK, 0.0)
             entry_R.index_add_(0, take(draws.nodes_RK, rows).flatten() + 1, entry_RK.flatten())
 
     def residual(row: int | Tensor) -> Tensor:

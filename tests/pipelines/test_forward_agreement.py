@@ -23,9 +23,9 @@ def test_forwards_agree_to_rounding():
 @pytest.mark.parametrize("fault", ["kept rows", "angles", "epsilon"])
 def test_a_wrong_forward_is_noticed(fault, monkeypatch):
     if fault == "kept rows":
-        monkeypatch.setattr("runtime.compact.state.CompactState.keep", lambda self, path: self._scratch.keep(path))
+        monkeypatch.setattr("runtime.compact.state.CompactState.keep", lambda self, path: self.scratch.keep(path))
     elif fault == "angles":
-        monkeypatch.setattr("runtime.compact.memory.signed", lambda sin: sin)
+        monkeypatch.setattr("runtime.compact.state.signed", lambda sin: sin)
     else:
         norm = compact._norm
         monkeypatch.setattr(compact, "_norm", lambda x, weight, epsilon: norm(x, weight, epsilon + 1e-3))

@@ -22,7 +22,7 @@ from pipelines.promotion.plan import load_plan
 from pipelines.promotion.verdict import INCONCLUSIVE
 from predictors.bundle import bundle_hash
 from runtime import ModelPair
-from runtime.serving_record import read_serving
+from runtime.pair import read_serving
 from tests.bundles import random_bundle, routed_bundle
 from tests.pipelines.hand_made_decodes import decodes
 from tests.pipelines.toy_trial import RATES, bench, measured, quietly

@@ -1,6 +1,6 @@
 import pytest
 
-from runtime.vocabulary import require_shared_vocabulary
+from runtime.identity import require_shared_vocabulary
 
 
 class Tokenizer:

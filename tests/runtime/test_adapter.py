@@ -6,7 +6,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, Mist
 
 from runtime import ModelPair, build_decoder
 from runtime.causal_model import CausalLanguageModel
-from runtime.scratch import TopologyMask
+from runtime.scratch import Scratch
 from tests.toys import tiny_llama
 
 SIZES = {
@@ -158,9 +158,9 @@ def test_attention_without_tree_masks_is_refused():
 
 def ancestor_mask(parents):
     """The mask [n, n] of a whole tree."""
-    mask = TopologyMask()
-    mask.append(parents)
-    return mask.rows(len(parents))
+    scratch = Scratch()
+    scratch.append(len(parents), parents)
+    return scratch.topology(len(parents))
 
 
 def test_ancestor_mask():
@@ -188,13 +188,13 @@ def test_the_mask_of_a_fork_is_built_once_and_sliced(width, depth):
 
 @pytest.mark.parametrize("config", [[4, 2, 2, 1], [2, 4, 3, 1, 1]])
 def test_the_mask_of_a_k_configuration_grows_by_levels(config):
-    parents, level, grown = [], [-1], TopologyMask()
+    parents, level, grown = [], [-1], Scratch()
     for width in config:
         new = [parent for parent in level for _ in range(width)]
         level = list(range(len(parents), len(parents) + len(new)))
         parents += new
-        grown.append(new)
-        assert torch.equal(grown.rows(len(new)), ancestor_mask(parents)[-len(new) :])
+        grown.append(len(new), new)
+        assert torch.equal(grown.topology(len(new)), ancestor_mask(parents)[-len(new) :])
     assert len(parents) == {4: 44, 2: 82}[config[0]]
 
 

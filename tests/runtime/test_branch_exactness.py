@@ -242,19 +242,19 @@ def test_any_candidates_verified_by_equality_are_exact(monkeypatch):
 @pytest.mark.parametrize("temperature", [1.0, 0.0])
 def test_returning_pending_tokens_is_noticed(monkeypatch, temperature):
     """The loops of the public code stop at the length limit and return what was never verified: wrong at temperature 0 too."""
-    honest = BranchRun._end
+    honest = BranchRun.step
 
-    def with_pending(self, pending, branches):
-        tokens, record = honest(self, pending, branches)
+    def with_pending(self):
+        step = honest(self)
         left = self.remaining
         if 0 < left <= 2 and self.verdict.branch is not None:
             draft = self.jobs._executor._service._draft
             unverified = draft._branches[self.verdict.branch].tokens[1 : 1 + left]
             self.text += unverified
             self.done = len(unverified) == left
-        return tokens, record
+        return step
 
-    monkeypatch.setattr(BranchRun, "_end", with_pending)
+    monkeypatch.setattr(BranchRun, "step", with_pending)
     assert error(decoder_of(), SamplingSettings(temperature)) > 1e-3
 
 

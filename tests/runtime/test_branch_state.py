@@ -107,7 +107,7 @@ def target_not_cropped(monkeypatch):
     honest = CompactState.keep
 
     def one_more(self, path, pending=0):
-        rows = self._scratch.total - self._scratch.committed
+        rows = self.scratch.total - self.scratch.committed
         honest(self, range(len(path) + 1) if self._layers and len(path) < rows else path, pending)
 
     monkeypatch.setattr(CompactState, "keep", one_more)

@@ -120,7 +120,7 @@ def test_greedy_text_is_the_same(name):
 
 def test_a_rotation_with_unsigned_sines_would_be_noticed(monkeypatch):
     """Power of the comparison: angles turned the wrong way."""
-    monkeypatch.setattr("runtime.compact.memory.signed", lambda sin: -signed(sin))
+    monkeypatch.setattr("runtime.compact.state.signed", lambda sin: -signed(sin))
     states = both(CONFIGS["llama"])
     with pytest.raises(AssertionError, match="not close"):
         assert_same(states, [1, 2, 3, 4])

@@ -20,7 +20,7 @@ def test_weights_and_cache_are_those_of_a_request(tied):
         parameters = 4 * sum(parameter.numel() for parameter in model.model.parameters())  # a shared one counts once
         buffers = 4 * sum(buffer.numel() for buffer in model.model.buffers())
         assert planned[name].weights == parameters + buffers
-        memory = model.open(140)._memory
+        memory = model.open(140).memory
         held = sum(part.nbytes for part in (*chain.from_iterable(memory.caches), memory.cos, memory.sin))
         assert planned[name].cache == held
 

@@ -56,7 +56,7 @@ def test_both_copies_work(models, monkeypatch):
 
 
 def test_rows_that_stayed_behind_would_be_noticed(models, monkeypatch):
-    monkeypatch.setattr("runtime.compact.memory.Memory.copy_rows", lambda self, other, first, last: None)
+    monkeypatch.setattr("runtime.compact.state.Memory.copy_rows", lambda self, other, first, last: None)
     state, plain = PipelinedDraft(copies(models[1]), steps=1).open(8), CausalLanguageModel(models[1], "compact").open(8)
     for token in (1, 2):
         outs = [one.forward([token]).logits for one in (state, plain)]

@@ -71,7 +71,7 @@ def test_passes_equal_plain_ones(name):
 
 def test_prompts_longer_than_any_recorded_pass_and_rows_that_grow():
     states = both("llama")
-    capacity = states[0]._memory.capacity
+    capacity = states[0].memory.capacity
     prompt = [(7 * place) % 60 for place in range(recorded.MOST_NODES + 5)]
     assert_same(states, prompt, last=2)
     keep(states, range(len(prompt)))
@@ -79,7 +79,7 @@ def test_prompts_longer_than_any_recorded_pass_and_rows_that_grow():
     for _ in range(4):  # over the end of the memory, and to the next number of rows
         assert_same(states, chunk, last=3)
         keep(states, range(len(chunk)))
-    assert states[0]._memory.capacity > capacity
+    assert states[0].memory.capacity > capacity
     assert_same(states, [1, 2, 3], parents=[-1, -1, 0])
 
 
@@ -92,22 +92,22 @@ def test_a_shape_is_recorded_once_and_memory_serves_the_next_request():
     model = traced(random_model(CONFIGS["llama"]))
     recorder = model.programs.recorder
     state = model.open(16)
-    memory = state._memory
+    memory = state.memory
     for _ in range(5):
         state.forward([1])
         state.keep([0])
     assert len(recorder._results) == 1 and recorder.runs == 5
     beside = model.open(16)
-    assert beside._memory is not memory, "two requests at once share no rows"
+    assert beside.memory is not memory, "two requests at once share no rows"
     del state
     gc.collect()
     again = model.open(16)
-    assert again._memory is memory
+    assert again.memory is memory
     again.forward([1])
     assert len(recorder._results) == 1, "the shape is known"
     del again
     gc.collect()
-    assert model.open(2000)._memory is not memory, "a longer request needs more rows"
+    assert model.open(2000).memory is not memory, "a longer request needs more rows"
 
 
 def test_what_the_caller_holds_is_its_own():
@@ -194,14 +194,14 @@ def test_a_request_that_was_not_finite_leaves_nothing_behind():
     gc.collect()
     state = model.open(16)
     with torch.inference_mode():
-        for keys, values in state._memory.caches:
+        for keys, values in state.memory.caches:
             keys.fill_(torch.inf)
             values.fill_(torch.nan)
-    memory = state._memory
+    memory = state.memory
     del state
     gc.collect()
     again = model.open(16)
-    assert again._memory is memory
+    assert again.memory is memory
     torch.testing.assert_close(again.forward([1, 2, 3]).logits, expected)
 
 

@@ -1,0 +1,158 @@
+"""The general path: Hugging Face's own forward over a cache with scratch rows. The reference for the compact forward.
+
+Hidden states are tapped by hooks that live only during a pass, and numbered as Hugging Face's ``hidden_states``: 0 is the
+embedding, i the output of block i, and the last one (i = number of blocks) is after the final norm.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from runtime.adapter import Forward
+from runtime.scratch import Scratch
+
+
+class HuggingFaceState:
+    """`ModelState` with an explicit attention mask and positions; ``capacity`` rows are held at once."""
+
+    def __init__(self, model: PreTrainedModel, capacity: int, layers: tuple[int, ...]) -> None:
+        self._model = model
+        self._last_token = model.config.get_text_config().vocab_size - 1
+        self._cache = Cache(layer_class_to_replicate=partial(ScratchLayer, capacity))  # one as a layer first writes
+        self._scratch = Scratch()
+        self._layers = layers
+
+    @torch.inference_mode()
+    def forward(
+        self, tokens: Sequence[int] | Tensor, parents: Sequence[int] | None = None, last: int | None = None
+    ) -> Forward:
+        ids = torch.as_tensor(tokens, dtype=torch.int64, device=self._model.device)
+        self._scratch.append(len(ids), parents)
+        positions = torch.tensor(self._scratch.positions(len(ids)), device=self._model.device)
+        ids = ids.clamp(max=self._last_token)  # padding ids a smaller vocabulary lacks
+        call: dict[str, Any] = {
+            "input_ids": ids.unsqueeze(0),
+            "position_ids": positions.unsqueeze(0),
+            "attention_mask": self._mask(len(ids)),
+            "past_key_values": self._cache,
+            "use_cache": True,
+            "logits_to_keep": last or 0,
+        }
+        with _tapped(self._model, self._layers) as states:
+            logits = self._model(**call).logits[0]
+        return Forward(logits, torch.stack(states, dim=1) if states else None)
+
+    @torch.inference_mode()
+    def keep(self, path: Sequence[int], pending: int = 0) -> None:
+        for layer in self._cache.layers:
+            layer.keep(self._scratch.committed, path)
+        self._scratch.keep(path, pending)
+
+    def _mask(self, count: int) -> Tensor | None:
+        """The scratch's mask as Hugging Face's attention takes it [1, 1, count, rows]; ``None``: the model's own causal one."""
+        allowed = self._scratch.mask(count, self._model.device)
+        if allowed is None:
+            return None
+        if self._model.config._attn_implementation == "sdpa":
+            return allowed[None, None]
+        open_mask = torch.zeros(allowed.shape, dtype=self._model.dtype, device=allowed.device)
+        return open_mask.masked_fill_(~allowed, torch.finfo(self._model.dtype).min)[None, None]
+
+
+class ScratchLayer(CacheLayerMixin):
+    """One layer's keys and values [1, heads, length, head_dim]: committed tokens, then scratch nodes; ``length`` rows are in use.
+
+    Buffers grow by doubling and are written in place. Committing a straight prefix of the scratch moves nothing.
+    """
+
+    is_sliding = False
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__()
+        self.capacity = capacity
+        self.length = 0
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        self.keys = key_states.new_empty(*key_states.shape[:2], self.capacity, key_states.shape[3])
+        self.values = value_states.new_empty(*value_states.shape[:2], self.capacity, value_states.shape[3])
+        self.is_initialized = True
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        start, self.length = self.length, self.length + key_states.shape[2]
+        if self.length > self.capacity:
+            held = self.keys, self.values
+            self.capacity = max(self.length, 2 * self.capacity)
+            self.lazy_initialization(*held)
+            for new, old in zip((self.keys, self.values), held, strict=True):
+                new[:, :, :start] = old[:, :, :start]
+        self.keys[:, :, start : self.length] = key_states
+        self.values[:, :, start : self.length] = value_states
+        return self.keys[:, :, : self.length], self.values[:, :, : self.length]
+
+    def keep(self, committed: int, scratch_rows: Sequence[int]) -> None:
+        """Move ``scratch_rows`` (ascending, counted from ``committed``) behind the committed rows and drop the rest."""
+        self.length = committed + len(scratch_rows)
+        if list(scratch_rows) == list(range(len(scratch_rows))):
+            return
+        rows = torch.tensor(scratch_rows, device=self.keys.device) + committed
+        for held in (self.keys, self.values):
+            held[:, :, committed : self.length] = held[:, :, rows]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.length + query_length, 0
+
+    def get_seq_length(self) -> int:
+        return self.length
+
+    def get_max_length(self) -> int:
+        return -1
+
+
+def require_layers(model: PreTrainedModel, layers: tuple[int, ...]) -> None:
+    """`ValueError` unless ``layers`` ascend and ``model`` has hidden states of these numbers."""
+    if not layers:
+        return
+    if list(layers) != sorted(set(layers)):
+        raise ValueError(f"tapped layers must ascend without repeats, got {layers}.")
+    body = model.base_model
+    if not hasattr(body, "layers") or _final_norm(body) is None:
+        raise ValueError(
+            f"{type(model).__name__} has no .layers and .norm to tap hidden states from; "
+            "controllers that read hidden states need a Llama-shaped model (Llama, Qwen, Mistral, …)."
+        )
+    for layer in layers:
+        if not 0 <= layer <= len(body.layers):
+            raise ValueError(
+                f"layer {layer} does not exist: {type(model).__name__} has hidden states 0 to {len(body.layers)}."
+            )
+
+
+@contextmanager
+def _tapped(model: PreTrainedModel, layers: tuple[int, ...]) -> Iterator[list[Tensor]]:
+    """The states [nodes, hidden size] of ``layers``, one after the other, of a pass that is run within the block."""
+    states: list[Tensor] = []
+
+    def capture(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        state: Tensor = output[0] if isinstance(output, tuple) else output
+        states.append(state[0])
+
+    with ExitStack() as hooks:
+        if layers:
+            body: Any = model.base_model
+            tappable = [model.get_input_embeddings(), *body.layers[:-1], _final_norm(body)]
+            for layer in layers:
+                hooks.enter_context(tappable[layer].register_forward_hook(capture))
+        yield states
+
+
+def _final_norm(body: Any) -> Any:
+    """Phi's has a name of its own; ``None`` where there is none."""
+    return getattr(body, "norm", None) or getattr(body, "final_layernorm", None)
