@@ -18,14 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from pipelines.builtin.corpus import Document, builtin_shares, manifest_hash
+from pipelines.builtin.corpus import Document, Shares, builtin_shares, manifest_hash, share_documents
 from pipelines.documents import Source, load_documents
 from pipelines.edits import EditParameters, begun, edits_of
 from pipelines.pair_folder import read_facts, read_pair
 from pipelines.parameters import add_pair_arguments, load_parameters
 from pipelines.prompt_table import FILE, SPLITS, Prompt, write_prompts
 from pipelines.recipes import chat_template
-from pipelines.shares import Shares, share_documents
 from predictors.config import Checked, Count, Whole, not_empty
 from predictors.schema import EDIT
 

@@ -14,15 +14,15 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 import torch
+import transformers
 
 from predictors.config import Checked, Count, Whole
 from predictors.contract import CaptureContract, ServingRange
 from predictors.sampling import SamplingSettings
-from predictors.schema import MANIFEST
+from predictors.schema import MANIFEST, SPLITS, Prompt
 from runtime import ModelPair, Randomness
 from runtime.causal_model import CausalLanguageModel
 from runtime.identity import pair_identity
-from trace_collection.prompts import Job, Prompt
 from trace_collection.shards import (
     Rows,
     bytes_of,
@@ -35,8 +35,24 @@ from trace_collection.shards import (
 )
 from trace_collection.trajectories import Trajectory, continuations
 
+Job = tuple[SamplingSettings, Prompt]
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
 Over = Callable[[Callable[[Any, Any], Any], Iterable[Any]], Iterator[tuple[Any, Any]]]
+
+
+def first_of_splits(prompts: Sequence[Prompt], counts: Sequence[int]) -> list[Prompt]:
+    """The first so many of each of `SPLITS`, whose prefixes alternate slices and documents. A stride would keep step with them:
+    every third of three alternating slices is one slice."""
+    by_split = ([one for one in prompts if one.split == split] for split in SPLITS)
+    return [prompt for some, count in zip(by_split, counts, strict=True) for prompt in some[:count]]
+
+
+def placed(job: Job, columns: Rows) -> Rows:
+    """``columns`` of a job's rows, if there are any, with `PLACE_COLUMNS`."""
+    settings, prompt = job
+    place = {name: getattr(prompt, name) for name in ("document", "slice", "split")}
+    place |= {"prompt_id": prompt.id, "batch_size": 1, **dataclasses.asdict(settings)}
+    return place | columns if columns else {}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -109,8 +125,24 @@ class Collection:
 def described(collector: Collector, code: str) -> Collection:
     """What ``collector`` will write; `ValueError` if a prompt does not fit the context. ``code``: as `collect` has it."""
     require_context(collector)
-    contract = capture_contract(collector)
-    fingerprint = _fingerprint(collector, contract, code)
+    contract, config, formats = (
+        capture_contract(collector),
+        dataclasses.asdict(collector.config),
+        dtypes(collector.pair),
+    )
+    inputs = {  # all that the rows follow from; versions of libraries do not throw half a collection away
+        "schema_version": collector.version,
+        "code": code,
+        "identity": dataclasses.asdict(contract.identity),
+        "jobs": [
+            (dataclasses.astuple(settings), prompt.id, list(prompt.tokens), prompt.split, prompt.document, prompt.slice)
+            for settings, prompt in collector.jobs
+        ],
+        "eos_tokens": sorted(collector.pair.target.eos_tokens),
+        "config": config,
+        "dtypes": formats,
+    }
+    fingerprint = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
     schema = trace_schema(collector.columns, collector.sizes, collector.version, fingerprint, contract.to_json())
     jobs, size = collector.jobs, collector.config.prompts_per_shard
     shards = {shard_name(start // size): jobs[start : start + size] for start in range(0, len(jobs), size)}
@@ -118,8 +150,8 @@ def described(collector: Collector, code: str) -> Collection:
         "schema_version": collector.version,
         "fingerprint": fingerprint,
         "contract": contract.to_json(),
-        "parameters": dataclasses.asdict(collector.config),
-        "dtypes": dtypes(collector.pair),
+        "parameters": config,
+        "dtypes": formats,
         **collector.facts,
     }
     return Collection(collector.name, schema, shards, len(jobs) * collector.rows_per_job, facts)
@@ -177,24 +209,6 @@ def _written(over: Over, todo: Sequence[Any], folder: Path, schema: pa.Schema) -
         write_shard(folder / name, rows, schema)
 
 
-def _fingerprint(collector: Collector, contract: CaptureContract, code: str) -> str:
-    """Of everything the rows follow from. Number formats are; library versions are provenance and left out: a newer one does not
-    throw half a collection away."""
-    inputs = {
-        "schema_version": collector.version,
-        "code": code,
-        "identity": dataclasses.asdict(contract.identity),
-        "jobs": [
-            (dataclasses.astuple(settings), prompt.id, list(prompt.tokens), prompt.split, prompt.document, prompt.slice)
-            for settings, prompt in collector.jobs
-        ],
-        "eos_tokens": sorted(collector.pair.target.eos_tokens),
-        "config": dataclasses.asdict(collector.config),
-        "dtypes": dtypes(collector.pair),
-    }
-    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
-
-
 def require_context(collector: Collector) -> None:
     """`ValueError` if a prompt and what is collected behind it exceed the pair's context."""
     if not collector.jobs:
@@ -219,7 +233,8 @@ def capture_contract(collector: Collector) -> CaptureContract:
         min_context=min(lengths) + 1,
         max_context=max(lengths) + collector.new_tokens,
     )
-    return CaptureContract(pair_identity(collector.pair, collector.layers), serving, provenance=_versions())
+    versions = {"torch": torch.__version__.split("+")[0], "transformers": transformers.__version__}
+    return CaptureContract(pair_identity(collector.pair, collector.layers), serving, provenance=versions)
 
 
 def dtypes(pair: ModelPair) -> dict[str, str]:
@@ -252,9 +267,3 @@ def seed_of(seed: int, trace: str, prompt_id: str, settings: SamplingSettings) -
     """The seed of a prompt's own random streams in a trace."""
     key = hashlib.sha256(f"{seed}/{trace}/{prompt_id}/{dataclasses.astuple(settings)}".encode()).digest()
     return int.from_bytes(key[:8], "little") >> 1
-
-
-def _versions() -> dict[str, str]:
-    import transformers
-
-    return {"torch": torch.__version__.split("+")[0], "transformers": transformers.__version__}

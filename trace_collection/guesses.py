@@ -11,10 +11,9 @@ from typing import Annotated, Any
 
 from predictors.config import Count, at_least, not_empty
 from predictors.sampling import SamplingSettings
-from predictors.schema import GUESS_COLUMNS, GUESS_TRACES_VERSION
+from predictors.schema import GUESS_COLUMNS, GUESS_TRACES_VERSION, Prompt
 from runtime import ModelPair, build_decoder
-from trace_collection.collection import CollectionConfig, Collector
-from trace_collection.prompts import Job, Prompt, first_of_splits, placed
+from trace_collection.collection import CollectionConfig, Collector, Job, first_of_splits, placed
 from trace_collection.shards import Rows, columns_of
 
 

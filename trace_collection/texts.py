@@ -15,12 +15,19 @@ from typing import Annotated, Any
 
 from predictors.config import Count, Whole, at_least, not_empty, of_length
 from predictors.sampling import SamplingSettings
-from predictors.schema import TEXT_COLUMNS, TEXT_TRACES_VERSION
+from predictors.schema import TEXT_COLUMNS, TEXT_TRACES_VERSION, Prompt
 from predictors.stopping.features import StopSpec
 from runtime import ModelPair
 from runtime.randomness import stream
-from trace_collection.collection import CollectionConfig, Collector, hidden_size, last_layers
-from trace_collection.prompts import Job, Prompt, first_of_splits, placed
+from trace_collection.collection import (
+    CollectionConfig,
+    Collector,
+    Job,
+    first_of_splits,
+    hidden_size,
+    last_layers,
+    placed,
+)
 from trace_collection.shards import Rows
 from trace_collection.text_tracer import Extent, TextTracer
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from predictors.actions import Action, ActionSet
 from predictors.config import Count, Whole, at_least, of_length
 from predictors.sampling import SamplingSettings
-from predictors.schema import ROOT_COLUMNS, ROOT_TRACES_VERSION, SPLITS
+from predictors.schema import ROOT_COLUMNS, ROOT_TRACES_VERSION, SPLITS, Prompt
 from predictors.selection.features import SCALARS, SelectionSpec, scalars_of, state_of
 from predictors.signals import BothModels, NextLaw, Root, TreeRoot
 from runtime import ModelPair
@@ -29,10 +29,17 @@ from runtime.laws import processed_law
 from runtime.randomness import Chance, stream
 from runtime.tree import DraftLaw
 from runtime.verification.acceptance import NODE_SOLVERS
-from trace_collection.collection import CollectionConfig, Collector, hidden_size, last_layers
+from trace_collection.collection import (
+    CollectionConfig,
+    Collector,
+    Job,
+    first_of_splits,
+    hidden_size,
+    last_layers,
+    placed,
+)
 from trace_collection.efficiency import BY_LAW, Efficiencies
 from trace_collection.grove import Extent, Grove, draw_grove
-from trace_collection.prompts import Job, Prompt, first_of_splits, placed
 from trace_collection.shards import Rows, columns_of
 
 

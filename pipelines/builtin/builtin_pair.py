@@ -1,7 +1,7 @@
 """The built-in pair: tokenizer, target and distilled draft, trained from scratch on the built-in corpus, then inflated.
 
 Both models serve in a larger shape with the small one's function: acceptance is that of the small pair, the cost ratio a real
-pair's (`pipelines.builtin.draft_shape`).
+pair's (`pipelines.builtin.inflation`).
 """
 
 import dataclasses
@@ -20,13 +20,11 @@ from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from pipelines.builtin import language_model, llama_forward, muon
-from pipelines.builtin.corpus import Document, builtin_shares, manifest_hash
-from pipelines.builtin.draft_shape import InflatedDraft
-from pipelines.builtin.inflation import InflatedShape, inflate
+from pipelines.builtin.corpus import Document, Shares, builtin_shares, manifest_hash
+from pipelines.builtin.inflation import InflatedDraft, InflatedShape, inflate
 from pipelines.builtin.language_model import Recipe, Shape, held_out_loss, new_model, train
 from pipelines.builtin.tokenizer import train_tokenizer
 from pipelines.outputs import file_sha256, replacing, write_json
-from pipelines.shares import Shares
 from runtime.dtypes import native_dtype
 
 SMALL, SMALL_DRAFT = "small", "small_draft"  # folders of the trained target and draft
