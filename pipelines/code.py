@@ -81,13 +81,8 @@ class Code:
         return hashlib.sha256(self.listing(module).encode()).hexdigest()
 
     def closure(self, module: str) -> set[str]:
-        """``module``, all it imports, directly or not, and the packages they lie in.
-
-        Raises
-        ------
-        ValueError
-            If ``module``, or one that is imported, is no module here.
-        """
+        """``module``, all it imports, directly or not, and the packages they lie in. `ValueError` if ``module``, or one
+        that is imported, is no module here."""
         if self._path(module) is None:
             raise ValueError(f"{module} is no module below {self.root}. Correct the command.")
         reached: set[str] = set()

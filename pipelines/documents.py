@@ -32,31 +32,16 @@ SUFFIXES = (".jsonl", ".parquet", ".txt")
 
 @dataclass(frozen=True)
 class Source(Checked):
-    """One source of documents.
+    """One source of documents, as the module describes; of ``recipe`` are the fields that it leaves out.
 
-    Attributes
-    ----------
-    recipe
-        Name of the entry of `recipes.yaml` that completed the fields.
-    answers
-        Column of the answers to ``turns``. A later turn is a prompt only where all before it have one.
-    where
-        Rows that are read: by column, the values it may have there.
-    slices
-        Other names for values of ``slice_column``.
-    chat
-        Wrap a text as a user's message in the chat template.
-    system
-        System message that stands before a conversation.
-    chat_template
-        In place of the tokenizer's: a name in `recipes.yaml`, or a template.
-    cut
-        ``window`` (prompts are windows of a longer text) or ``whole`` (a document is a prompt, and so is each turn of a
-        conversation from ``turns``); by default windows are cut from the built-in corpus only.
-    shares
-        Splits that its documents go to, by default all: whole sources are kept apart by it.
-    edits
-        Slices that prompts of slice `edit` are made of, too, and whether they hold ``code`` or ``prose`` (`pipelines.edits`).
+    A later one of ``turns`` is a prompt only where column ``answers`` has one to all before it. Rows are read where
+    each column of ``where`` has one of the values there. ``slices``: other names for values of ``slice_column``.
+    ``chat`` wraps a text as a user's message in the chat template, ``system`` stands before a conversation, and
+    ``chat_template``, a name in `recipes.yaml` or a template, replaces the tokenizer's. ``cut``: ``window`` (prompts
+    are windows of a longer text) or ``whole`` (a document is a prompt, and so is each turn of a conversation from
+    ``turns``); by default windows are cut from the built-in corpus only. ``shares``: splits that its documents go to,
+    by default all; whole sources are kept apart by it. ``edits``: slices that prompts of slice `edit` are made of,
+    too, and whether they hold ``code`` or ``prose`` (`pipelines.edits`).
     """
 
     kind: Annotated[str, one_of(*KINDS)]
@@ -85,37 +70,28 @@ class Source(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.cut == "window" and self.converses:
-            raise ValueError("windows cannot be cut from conversations: use cut: whole.")
-        if self.edits and self.converses:
-            raise ValueError("edits cannot be made of conversations: leave 'edits' out.")
-        if (self.system or self.chat_template) and not self.converses:
-            raise ValueError(
-                "'system' and 'chat_template' belong to conversations: give 'chat', 'messages' or 'turns'."
-            )
+        builtin, texts = self.kind == "builtin", sum(getattr(self, text) is not None for text in TEXTS)
+        silent = (self.system or self.chat_template) and not self.converses
+        rules = [
+            (self.cut == "window" and self.converses, "windows cannot be cut from conversations: use cut: whole."),
+            (self.edits and self.converses, "edits cannot be made of conversations: leave 'edits' out."),
+            (silent, "'system' and 'chat_template' belong to conversations: give 'chat', 'messages' or 'turns'."),
+            (self.answers and not self.turns, "'answers' belong to 'turns': name the column of what they answer, too."),
+            (self.revision and self.kind != "datasets", "'revision' belongs to the kind datasets: leave it out."),
+            (not self.shares, f"shares must name at least one of {', '.join(SPLITS)}, or be left out."),
+            (self.where and builtin, "'where' belongs to the kinds file and datasets: leave it out."),
+            (self.slice and self.slice_column, "give 'slice' or 'slice_column', not both."),
+            (self.slices and not self.slice_column, "'slices' belong to 'slice_column': name the column they rename."),
+            ((self.path is None) != builtin, "'path' belongs to the kinds file and datasets."),
+            (texts > (not builtin), f"give at most one of {', '.join(map(repr, TEXTS))} (none with kind: builtin)."),
+        ]
+        for broken, message in rules:
+            if broken:
+                raise ValueError(message)
         chat_template(self.chat_template)
-        if self.answers and not self.turns:
-            raise ValueError("'answers' belong to 'turns': name the column of what they answer, too.")
-        if self.revision and self.kind != "datasets":
-            raise ValueError("'revision' belongs to the kind datasets: leave it out.")
-        if not self.shares:
-            raise ValueError(f"shares must name at least one of {', '.join(SPLITS)}, or be left out.")
-        if self.where and self.kind == "builtin":
-            raise ValueError("'where' belongs to the kinds file and datasets: leave it out.")
         for column, values in self.where.items():
             if not isinstance(values, list | tuple):
                 raise ValueError(f"where[{column}] must be a list of values, got {values!r}.")
-        if self.slice and self.slice_column:
-            raise ValueError("give 'slice' or 'slice_column', not both.")
-        if self.slices and not self.slice_column:
-            raise ValueError("'slices' belong to 'slice_column': name the column whose values they rename.")
-        if (self.path is None) != (self.kind == "builtin"):
-            raise ValueError("'path' belongs to the kinds file and datasets.")
-        num_fields = sum(getattr(self, text) is not None for text in TEXTS)
-        if num_fields > (0 if self.kind == "builtin" else 1):
-            raise ValueError(
-                "give at most one of 'column', 'template', 'messages' and 'turns' (none with kind: builtin)."
-            )
 
     @classmethod
     def completed(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -135,12 +111,8 @@ class Source(Checked):
 def load_documents(source: Source) -> list[Document]:
     """All documents of a source, the first of those that say the same.
 
-    Raises
-    ------
-    ValueError
-        For a column that is not there (listing those that are), or no document but empty ones, which are left out and counted.
-    FileNotFoundError
-        For a missing file.
+    `ValueError` for a column that is not there (listing those that are), or no document but empty ones, which are left
+    out and counted. `FileNotFoundError` for a missing file.
     """
     empty: list[Document] = []
     documents = list(itertools.islice(_filled(_documents(source), empty), source.limit))

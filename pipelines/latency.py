@@ -60,13 +60,8 @@ def run(args: argparse.Namespace) -> None:
 
 
 def find_profiles(data: Path, pair: str | None) -> list[Path]:
-    """The profiles below a data folder, or the one that ``data`` is; at least one.
-
-    Raises
-    ------
-    ValueError
-        If there is none, or none of ``pair``.
-    """
+    """The profiles below a data folder, or the one that ``data`` is; at least one. `ValueError` if there is none, or
+    none of ``pair``."""
     if data.is_file():
         return [data]
     paths = sorted(data.glob(f"{pair or '*'}/{FOLDER}/*.json"))

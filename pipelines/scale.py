@@ -46,7 +46,8 @@ def workers(make: Callable[[], Any], count: int, threads: int, pair_folder: Path
         If Ray is not installed, the cluster has too few cores, or a worker is killed again and again.
     """
     if count < 2:
-        yield partial(_here, make())
+        made = make()
+        yield lambda do, tasks: ((task, do(made, task)) for task in tasks)
         return
     ray = _cluster(count * threads)
     most = max((int(node["Resources"].get("GPU", 0)) for node in ray.nodes()), default=0)
@@ -74,10 +75,6 @@ class Worker:
         self.ready()
         found = function(self.made[0], task)
         return list(found) if isinstance(found, Iterator) else found
-
-
-def _here(made: Any, do: Callable[[Any, Any], Any], tasks: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-    return ((task, do(made, task)) for task in tasks)
 
 
 def _spread(ray: Any, actors: Iterable[Any], do: Callable[[Any, Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:

@@ -239,12 +239,8 @@ def capture_contract(collector: Collector) -> CaptureContract:
 
 def dtypes(pair: ModelPair) -> dict[str, str]:
     """Each model's own: what a draft proposes depends on its number format too."""
-    models = {"target": pair.target, "draft": pair.draft}
-    return {
-        name: str(model.dtype).removeprefix("torch.")
-        for name, model in models.items()
-        if isinstance(model, CausalLanguageModel)
-    }
+    models = {name: one for name, one in vars(pair).items() if isinstance(one, CausalLanguageModel)}
+    return {name: str(one.dtype).removeprefix("torch.") for name, one in models.items()}
 
 
 def last_layers(model: Any, count: int, key: str) -> tuple[int, ...]:

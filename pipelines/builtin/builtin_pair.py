@@ -10,7 +10,7 @@ import inspect
 import json
 import platform
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from runtime.dtypes import native_dtype
 
 SMALL, SMALL_DRAFT = "small", "small_draft"  # folders of the trained target and draft
 RECORD = "training.json"  # beside a finished model: what it was trained with and how that went
+TRAINING_CODE = (language_model, llama_forward, muon)  # a model trained by other code is not the same model
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,8 @@ def train_builtin_pair(
     manifest, learned, test = manifest_hash(documents), documents["pair"], documents["test"]
     tokenizer = train_tokenizer((document.text for document in learned), parameters.vocabulary)
     tokenizer.save_pretrained(folder / "tokenizer")
-    streams = {"train": token_stream(shuffled(learned, parameters.seed), tokenizer)}
+    order = torch.randperm(len(learned), generator=torch.Generator().manual_seed(parameters.seed)).tolist()
+    streams = {"train": token_stream((learned[index] for index in order), tokenizer)}
     for name in sorted({document.slice for document in test}):
         streams[name] = token_stream((d for d in test if d.slice == name), tokenizer)
     dtype = native_dtype(device)
@@ -96,7 +98,7 @@ def train_builtin_pair(
         "dtype": str(dtype).removeprefix("torch."),
         "device": device.type,
         "torch": torch.__version__.split("+")[0],
-        "recipe": _recipe_hash(),
+        "recipe": hashlib.sha256("".join(map(inspect.getsource, TRAINING_CODE)).encode()).hexdigest(),
         "corpus": manifest,
         "vocabulary": parameters.vocabulary,
     }
@@ -129,12 +131,6 @@ def training_facts(folder: Path) -> dict[str, Any]:
     return {name: json.loads((folder / name / RECORD).read_text()) for name in (SMALL, SMALL_DRAFT)}
 
 
-def _recipe_hash() -> str:
-    """Hash of the training code: a model trained by other code is not the same model."""
-    sources = [inspect.getsource(module) for module in (language_model, llama_forward, muon)]
-    return hashlib.sha256("".join(sources).encode()).hexdigest()
-
-
 def save_inflated(
     small: LlamaForCausalLM,
     shape: InflatedShape,
@@ -163,12 +159,6 @@ def token_stream(documents: Iterable[Document], tokenizer: PreTrainedTokenizerFa
         stream += tokenizer(document.text)["input_ids"]
         stream.append(end)
     return torch.tensor(stream)
-
-
-def shuffled(documents: Sequence[Document], seed: int) -> list[Document]:
-    """The documents in an order that depends on the seed alone."""
-    order = torch.randperm(len(documents), generator=torch.Generator().manual_seed(seed))
-    return [documents[int(index)] for index in order]
 
 
 @dataclass

@@ -41,7 +41,8 @@ def builtin_documents() -> tuple[Document, ...]:
     """The running interpreter's documents, sorted by id, each text once."""
     sources = list(_source_documents(Path(sysconfig.get_paths()["stdlib"])))
     written = {source.id: "\n\n".join(docstrings(source.text)) for source in sources if source.slice == "code"}
-    manuals = {source.id for source in sources if _is_manual(source, written.get(source.id, ""))}
+    least = {source.id: max(MANUAL_CHARACTERS, MANUAL_SHARE * len(source.text)) for source in sources}
+    manuals = {id for id, text in written.items() if len(text) >= least[id]}
     seen = {paragraph for id, text in written.items() if id not in manuals for paragraph in paragraphs(text)}
     documents = [source for source in sources if source.id not in manuals]
     documents += [*_topics(seen), *_manuals({id: written[id] for id in sorted(manuals)}, seen)]
@@ -70,18 +71,10 @@ def _source_documents(library: Path) -> Iterable[Document]:
         text = path.read_text(encoding="utf-8", errors="replace")
         is_table = parts[0] == "encodings" and "decoding_table" in text
         if is_table and "decoding_map" in text:
-            text = _table(text)  # the same table stands there three times over
+            start = text.index(TABLE)  # the same table stands there three times over
+            text = text[start : text.index("\n)\n", start) + 3]
         if len(text) >= MIN_CHARACTERS:
             yield Document(id="/".join(parts), text=text, slice="tables" if is_table else "code")
-
-
-def _table(text: str) -> str:
-    start = text.index(TABLE)
-    return text[start : text.index("\n)\n", start) + 3]
-
-
-def _is_manual(source: Document, docstrings: str) -> bool:
-    return len(docstrings) >= max(MANUAL_CHARACTERS, MANUAL_SHARE * len(source.text))
 
 
 def _topics(seen: set[str]) -> Iterable[Document]:

@@ -73,12 +73,7 @@ class InflatedDraft(Checked):
 
     def shape(self, target: InflatedShape, vocabulary: int, least: int) -> InflatedShape:
         """The draft's whole shape beside ``target``; ``least``: feed-forward size of the small draft, which has to fit.
-
-        Raises
-        ------
-        ValueError
-            If the ratio is out of reach with these layers: names the largest that fits.
-        """
+        `ValueError` if the ratio is out of reach with these layers: names the largest that fits."""
         whole, (without, fitting) = (
             cost(target, vocabulary),
             (cost(self._with(size), vocabulary) for size in (0, least)),
