@@ -12,6 +12,7 @@ Rows become documents through one of ``column`` (a text), ``template`` (``str.fo
 import io
 import itertools
 import json
+import re
 import string
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -150,15 +151,28 @@ def _documents(source: Source) -> Iterator[Document]:
 
 
 def _rows(source: Source) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Of files or of a dataset, with what tells them apart."""
     assert source.path is not None
-    if source.kind == "file":
-        for path in _files(source.path):
-            name, suffix = Path(path).name, Path(path).suffix
-            with _opened(path) as file:
-                for index, row in enumerate(_file_rows(path, suffix, file)):
-                    yield (name if suffix == ".txt" else f"{name}:{index}"), row
-    else:
-        yield from ((str(index), row) for index, row in enumerate(_dataset(source)))
+    if source.kind == "datasets":
+        import datasets
+
+        try:
+            found = datasets.load_dataset(source.path, source.config, split=source.split, revision=source.revision)
+        except (OSError, ValueError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise ValueError(
+                f"source {source.name!r}: dataset {source.path!r} could not be loaded: {reason}"
+            ) from error
+        yield from ((str(index), row) for index, row in enumerate(found))
+        return
+    for path in _files(source.path):
+        name, suffix = Path(path).name, Path(path).suffix
+        with _opened(path) as file:
+            if suffix == ".txt":
+                yield name, {"text": io.TextIOWrapper(file, "utf-8").read()}
+            else:
+                rows = _json_rows(path, file) if suffix == ".jsonl" else _parquet_rows(file)
+                yield from ((f"{name}:{index}", row) for index, row in enumerate(rows))
 
 
 def _files(named: str) -> list[str]:
@@ -186,11 +200,7 @@ def _opened(path: str) -> IO[bytes]:
     return file
 
 
-def _file_rows(path: str, suffix: str, file: IO[bytes]) -> Iterable[Mapping[str, Any]]:
-    if suffix == ".txt":
-        return [{"text": io.TextIOWrapper(file, "utf-8").read()}]
-    if suffix == ".jsonl":
-        return _json_rows(path, file)
+def _parquet_rows(file: IO[bytes]) -> Iterator[Mapping[str, Any]]:
     import pyarrow.parquet
 
     return (row for batch in pyarrow.parquet.ParquetFile(file).iter_batches(1024) for row in batch.to_pylist())
@@ -209,16 +219,6 @@ def _json_rows(path: str, lines: Iterable[bytes]) -> Iterator[Mapping[str, Any]]
         yield row
 
 
-def _dataset(source: Source) -> Iterable[Mapping[str, Any]]:
-    import datasets
-
-    try:
-        return datasets.load_dataset(source.path, source.config, split=source.split, revision=source.revision)
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ValueError(f"source {source.name!r}: dataset {source.path!r} could not be loaded: {reason}") from error
-
-
 def _document(source: Source, id: str, row: Mapping[str, Any]) -> Document:
     slice = source.slice or source.name
     if source.slice_column is not None:
@@ -230,7 +230,8 @@ def _document(source: Source, id: str, row: Mapping[str, Any]) -> Document:
         answers = _field(source, row, source.answers) if source.answers else None
         return Document(id, "", slice, _conversation(id, _field(source, row, source.turns), answers))
     if source.template is not None:
-        fields = {name: _field(source, row, name) for name in _template_fields(source.template)}
+        names = [name for _, name, _, _ in string.Formatter().parse(source.template) if name is not None]
+        fields = {name: _field(source, row, name) for name in (re.split(r"[.[]", one)[0] for one in names)}
         try:
             return Document(id, source.template.format(**fields), slice)
         except (LookupError, AttributeError, TypeError) as error:
@@ -239,11 +240,6 @@ def _document(source: Source, id: str, row: Mapping[str, Any]) -> Document:
     if not isinstance(value, str):
         raise ValueError(f"document {id!r}: column {source.column or 'text'!r} holds {value!r}, not a text.")
     return Document(id, value, slice)
-
-
-def _template_fields(template: str) -> set[str]:
-    names = {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
-    return {name.split(".")[0].split("[")[0] for name in names}
 
 
 def _field(source: Source, row: Mapping[str, Any], column: str) -> Any:

@@ -219,22 +219,20 @@ class _Drawer:
             windows = self._windows(self._encode(document.text), random.Random(f"{self.parameters.seed} {name}"))
             yield from (self._start() + window for window in windows)
             return
-        for tokens in self._whole(document, source):
+        texts: Iterable[list[int]]
+        if source.converses:
+            said = document.messages or ({"role": "user", "content": document.text},)
+            ends = range(1, len(said) + 1, 2) if source.turns else [len(said)]  # up to each turn
+            texts = (self._conversation(said[:end], source) for end in ends)
+        else:
+            texts = [list(self.tokenizer(document.text)["input_ids"])]
+        for tokens in texts:
             if not tokens:
                 raise ValueError(f"document {name!r} gives an empty prompt.")
             if len(tokens) > self.parameters.longest:
                 self.num_too_long += 1
             else:
                 yield tokens
-
-    def _whole(self, document: Document, source: Source) -> Iterator[list[int]]:
-        """The document, or its conversation up to each turn."""
-        if not source.converses:
-            yield list(self.tokenizer(document.text)["input_ids"])
-            return
-        said = document.messages or ({"role": "user", "content": document.text},)
-        for end in range(1, len(said) + 1, 2) if source.turns else [len(said)]:
-            yield self._conversation(said[:end], source)
 
     def _conversation(self, messages: Sequence[dict[str, str]], source: Source) -> list[int]:
         from jinja2 import TemplateError

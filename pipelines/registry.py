@@ -59,13 +59,6 @@ class Registry:
         self.client.set_registered_model_alias(name, CHALLENGER, made)
         return Registration(name, made, version is None)
 
-    def version_at(self, name: str, alias: str) -> str:
-        """The version that ``alias`` of a registered model points to; `ValueError` naming the known ones."""
-        aliases = registered_model(self.client, name).aliases
-        if alias not in aliases:
-            raise ValueError(f"{name} has no alias {alias!r}. Known: {', '.join(sorted(aliases)) or 'none'}.")
-        return str(aliases[alias])
-
     def fetch(self, name: str, version: str, folder: Path) -> str:
         """Download the bundle of a version into ``folder``, whole or not at all; its content hash.
 

@@ -99,7 +99,11 @@ def lines(engine: str, choices: Sequence[Any], origin: Mapping[str, Any], models
         found = [Candidate(**row) for row in rows]
         missing = {one.name: rule_of(one.served).missing(engine) for one in found}
         best = fastest((one for one in found if not missing[one.name]), speedups, origin["parameters"]["tie"])
-        yield f"\n# {choice['setting']}: {best.name}, {_over_plain(speedups[best.name])}"
+        plain = speedups[best.name]
+        gain = _gain(*(math.expm1(plain.value + side * SURE * plain.error) for side in (0, -1, 1)))
+        over_plain = f"{gain} over plain decoding by replay and {plain.documents} timed documents"
+        over_plain = over_plain if plain.error else "not sped up"
+        yield f"\n# {choice['setting']}: {best.name}, {over_plain}"
         scores = [f"{_gain(**one['gain'])} over {rival}" for rival, one in (choice["score"] or {}).items()]
         yield f"#   tuning chose {choice['winner']}; on test prompts: {', '.join(scores) or 'not measured'}"
         for one in found:
@@ -187,11 +191,6 @@ def said(engine: str, rule: Rule, settings: SamplingSettings, models: Mapping[st
 def _command(start: Sequence[str], options: Mapping[str, Any]) -> str:
     given = [(f"--{name}", str(value)) for name, value in options.items() if value is not None]
     return shlex.join([*start, *chain.from_iterable(given)])
-
-
-def _over_plain(one: Speedup) -> str:
-    gain = _gain(*(math.expm1(one.value + side * SURE * one.error) for side in (0, -1, 1)))
-    return f"{gain} over plain decoding by replay and {one.documents} timed documents" if one.error else "not sped up"
 
 
 def _gain(value: float, low: float, high: float) -> str:

@@ -23,16 +23,8 @@ from predictors.schema import MANIFEST, SPLITS, Prompt
 from runtime import ModelPair, Randomness
 from runtime.causal_model import CausalLanguageModel
 from runtime.identity import pair_identity
-from trace_collection.shards import (
-    Rows,
-    bytes_of,
-    finished,
-    require_disk,
-    shard_name,
-    trace_schema,
-    write_manifest,
-    write_shard,
-)
+from trace_collection import shards
+from trace_collection.shards import Rows
 from trace_collection.trajectories import Trajectory, continuations
 
 Job = tuple[SamplingSettings, Prompt]
@@ -78,9 +70,12 @@ class Collector(ABC):
     reach: int
     rows_per_job: int
     layers: tuple[int, ...] = ()
+    drafts: ClassVar[bool] = True  # whether it takes a draft model
     keeps_said: ClassVar[bool] = False  # whether its rows are of what the target said when it drew the texts
 
     def __init__(self, pair: ModelPair, config: Any, prompts: Sequence[Prompt]) -> None:
+        if self.drafts and pair.draft is None:
+            raise ValueError(f"{self.name.removesuffix('s')} traces need a draft model; this pair has none.")
         self.pair, self.config = pair, config
         self.jobs: list[Job] = [(settings, prompt) for prompt in prompts for settings in config.settings]
 
@@ -143,9 +138,9 @@ def described(collector: Collector, code: str) -> Collection:
         "dtypes": formats,
     }
     fingerprint = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
-    schema = trace_schema(collector.columns, collector.sizes, collector.version, fingerprint, contract.to_json())
+    schema = shards.trace_schema(collector.columns, collector.sizes, collector.version, fingerprint, contract.to_json())
     jobs, size = collector.jobs, collector.config.prompts_per_shard
-    shards = {shard_name(start // size): jobs[start : start + size] for start in range(0, len(jobs), size)}
+    named = {shards.shard_name(start // size): jobs[start : start + size] for start in range(0, len(jobs), size)}
     facts = {
         "schema_version": collector.version,
         "fingerprint": fingerprint,
@@ -154,7 +149,7 @@ def described(collector: Collector, code: str) -> Collection:
         "dtypes": formats,
         **collector.facts,
     }
-    return Collection(collector.name, schema, shards, len(jobs) * collector.rows_per_job, facts)
+    return Collection(collector.name, schema, named, len(jobs) * collector.rows_per_job, facts)
 
 
 def shard_rows(collector: Collector, shard: tuple[str, Sequence[Job]]) -> Iterator[Rows]:
@@ -188,14 +183,14 @@ def collect(over: Over, folder: Path, progress: Progress, max_gigabytes: float, 
         If a prompt does not fit the context or the disk does not suffice - before anything is written or removed.
     """
     ((_, made),) = over(described, [code])
-    require_disk(folder, made.name, made.rows, bytes_of(made.schema), max_gigabytes)
+    shards.require_disk(folder, made.name, made.rows, shards.bytes_of(made.schema), max_gigabytes)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST).unlink(missing_ok=True)
     fingerprint = made.facts["fingerprint"]
-    todo = [(name, jobs) for name, jobs in made.shards.items() if not finished(folder / name, fingerprint)]
+    todo = [(name, jobs) for name, jobs in made.shards.items() if not shards.finished(folder / name, fingerprint)]
     for _ in progress(_written(over, todo, folder, made.schema), sum(len(jobs) for _, jobs in todo)):
         pass
-    written = write_manifest(folder, list(made.shards), made.facts)
+    written = shards.write_manifest(folder, list(made.shards), made.facts)
     return {"shards": len(made.shards), "kept": len(made.shards) - len(todo), "rows": written}
 
 
@@ -206,7 +201,7 @@ def _written(over: Over, todo: Sequence[Any], folder: Path, schema: pa.Schema) -
         for one in made:
             rows.append(one)
             yield one
-        write_shard(folder / name, rows, schema)
+        shards.write_shard(folder / name, rows, schema)
 
 
 def require_context(collector: Collector) -> None:

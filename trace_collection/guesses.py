@@ -39,6 +39,7 @@ class GuessCollector(Collector):
     name = "guesses"
     columns = GUESS_COLUMNS
     version = GUESS_TRACES_VERSION
+    drafts = False
 
     def __init__(self, pair: ModelPair, config: GuessTraceConfig, prompts: Sequence[Prompt]) -> None:
         alone = ModelPair(pair.target, tokenizer=pair.tokenizer)

@@ -71,8 +71,6 @@ class TextCollector(Collector):
     def __init__(
         self, pair: ModelPair, config: TextTraceConfig, prompts: Sequence[Prompt], edits: Sequence[Prompt] = ()
     ) -> None:
-        if pair.draft is None:
-            raise ValueError("text traces need a draft model; this pair has none.")
         chosen = [*first_of_splits(prompts, config.prompts), *first_of_splits(edits, config.edit_prompts)]
         super().__init__(pair, config, chosen)
         self.new_tokens = self.reach = config.max_new_tokens

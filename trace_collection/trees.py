@@ -39,7 +39,7 @@ from trace_collection.collection import (
     placed,
 )
 from trace_collection.efficiency import BY_LAW, Efficiencies
-from trace_collection.grove import Extent, Grove, draw_grove
+from trace_collection.grove import Extent, Grove
 from trace_collection.shards import Rows, columns_of
 
 
@@ -89,10 +89,7 @@ class TreeCollector(Collector):
     version = ROOT_TRACES_VERSION
 
     def __init__(self, pair: ModelPair, config: TreeTraceConfig, prompts: Sequence[Prompt]) -> None:
-        if pair.draft is None:
-            raise ValueError("tree traces need a draft model; this pair has none.")
         super().__init__(pair, config, first_of_splits(prompts, config.prompts))
-        self.draft = pair.draft
         self.actions: tuple[Action, ...] = config.actions.actions
         self.extent = Extent.of(self.actions)
         self.new_tokens, self.rows_per_job = config.new_tokens, config.roots_per_prompt
@@ -129,8 +126,9 @@ class TreeCollector(Collector):
     ) -> Iterator[dict[str, Any]]:
         """Features and labels at the roots whose newest tokens are those at ``starts``."""
         pair, spec = self.pair, self.spec
+        assert pair.draft is not None
         room = len(sequence) + draws * self.extent.most_nodes
-        target, draft = pair.target.open(room, spec.layers), self.draft.open(room, spec.draft_layers)
+        target, draft = pair.target.open(room, spec.layers), pair.draft.open(room, spec.draft_layers)
         cached = 0  # by both models
         for start in starts:
             ahead = target.forward(sequence[cached:start], last=1)
@@ -143,7 +141,7 @@ class TreeCollector(Collector):
             laws_2V = processed_law(logits_2V, settings)
             said = BothModels(processed_law(ahead.logits[-1], settings), laws_2V[0], behind.hidden_NKD[-2:])
             law = NextLaw(root, settings, 0, logits_2V[1], laws_2V[1])
-            grove = draw_grove(draft, laws_2V[1], self.extent, draws, settings, pair.target.eos_tokens, chance)
+            grove = Grove(draft, laws_2V[1], self.extent, settings, pair.target.eos_tokens).draw(draws, chance)
             parents = [-1, *(parent + 1 for parent in grove.parents)]
             logits = target.forward([sequence[start], *grove.tokens], parents).logits
             target.keep([0])

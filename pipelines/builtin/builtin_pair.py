@@ -10,7 +10,7 @@ import inspect
 import json
 import platform
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,12 +105,12 @@ def train_builtin_pair(
     trainer = _Trainer(folder, tokenizer, streams, dtype, device, parameters.seed)
     target = trainer.model(SMALL, parameters.target, base, teacher=None)
     shape = parameters.inflated.target
-    save_inflated(target, shape, folder / "target", tokenizer, parameters.seed, dtype)
+    trainer.save_inflated(target, shape, "target")
     teacher = file_sha256(folder / SMALL / "model.safetensors")
     draft = trainer.model(SMALL_DRAFT, parameters.draft, base | {"teacher": teacher}, teacher=target)
     least = parameters.draft.shape.feed_forward
     draft_shape = parameters.inflated.draft.shape(shape, parameters.vocabulary, least)
-    save_inflated(draft, draft_shape, folder / "draft", tokenizer, parameters.seed, dtype)
+    trainer.save_inflated(draft, draft_shape, "draft")
     facts = {
         "corpus": {
             "manifest": manifest,
@@ -129,26 +129,6 @@ def train_builtin_pair(
 def training_facts(folder: Path) -> dict[str, Any]:
     """What the two models were trained with, and their held-out losses."""
     return {name: json.loads((folder / name / RECORD).read_text()) for name in (SMALL, SMALL_DRAFT)}
-
-
-def save_inflated(
-    small: LlamaForCausalLM,
-    shape: InflatedShape,
-    folder: Path,
-    tokenizer: PreTrainedTokenizerFast,
-    seed: int,
-    dtype: torch.dtype,
-) -> None:
-    """Save the small model's function in a larger shape.
-
-    Matrices are stored in ``dtype``, in which they are exact; norms in float32, because their factor sqrt(ds / db) is not exact
-    in bfloat16. Loaded in float32, the model equals the small one.
-    """
-    big = inflate(small.float().cpu(), shape, seed=seed)
-    for parameter in big.parameters():
-        if parameter.ndim == 2:
-            parameter.data = parameter.data.to(dtype)
-    _save(big, folder, tokenizer, record=None)
 
 
 def token_stream(documents: Iterable[Document], tokenizer: PreTrainedTokenizerFast) -> Tensor:
@@ -191,16 +171,25 @@ class _Trainer:
         losses = {key: round(held_out_loss(model, self.streams[key], recipe.context), 4) for key in slices}
         print(f"{name}: {training.steps} steps in {training.seconds:.0f} s, held-out loss {losses}")
         facts = {"inputs": inputs, "steps": training.steps, "capped": training.capped, "held_out_loss": losses}
-        _save(model, path, self.tokenizer, facts)
+        self._save(model, name, {RECORD: facts})
         self.seconds[name] = round(training.seconds, 1)
         return model
 
+    def save_inflated(self, small: LlamaForCausalLM, shape: InflatedShape, name: str) -> None:
+        """Save the small model's function in a larger shape.
 
-def _save(
-    model: LlamaForCausalLM, folder: Path, tokenizer: PreTrainedTokenizerFast, record: dict[str, Any] | None
-) -> None:
-    with replacing(folder) as partial:
-        model.save_pretrained(partial)
-        tokenizer.save_pretrained(partial)
-        if record is not None:
-            write_json(partial / RECORD, record)
+        Matrices are stored in ``dtype``, in which they are exact; norms in float32, because their factor sqrt(ds / db) is not
+        exact in bfloat16. Loaded in float32, the model equals the small one.
+        """
+        big = inflate(small.float().cpu(), shape, seed=self.seed)
+        for parameter in big.parameters():
+            if parameter.ndim == 2:
+                parameter.data = parameter.data.to(self.dtype)
+        self._save(big, name, {})
+
+    def _save(self, model: LlamaForCausalLM, name: str, records: Mapping[str, Any]) -> None:
+        with replacing(self.folder / name) as partial:
+            model.save_pretrained(partial)
+            self.tokenizer.save_pretrained(partial)
+            for file, record in records.items():
+                write_json(partial / file, record)

@@ -188,7 +188,7 @@ def test_the_disk_is_checked_before_anything_changes(name, collected, pair, prom
 
 def test_the_traces_of_a_pair_share_one_cap(pair, prompts, tmp_path):
     """What other traces take is not there for this one; its own old shards are replaced."""
-    need = 10 * 9 * collection.bytes_of(_schema(made("texts", pair, prompts)))
+    need = 10 * 9 * shards.bytes_of(_schema(made("texts", pair, prompts)))
     gather(made("texts", pair, prompts), tmp_path / "texts", max_gigabytes=need / 1e9)
     gather(made("texts", pair, prompts, seed=1), tmp_path / "texts", max_gigabytes=need / 1e9)
     with pytest.raises(ValueError, match=r"traces\.max_gigabytes"):
@@ -204,7 +204,7 @@ def test_the_disk_holds_a_second_copy(tmp_path, monkeypatch):
 
 
 def _schema(collector):
-    return collection.trace_schema(collector.columns, collector.sizes, collector.version, "", {})
+    return shards.trace_schema(collector.columns, collector.sizes, collector.version, "", {})
 
 
 def test_rows_never_take_more_than_was_said(name, collected, pair, prompts):
