@@ -87,15 +87,8 @@ def revised(passage: str, request: str) -> str:
 def edits_of(
     text: str, kind: str, parameters: EditParameters, encode: Encode, generator: random.Random
 ) -> Iterator[Edit]:
-    """Edits of disjoint passages, whole lines of ``text``, at places in random order.
-
-    Parameters
-    ----------
-    kind
-        ``code`` or ``prose``.
-    encode
-        Token ids of a text, without what the tokenizer puts before every text.
-    """
+    """Edits of disjoint passages, whole lines of ``text`` of one of `KINDS`, at places in random order; ``encode`` gives token
+    ids of a text, without what the tokenizer puts before every text."""
     lines = text.splitlines(keepends=True)
     used: set[int] = set()
     starts = [index for index, line in enumerate(lines) if line.strip()]

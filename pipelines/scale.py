@@ -29,21 +29,12 @@ def add_workers_argument(parser: ArgumentParser) -> None:
 
 @contextmanager
 def workers(make: Callable[[], Any], count: int, threads: int, pair_folder: Path | None = None) -> Iterator[Over]:
-    """A function of a function ``do`` and of tasks, which yields every task with ``do(made, task)``.
+    """A function of a function ``do`` and of tasks, which yields every task with ``do(made, task)``; ``made`` is what a worker
+    works with, by ``make``, which Ray pickles.
 
-    Parameters
-    ----------
-    make
-        Makes what a worker works with; on Ray it is pickled.
-    count
-        Up to 1: this process, in the tasks' order. More: as many actors on the cluster of ``RAY_ADDRESS``, or on this machine.
-    threads, pair_folder
-        What a worker takes: so many cores, and the devices that this pair's placement needs, if one is given.
-
-    Raises
-    ------
-    ValueError
-        If Ray is not installed, the cluster has too few cores, or a worker is killed again and again.
+    A ``count`` up to 1: this process, in the tasks' order. More: as many actors on the cluster of ``RAY_ADDRESS``, or on this
+    machine. Each takes so many ``threads`` of cores, and the devices that the placement of a pair in ``pair_folder`` needs.
+    `ValueError` if Ray is not installed, the cluster has too few cores, or a worker is killed again and again.
     """
     if count < 2:
         made = make()

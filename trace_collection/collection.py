@@ -161,26 +161,11 @@ def shard_rows(collector: Collector, shard: tuple[str, Sequence[Job]]) -> Iterat
 def collect(over: Over, folder: Path, progress: Progress, max_gigabytes: float, code: str = "") -> dict[str, int]:
     """Write the shards and the manifest of a trace into ``folder``; finished shards of the same collection are kept.
 
-    Parameters
-    ----------
-    over
-        ``over(do, tasks)`` yields every task with ``do(collector, task)``, in any order and wherever a collector is.
-    progress
-        Wraps the jobs for a progress bar.
-    max_gigabytes
-        What the traces of a pair, which lie beside ``folder``, may need together.
-    code
-        Hash of the collecting code; shards of other code are collected again.
-
-    Returns
-    -------
-    dict
-        Number of ``shards``, how many were ``kept`` from an earlier run, and of ``rows``.
-
-    Raises
-    ------
-    ValueError
-        If a prompt does not fit the context or the disk does not suffice - before anything is written or removed.
+    ``over(do, tasks)`` yields every task with ``do(collector, task)``, in any order and wherever a collector is; ``progress``
+    wraps the jobs for a bar. The traces of a pair, which lie beside ``folder``, may need ``max_gigabytes`` together.
+    ``code``: hash of the collecting code; shards of other code are collected again. Returns how many ``shards`` and ``rows``
+    there are, and how many shards were ``kept`` from an earlier run. `ValueError` if a prompt does not fit the context or the
+    disk does not suffice, before anything is written or removed.
     """
     ((_, made),) = over(described, [code])
     shards.require_disk(folder, made.name, made.rows, shards.bytes_of(made.schema), max_gigabytes)

@@ -70,10 +70,10 @@ class TextTracer:
             return {}
         if said is None:  # another pass has drawn the text
             state = self.pair.target.open(len(prompt) + len(text), self.extent.layers)
-            said = _walk(state, prompt, text[:-1]).rows()
+            said = walk(state, prompt, text[:-1]).rows()
         target_NV, root_NS = self._law(said[1:], text[1:], settings), self._roots(said[:-1], text[:-1])
         draft = self.draft.open(len(prompt) + len(text) * self.extent.gamma_max, self.extent.spec.draft_layers)
-        walked = _walk(
+        walked = walk(
             draft, [*prompt, text[0]], text[1:-1]
         )  # along all tokens but the last; behind the first is scratch
         along = self._level(list(range(len(text) - 1)), walked, settings)
@@ -202,7 +202,7 @@ class TextTracer:
         return columns
 
 
-def _walk(state: ModelState, committed: Sequence[int], chain: Sequence[int]) -> Forward:
+def walk(state: ModelState, committed: Sequence[int], chain: Sequence[int]) -> Forward:
     """Commit tokens, and run over a ``chain`` behind them that stays scratch: the last committed row, and the chain's."""
     ahead = state.forward(committed, last=1)
     state.keep(range(len(committed)))

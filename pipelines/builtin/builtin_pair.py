@@ -72,12 +72,8 @@ def train_builtin_pair(
 ) -> tuple[dict[str, Any], dict[str, float | None]]:
     """Write ``tokenizer/``, the trained ``small/`` and ``small_draft/``, and both inflated to ``target/`` and ``draft/``.
 
-    A model that an earlier, interrupted run has finished with the same parameters and training code is kept.
-
-    Returns
-    -------
-    facts, seconds
-        What the run is a function of and what came out; wall-clock seconds by model (None where it was kept).
+    A model that an earlier, interrupted run has finished with the same parameters and training code is kept. Returns what the run
+    is a function of and what came out, and wall-clock seconds by model (None where it was kept).
     """
     torch.set_num_threads(parameters.threads)
     documents = builtin_shares(parameters.shares)

@@ -156,20 +156,10 @@ class Shares:
 
 
 def share_documents(documents: Sequence[Document], shares: Mapping[str, float]) -> dict[str, list[Document]]:
-    """Deal the documents of every slice out, by the hash of their ids.
+    """Deal the ``documents`` of every slice out, by the hash of their ids: those of each share, in their order.
 
-    Parameters
-    ----------
-    documents
-        With different ids; their order does not matter.
-    shares
-        Parts of a slice, which sum to 1. The names' order decides which hashes go where.
-
-    Returns
-    -------
-    dict
-        Documents by share, in the order of ``documents``. Each document is in one share. A share above 0 has a document of
-        every slice that has as many documents as there are such shares.
+    ``shares`` are parts of a slice, which sum to 1; the names' order decides which hashes go where, that of the documents does
+    not. A share above 0 has a document of every slice that has as many documents as there are such shares.
     """
     share_of: dict[str, str] = {}
     for slice_ in {document.slice for document in documents}:
