@@ -131,7 +131,8 @@ def runs(source: str, package: str) -> tuple[set[str], set[str]]:
     >>> runs("def run():\\n    from . import places", "pipelines")
     ({'pipelines.places'}, set())
     """
-    names, beside = set(), set()
+    names: set[str] = set()
+    beside: set[str] = set()
     for node in statements(ast.parse(source)):
         match node:
             case ast.Import(names=aliases):
@@ -144,11 +145,13 @@ def runs(source: str, package: str) -> tuple[set[str], set[str]]:
             ):  # a command such as [sys.executable, "-m", "package.module"]
                 said = [word.value if isinstance(word, ast.Constant) else None for word in words]
                 names |= {name for flag, name in pairwise(said) if flag == "-m" and isinstance(name, str)}
-            case ast.Call(func=ast.Attribute(value=here, attr="with_name"), args=[ast.Constant(value=str(name))]):
-                if ast.unparse(here) == "Path(__file__)":
-                    module, is_module = name.removesuffix(".py"), name.endswith(".py")
-                    names |= {f"{package}.{module}"} if is_module else set()
-                    beside |= set() if is_module else {name}
+            case ast.Call(func=ast.Attribute(value=here, attr="with_name"), args=[ast.Constant(value=str(name))]) if (
+                ast.unparse(here) == "Path(__file__)"
+            ):
+                if name.endswith(".py"):
+                    names.add(f"{package}.{name.removesuffix('.py')}")
+                else:
+                    beside.add(name)
     return names, beside
 
 

@@ -39,14 +39,6 @@ def first_of_splits(prompts: Sequence[Prompt], counts: Sequence[int]) -> list[Pr
     return [prompt for some, count in zip(by_split, counts, strict=True) for prompt in some[:count]]
 
 
-def placed(job: Job, columns: Rows) -> Rows:
-    """``columns`` of a job's rows, if there are any, with `PLACE_COLUMNS`."""
-    settings, prompt = job
-    place = {name: getattr(prompt, name) for name in ("document", "slice", "split")}
-    place |= {"prompt_id": prompt.id, "batch_size": 1, **dataclasses.asdict(settings)}
-    return place | columns if columns else {}
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CollectionConfig(Checked):
     """What every trace's section has: a shard holds the rows of ``prompts_per_shard`` prompts."""
@@ -89,9 +81,16 @@ class Collector(ABC):
         """What the manifest says besides parameters, number formats and contract."""
         return {}
 
-    @abstractmethod
     def rows(self, jobs: Sequence[Job]) -> Iterator[Rows]:
-        """The rows of every one of some jobs that share a shard."""
+        """The rows of every one of some jobs that share a shard, with `PLACE_COLUMNS` if there are any."""
+        for (settings, prompt), columns in zip(jobs, self.traced(jobs), strict=True):
+            place = {name: getattr(prompt, name) for name in ("document", "slice", "split")}
+            place |= {"prompt_id": prompt.id, "batch_size": 1, **dataclasses.asdict(settings)}
+            yield place | columns if columns else {}
+
+    @abstractmethod
+    def traced(self, jobs: Sequence[Job]) -> Iterator[Rows]:
+        """The same without those columns."""
 
     def chance(self, job: Job) -> Randomness:
         """A job's own random streams."""

@@ -13,7 +13,7 @@ from predictors.config import Count, at_least, not_empty
 from predictors.sampling import SamplingSettings
 from predictors.schema import GUESS_COLUMNS, GUESS_TRACES_VERSION, Prompt
 from runtime import ModelPair, build_decoder
-from trace_collection.collection import CollectionConfig, Collector, Job, first_of_splits, placed
+from trace_collection.collection import CollectionConfig, Collector, Job, first_of_splits
 from trace_collection.shards import Rows, columns_of
 
 
@@ -52,10 +52,9 @@ class GuessCollector(Collector):
     def facts(self) -> dict[str, Any]:
         return {"ways": list(self.config.ways)}
 
-    def rows(self, jobs: Sequence[Job]) -> Iterator[Rows]:
+    def traced(self, jobs: Sequence[Job]) -> Iterator[Rows]:
         for job in jobs:
-            passes = [one for way in range(len(self.decoders)) for one in self._passes(job, way)]
-            yield placed(job, columns_of(passes))
+            yield columns_of([one for way in range(len(self.decoders)) for one in self._passes(job, way)])
 
     def _passes(self, job: Job, way: int) -> Iterator[dict[str, int]]:
         """What every pass of one way fed and committed."""

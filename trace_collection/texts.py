@@ -19,15 +19,7 @@ from predictors.schema import TEXT_COLUMNS, TEXT_TRACES_VERSION, Prompt
 from predictors.stopping.features import StopSpec
 from runtime import ModelPair
 from runtime.randomness import stream
-from trace_collection.collection import (
-    CollectionConfig,
-    Collector,
-    Job,
-    first_of_splits,
-    hidden_size,
-    last_layers,
-    placed,
-)
+from trace_collection.collection import CollectionConfig, Collector, Job, first_of_splits, hidden_size, last_layers
 from trace_collection.shards import Rows
 from trace_collection.text_tracer import Extent, TextTracer
 
@@ -85,10 +77,10 @@ class TextCollector(Collector):
         self.extent = Extent(config.gamma_max, self.new_tokens, config.candidates, self.layers, spec, slots)
         self.tracer = TextTracer(pair, self.extent)
 
-    def rows(self, jobs: Sequence[Job]) -> Iterator[Rows]:
-        for job, text in self.texts(jobs):
+    def traced(self, jobs: Sequence[Job]) -> Iterator[Rows]:
+        for _, text in self.texts(jobs):
             chance = stream(text.chance, "beside")
-            yield placed(job, self.tracer.trace(list(text.prompt), text.tokens, text.settings, chance, text.said))
+            yield self.tracer.trace(list(text.prompt), text.tokens, text.settings, chance, text.said)
 
     @property
     def sizes(self) -> dict[str, int]:

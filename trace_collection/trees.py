@@ -29,15 +29,7 @@ from runtime.laws import processed_law
 from runtime.randomness import Chance, stream
 from runtime.tree import DraftLaw
 from runtime.verification.acceptance import NODE_SOLVERS
-from trace_collection.collection import (
-    CollectionConfig,
-    Collector,
-    Job,
-    first_of_splits,
-    hidden_size,
-    last_layers,
-    placed,
-)
+from trace_collection.collection import CollectionConfig, Collector, Job, first_of_splits, hidden_size, last_layers
 from trace_collection.efficiency import BY_LAW, Efficiencies
 from trace_collection.grove import Extent, Grove
 from trace_collection.shards import Rows, columns_of
@@ -103,34 +95,23 @@ class TreeCollector(Collector):
             actions=self.actions,
         )
 
-    def rows(self, jobs: Sequence[Job]) -> Iterator[Rows]:
+    def traced(self, jobs: Sequence[Job]) -> Iterator[Rows]:
         for job, text in self.texts(jobs):
-            yield placed(job, columns_of(list(self._roots(job, text.tokens, stream(text.chance, "roots")))))
-
-    def _roots(self, job: Job, text: list[int], chance: Chance) -> Iterator[dict[str, Any]]:
-        """The columns of every root, as far as the text goes on."""
-        settings, prompt = job
-        places = range(0, len(text), self.config.spacing)
-        begin, ends = len(prompt.tokens), self.pair.target.eos_tokens
-        starts = [begin + place for place in places if text[place] not in ends]
-        draws = self.config.draws[SPLITS.index(prompt.split)]
-        walk = self._walk([*prompt.tokens, *text], starts, settings, draws, chance)
-        for index, (start, columns) in enumerate(zip(starts, walk, strict=True)):
-            known = text[: start + 1 - begin]
-            continuation = known + [-1] * (self.new_tokens - len(known))
-            yield {"root": index, "position": start + 1, **columns, "continuation": continuation}
+            yield columns_of(list(self._roots(job, text.tokens, stream(text.chance, "roots"))))
 
     @torch.inference_mode()
-    def _walk(
-        self, sequence: list[int], starts: Sequence[int], settings: SamplingSettings, draws: int, chance: Chance
-    ) -> Iterator[dict[str, Any]]:
-        """Features and labels at the roots whose newest tokens are those at ``starts``."""
-        pair, spec = self.pair, self.spec
+    def _roots(self, job: Job, text: list[int], chance: Chance) -> Iterator[dict[str, Any]]:
+        """The columns of every root, as far as the text goes on: features, and labels of the trees drawn there."""
+        (settings, prompt), pair, spec = job, self.pair, self.spec
         assert pair.draft is not None
+        sequence, begin = [*prompt.tokens, *text], len(prompt.tokens)
+        places = range(0, len(text), self.config.spacing)
+        starts = [begin + place for place in places if text[place] not in pair.target.eos_tokens]  # the newest tokens
+        draws = self.config.draws[SPLITS.index(prompt.split)]
         room = len(sequence) + draws * self.extent.most_nodes
         target, draft = pair.target.open(room, spec.layers), pair.draft.open(room, spec.draft_layers)
         cached = 0  # by both models
-        for start in starts:
+        for index, start in enumerate(starts):
             ahead = target.forward(sequence[cached:start], last=1)
             target.keep(range(start - cached))
             behind = draft.forward(sequence[cached : start + 1], last=2)
@@ -146,7 +127,10 @@ class TreeCollector(Collector):
             logits = target.forward([sequence[start], *grove.tokens], parents).logits
             target.keep([0])
             cached = start + 1
-            yield {**_features(law, said), **self._labels(grove, processed_law(logits, settings))}
+            known = text[: cached - begin]
+            continuation = known + [-1] * (self.new_tokens - len(known))
+            columns = {**_features(law, said), **self._labels(grove, processed_law(logits, settings))}
+            yield {"root": index, "position": start + 1, **columns, "continuation": continuation}
 
     def _labels(self, grove: Grove, target_probs_NV: Tensor) -> dict[str, Any]:
         made = Efficiencies(grove, target_probs_NV, self.actions)

@@ -96,26 +96,11 @@ def cost(shape: InflatedShape, vocabulary: int) -> float:
 
 
 def inflate(small: LlamaForCausalLM, shape: InflatedShape, vocab: int | None = None, seed: int = 0) -> LlamaForCausalLM:
-    """A plain `LlamaForCausalLM` of the given shape with the small model's function.
+    """A plain `LlamaForCausalLM` of the given shape with the small model's function, in its dtype.
 
-    Parameters
-    ----------
-    small
-        Any Llama model without biases or rope scaling, tied or untied, with or without grouped heads.
-    vocab
-        None keeps the vocabulary; a larger one adds padding rows of probability 0.
-    seed
-        For the weights that cannot matter.
-
-    Returns
-    -------
-    LlamaForCausalLM
-        In the small model's dtype. Inflate a float32 model: sqrt(ds / db) is not exact in bfloat16.
-
-    Raises
-    ------
-    ValueError
-        Where the shape cannot hold the small model.
+    ``small`` is any Llama model without biases or rope scaling, tied or untied, with or without grouped heads; in float32, as
+    sqrt(ds / db) is not exact in bfloat16. ``vocab``: ``None`` keeps the vocabulary, a larger one adds padding rows of probability
+    0. ``seed`` is for the weights that cannot matter. `ValueError` where the shape cannot hold the small model.
     """
     if small.dtype == torch.float16 and vocab not in (None, small.config.vocab_size):
         raise ValueError(
