@@ -5,23 +5,26 @@ re-runs the stages that run that code and no other. What a stage runs is found f
 
     code(module) = packages(reach(module)) - PLUMBING,    reach = module and all it imports, directly or not
 
-A package's ``__init__`` counts wherever one of its modules does. What it imports counts only where the package itself is
-imported: nothing happens at import here, so what an ``__init__`` merely gathers decides nothing for who takes another module.
+An import counts wherever it stands, inside functions, too; only what stands under ``if TYPE_CHECKING`` never runs. A package's
+``__init__`` counts wherever one of its modules does. What it imports counts only where the package itself is imported: nothing
+happens at import here, so what an ``__init__`` merely gathers decides nothing for who takes another module.
 
     draftwright code dvc.yaml data/code
 """
 
 import argparse
+import ast
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.util import resolve_name
+from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from pipelines import PACKAGES
-from pipelines.imports import Imports
 from pipelines.outputs import file_sha256, replacing
 
 ROOT = Path(__file__).parents[1]
@@ -33,7 +36,6 @@ PLUMBING = frozenset(
         "pipelines.cli",
         "pipelines.code",
         "pipelines.device_file",
-        "pipelines.imports",
         "pipelines.outputs",
         "pipelines.parameters",
         "pipelines.scale",
@@ -63,7 +65,7 @@ class Code:
 
     def __init__(self, root: Path = ROOT) -> None:
         self.root = root
-        self._imports: dict[str, Imports] = {}
+        self._read = cache(self._parsed)
 
     def run_by(self, module: str) -> dict[str, str]:
         """SHA-256 by path below ``root`` of every file that ``module`` runs or reads as part of the code."""
@@ -79,25 +81,17 @@ class Code:
         return hashlib.sha256(self.listing(module).encode()).hexdigest()
 
     def closure(self, module: str) -> set[str]:
-        """``module``, all it imports, directly or not, and the packages they lie in.
-
-        Raises
-        ------
-        ValueError
-            If ``module``, or one that is imported, is no module here.
-        """
+        """``module``, all it imports, directly or not, and the packages they lie in. `ValueError` if ``module``, or one
+        that is imported, is no module here."""
         if self._path(module) is None:
             raise ValueError(f"{module} is no module below {self.root}. Correct the command.")
         reached: set[str] = set()
         pending = {module}
         while pending:
             reached |= pending
-            pending = {name for importer in pending for name in self._imported(importer)} - reached
-        return reached | {package for name in reached for package in _packages(name) if self._path(package)}
-
-    def _imported(self, module: str) -> set[str]:
-        names = self._read(module).names
-        return {self._module(name) for name in names if name.partition(".")[0] in PACKAGES}
+            pending = {self._module(name) for importer in pending for name in self._read(importer)[0]} - reached
+        packages = {package for name in reached for package in accumulate(name.split("."), "{}.{}".format)}
+        return reached | {package for package in packages if self._path(package)}
 
     def _module(self, name: str) -> str:
         """``name``, or where it is something in a module, that module."""
@@ -106,19 +100,18 @@ class Code:
                 return module
         raise ValueError(f"{name}: neither a module below {self.root} nor a name in one. Correct the import.")
 
-    def _read(self, module: str) -> Imports:
-        if module not in self._imports:
-            path = self._path(module)
-            assert path is not None, module
-            package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-            self._imports[module] = Imports.of(path.read_text(), package)
-        return self._imports[module]
+    def _parsed(self, module: str) -> tuple[set[str], set[str]]:
+        """As `runs`, the modules of `PACKAGES` alone."""
+        path = self._path(module)
+        assert path is not None, module
+        names, beside = runs(path.read_text(), module if path.name == "__init__.py" else module.rpartition(".")[0])
+        return {name for name in names if name.partition(".")[0] in PACKAGES}, beside
 
     def _files(self, module: str) -> set[Path]:
         """The module's file and the data beside it, relative to ``root``."""
         path = self._path(module)
         assert path is not None, module
-        beside = [path.with_name(name) for name in self._read(module).beside]
+        beside = [path.with_name(name) for name in self._read(module)[1]]
         data = [file for place in beside for file in (place.rglob("*") if place.is_dir() else [place])]
         return {file.relative_to(self.root) for file in [path, *data] if not file.is_dir()}
 
@@ -127,14 +120,73 @@ class Code:
         return next((path for path in (stem / "__init__.py", stem.with_suffix(".py")) if path.is_file()), None)
 
 
+def runs(source: str, package: str) -> tuple[set[str], set[str]]:
+    """Dotted names that the ``source`` of a module in ``package``, or of that package's own ``__init__``, runs, and names of data
+    that it opens beside itself: ``Path(__file__).with_name(name)``.
+
+    Of ``from a import b`` the name is ``a.b``, whether or not ``b`` is a module.
+
+    Examples
+    --------
+    >>> runs("def run():\\n    from . import places", "pipelines")
+    ({'pipelines.places'}, set())
+    """
+    names: set[str] = set()
+    beside: set[str] = set()
+    for node in statements(ast.parse(source)):
+        match node:
+            case ast.Import(names=aliases):
+                names |= {alias.name for alias in aliases}
+            case ast.ImportFrom(names=aliases):
+                origin = resolve_name("." * node.level + (node.module or ""), package)
+                names |= {f"{origin}.{alias.name}" for alias in aliases}
+            case (
+                ast.List(elts=words) | ast.Tuple(elts=words)
+            ):  # a command such as [sys.executable, "-m", "package.module"]
+                said = [word.value if isinstance(word, ast.Constant) else None for word in words]
+                names |= {name for flag, name in pairwise(said) if flag == "-m" and isinstance(name, str)}
+            case ast.Call(func=ast.Attribute(value=here, attr="with_name"), args=[ast.Constant(value=str(name))]) if (
+                ast.unparse(here) == "Path(__file__)"
+            ):
+                if name.endswith(".py"):
+                    names.add(f"{package}.{name.removesuffix('.py')}")
+                else:
+                    beside.add(name)
+    return names, beside
+
+
+def statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """Every node of ``tree`` that can run."""
+    pending = [tree]
+    while pending:
+        node = pending.pop()
+        yield node
+        match node:
+            case ast.If(test=ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING")):
+                pending.extend(node.orelse)
+            case _:
+                pending.extend(ast.iter_child_nodes(node))
+
+
 def stage_modules(pipeline: Path) -> dict[str, str]:
     """The module that each stage of a ``dvc.yaml`` runs; those that always run need no reason.
 
     A stage that takes its module from its matrix (``python -m pipelines ${item.of.run}``) has one per value, named by the value.
     """
-    stages = yaml.safe_load(pipeline.read_text())["stages"]
-    bodies = {name: stage.get("do", stage) for name, stage in stages.items() if not stage.get("always_changed")}
-    return {value: module for name, body in bodies.items() for value, module in _modules(name, body)}
+    found: dict[str, str] = {}
+    for stage, body in yaml.safe_load(pipeline.read_text())["stages"].items():
+        if body.get("always_changed"):
+            continue
+        body = body.get("do", body)
+        command = re.match(r"python -m pipelines ([\w.${}]+) ", body["cmd"])
+        if command is None:
+            raise ValueError(
+                f"stage {stage}: its code is found from 'python -m pipelines …', which {body['cmd']!r} is not."
+            )
+        axis = re.fullmatch(r"\$\{item\.(\w+)\.(\w+)\}", command[1])
+        commands = {one[axis[2]]: one[axis[2]] for one in body["matrix"][axis[1]]} if axis else {stage: command[1]}
+        found |= {name: f"pipelines.{one}" for name, one in commands.items()}
+    return found
 
 
 def write_listings(listings: Mapping[str, str], folder: Path) -> list[str]:
@@ -149,21 +201,3 @@ def write_listings(listings: Mapping[str, str], folder: Path) -> list[str]:
         with replacing(files[stage]) as partial:
             partial.write_text(listings[stage])
     return changed
-
-
-def _modules(stage: str, body: dict[str, Any]) -> list[tuple[str, str]]:
-    command = re.match(r"python -m pipelines ([\w.${}]+) ", body["cmd"])
-    if command is None:
-        raise ValueError(
-            f"stage {stage}: its code is found from 'python -m pipelines …', which {body['cmd']!r} is not."
-        )
-    axis = re.fullmatch(r"\$\{item\.(\w+)\.(\w+)\}", command[1])
-    if axis is None:
-        return [(stage, f"pipelines.{command[1]}")]
-    return [(one[axis[2]], f"pipelines.{one[axis[2]]}") for one in body["matrix"][axis[1]]]
-
-
-def _packages(module: str) -> list[str]:
-    """The packages that ``module`` lies in."""
-    parts = module.split(".")
-    return [".".join(parts[:count]) for count in range(1, len(parts))]

@@ -10,13 +10,8 @@ if TYPE_CHECKING:
 
 
 def read_device(path: Path) -> dict[str, Any]:
-    """The machine's description; its ``slug`` names folders.
-
-    Raises
-    ------
-    ValueError
-        If ``path`` is missing, is no JSON, or describes no machine.
-    """
+    """The machine's description; its ``slug`` names folders. `ValueError` if ``path`` is missing, is no JSON, or
+    describes no machine."""
     remedy = f"Describe this machine again: draftwright device {path}"
     try:
         record = json.loads(path.read_text())
@@ -30,13 +25,8 @@ def read_device(path: Path) -> dict[str, Any]:
 
 
 def read_device_profile(folder: Path, device: str) -> "LatencyProfile":
-    """The profile that stage ``latency`` left in ``folder`` for the device of that slug; says so on stderr where it is noisy.
-
-    Raises
-    ------
-    ValueError
-        If there is none, or it cannot be read.
-    """
+    """The profile that stage ``latency`` left in ``folder`` for the device of that slug; says so on stderr where it is
+    noisy. `ValueError` if there is none, or it cannot be read."""
     from predictors.latency.profile import read_profile
 
     profile = read_profile(folder / f"{device}.json")

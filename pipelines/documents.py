@@ -12,6 +12,7 @@ Rows become documents through one of ``column`` (a text), ``template`` (``str.fo
 import io
 import itertools
 import json
+import re
 import string
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -32,31 +33,16 @@ SUFFIXES = (".jsonl", ".parquet", ".txt")
 
 @dataclass(frozen=True)
 class Source(Checked):
-    """One source of documents.
+    """One source of documents, as the module describes; of ``recipe`` are the fields that it leaves out.
 
-    Attributes
-    ----------
-    recipe
-        Name of the entry of `recipes.yaml` that completed the fields.
-    answers
-        Column of the answers to ``turns``. A later turn is a prompt only where all before it have one.
-    where
-        Rows that are read: by column, the values it may have there.
-    slices
-        Other names for values of ``slice_column``.
-    chat
-        Wrap a text as a user's message in the chat template.
-    system
-        System message that stands before a conversation.
-    chat_template
-        In place of the tokenizer's: a name in `recipes.yaml`, or a template.
-    cut
-        ``window`` (prompts are windows of a longer text) or ``whole`` (a document is a prompt, and so is each turn of a
-        conversation from ``turns``); by default windows are cut from the built-in corpus only.
-    shares
-        Splits that its documents go to, by default all: whole sources are kept apart by it.
-    edits
-        Slices that prompts of slice `edit` are made of, too, and whether they hold ``code`` or ``prose`` (`pipelines.edits`).
+    A later one of ``turns`` is a prompt only where column ``answers`` has one to all before it. Rows are read where
+    each column of ``where`` has one of the values there. ``slices``: other names for values of ``slice_column``.
+    ``chat`` wraps a text as a user's message in the chat template, ``system`` stands before a conversation, and
+    ``chat_template``, a name in `recipes.yaml` or a template, replaces the tokenizer's. ``cut``: ``window`` (prompts
+    are windows of a longer text) or ``whole`` (a document is a prompt, and so is each turn of a conversation from
+    ``turns``); by default windows are cut from the built-in corpus only. ``shares``: splits that its documents go to,
+    by default all; whole sources are kept apart by it. ``edits``: slices that prompts of slice `edit` are made of,
+    too, and whether they hold ``code`` or ``prose`` (`pipelines.edits`).
     """
 
     kind: Annotated[str, one_of(*KINDS)]
@@ -85,37 +71,28 @@ class Source(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.cut == "window" and self.converses:
-            raise ValueError("windows cannot be cut from conversations: use cut: whole.")
-        if self.edits and self.converses:
-            raise ValueError("edits cannot be made of conversations: leave 'edits' out.")
-        if (self.system or self.chat_template) and not self.converses:
-            raise ValueError(
-                "'system' and 'chat_template' belong to conversations: give 'chat', 'messages' or 'turns'."
-            )
+        builtin, texts = self.kind == "builtin", sum(getattr(self, text) is not None for text in TEXTS)
+        silent = (self.system or self.chat_template) and not self.converses
+        rules = [
+            (self.cut == "window" and self.converses, "windows cannot be cut from conversations: use cut: whole."),
+            (self.edits and self.converses, "edits cannot be made of conversations: leave 'edits' out."),
+            (silent, "'system' and 'chat_template' belong to conversations: give 'chat', 'messages' or 'turns'."),
+            (self.answers and not self.turns, "'answers' belong to 'turns': name the column of what they answer, too."),
+            (self.revision and self.kind != "datasets", "'revision' belongs to the kind datasets: leave it out."),
+            (not self.shares, f"shares must name at least one of {', '.join(SPLITS)}, or be left out."),
+            (self.where and builtin, "'where' belongs to the kinds file and datasets: leave it out."),
+            (self.slice and self.slice_column, "give 'slice' or 'slice_column', not both."),
+            (self.slices and not self.slice_column, "'slices' belong to 'slice_column': name the column they rename."),
+            ((self.path is None) != builtin, "'path' belongs to the kinds file and datasets."),
+            (texts > (not builtin), f"give at most one of {', '.join(map(repr, TEXTS))} (none with kind: builtin)."),
+        ]
+        for broken, message in rules:
+            if broken:
+                raise ValueError(message)
         chat_template(self.chat_template)
-        if self.answers and not self.turns:
-            raise ValueError("'answers' belong to 'turns': name the column of what they answer, too.")
-        if self.revision and self.kind != "datasets":
-            raise ValueError("'revision' belongs to the kind datasets: leave it out.")
-        if not self.shares:
-            raise ValueError(f"shares must name at least one of {', '.join(SPLITS)}, or be left out.")
-        if self.where and self.kind == "builtin":
-            raise ValueError("'where' belongs to the kinds file and datasets: leave it out.")
         for column, values in self.where.items():
             if not isinstance(values, list | tuple):
                 raise ValueError(f"where[{column}] must be a list of values, got {values!r}.")
-        if self.slice and self.slice_column:
-            raise ValueError("give 'slice' or 'slice_column', not both.")
-        if self.slices and not self.slice_column:
-            raise ValueError("'slices' belong to 'slice_column': name the column whose values they rename.")
-        if (self.path is None) != (self.kind == "builtin"):
-            raise ValueError("'path' belongs to the kinds file and datasets.")
-        num_fields = sum(getattr(self, text) is not None for text in TEXTS)
-        if num_fields > (0 if self.kind == "builtin" else 1):
-            raise ValueError(
-                "give at most one of 'column', 'template', 'messages' and 'turns' (none with kind: builtin)."
-            )
 
     @classmethod
     def completed(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -135,12 +112,8 @@ class Source(Checked):
 def load_documents(source: Source) -> list[Document]:
     """All documents of a source, the first of those that say the same.
 
-    Raises
-    ------
-    ValueError
-        For a column that is not there (listing those that are), or no document but empty ones, which are left out and counted.
-    FileNotFoundError
-        For a missing file.
+    `ValueError` for a column that is not there (listing those that are), or no document but empty ones, which are left
+    out and counted. `FileNotFoundError` for a missing file.
     """
     empty: list[Document] = []
     documents = list(itertools.islice(_filled(_documents(source), empty), source.limit))
@@ -178,15 +151,28 @@ def _documents(source: Source) -> Iterator[Document]:
 
 
 def _rows(source: Source) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Of files or of a dataset, with what tells them apart."""
     assert source.path is not None
-    if source.kind == "file":
-        for path in _files(source.path):
-            name, suffix = Path(path).name, Path(path).suffix
-            with _opened(path) as file:
-                for index, row in enumerate(_file_rows(path, suffix, file)):
-                    yield (name if suffix == ".txt" else f"{name}:{index}"), row
-    else:
-        yield from ((str(index), row) for index, row in enumerate(_dataset(source)))
+    if source.kind == "datasets":
+        import datasets
+
+        try:
+            found = datasets.load_dataset(source.path, source.config, split=source.split, revision=source.revision)
+        except (OSError, ValueError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise ValueError(
+                f"source {source.name!r}: dataset {source.path!r} could not be loaded: {reason}"
+            ) from error
+        yield from ((str(index), row) for index, row in enumerate(found))
+        return
+    for path in _files(source.path):
+        name, suffix = Path(path).name, Path(path).suffix
+        with _opened(path) as file:
+            if suffix == ".txt":
+                yield name, {"text": io.TextIOWrapper(file, "utf-8").read()}
+            else:
+                rows = _json_rows(path, file) if suffix == ".jsonl" else _parquet_rows(file)
+                yield from ((f"{name}:{index}", row) for index, row in enumerate(rows))
 
 
 def _files(named: str) -> list[str]:
@@ -214,11 +200,7 @@ def _opened(path: str) -> IO[bytes]:
     return file
 
 
-def _file_rows(path: str, suffix: str, file: IO[bytes]) -> Iterable[Mapping[str, Any]]:
-    if suffix == ".txt":
-        return [{"text": io.TextIOWrapper(file, "utf-8").read()}]
-    if suffix == ".jsonl":
-        return _json_rows(path, file)
+def _parquet_rows(file: IO[bytes]) -> Iterator[Mapping[str, Any]]:
     import pyarrow.parquet
 
     return (row for batch in pyarrow.parquet.ParquetFile(file).iter_batches(1024) for row in batch.to_pylist())
@@ -237,16 +219,6 @@ def _json_rows(path: str, lines: Iterable[bytes]) -> Iterator[Mapping[str, Any]]
         yield row
 
 
-def _dataset(source: Source) -> Iterable[Mapping[str, Any]]:
-    import datasets
-
-    try:
-        return datasets.load_dataset(source.path, source.config, split=source.split, revision=source.revision)
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ValueError(f"source {source.name!r}: dataset {source.path!r} could not be loaded: {reason}") from error
-
-
 def _document(source: Source, id: str, row: Mapping[str, Any]) -> Document:
     slice = source.slice or source.name
     if source.slice_column is not None:
@@ -258,7 +230,8 @@ def _document(source: Source, id: str, row: Mapping[str, Any]) -> Document:
         answers = _field(source, row, source.answers) if source.answers else None
         return Document(id, "", slice, _conversation(id, _field(source, row, source.turns), answers))
     if source.template is not None:
-        fields = {name: _field(source, row, name) for name in _template_fields(source.template)}
+        names = [name for _, name, _, _ in string.Formatter().parse(source.template) if name is not None]
+        fields = {name: _field(source, row, name) for name in (re.split(r"[.[]", one)[0] for one in names)}
         try:
             return Document(id, source.template.format(**fields), slice)
         except (LookupError, AttributeError, TypeError) as error:
@@ -267,11 +240,6 @@ def _document(source: Source, id: str, row: Mapping[str, Any]) -> Document:
     if not isinstance(value, str):
         raise ValueError(f"document {id!r}: column {source.column or 'text'!r} holds {value!r}, not a text.")
     return Document(id, value, slice)
-
-
-def _template_fields(template: str) -> set[str]:
-    names = {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
-    return {name.split(".")[0].split("[")[0] for name in names}
 
 
 def _field(source: Source, row: Mapping[str, Any], column: str) -> Any:

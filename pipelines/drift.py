@@ -15,6 +15,15 @@ A stationary stream is flagged at the rate of --false-alarm, by all comparisons 
 themselves may begin otherwise than they go on, so requests much shorter or longer than the reference's may be flagged for that:
 the JSON says how long both are.
 
+Every statistic is compared by Welch's t test, all of a call at one rate α of false alarms:
+
+    se² = error² + error'²        t = (r' - r) / se        drift where |t| > c = t_{1 - α / 2k}
+    detectable = (c + t_{1 - β}) se
+
+r and its error are the reference's and r' and its error the window's, both ratios of sums (`predictors.monitoring`): clustered by
+document there, of requests that count as independent here. k is the number of comparisons (Bonferroni), β the rate at which a
+shift of the detectable size is missed. Degrees of freedom by Satterthwaite.
+
 Delayed trees and decoding without a draft model cannot be replayed, and of a rule without a model only acceptance is known. How
 often which change of texts is flagged stands in docs/drift.md.
 
@@ -30,19 +39,39 @@ import argparse
 import json
 import math
 import sys
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from pipelines.terminal import LINES, add_json_argument, brief, recording
-
-if TYPE_CHECKING:
-    from pipelines.drift_comparison import Samples
-    from predictors.monitoring import Reference
+from predictors.bundle import bundle_hash, read_bundle
+from predictors.monitoring import Level, Reference, fractions_of, read_reference
 
 DRIFT, UNKNOWN = 3, 4  # exit codes
 KEPT = {"bundle": str, "setting": str, "emitted": int}  # of a record, with their types
 LEAST = 16  # requests that a comparison takes
+MISS_RATE = 0.1
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A ``statistic`` at a ``setting``: the reference's ratio, the one ``observed`` in ``requests``, ``t``, the shift that would
+    be missed at `MISS_RATE` (``detectable``), and the verdict."""
+
+    setting: str
+    statistic: str
+    reference: float
+    observed: float
+    requests: int
+    t: float
+    detectable: float
+    drifted: bool
+
+
+Samples = Mapping[tuple[str, str], tuple[Level, Level]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,10 +87,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from pipelines.drift_comparison import compared
-    from predictors.bundle import bundle_hash, read_bundle
-    from predictors.monitoring import read_reference
-
     if args.window < LEAST or not 0 < args.false_alarm < 1:
         raise ValueError(
             f"--window must be >= {LEAST} and --false-alarm lie between 0 and 1, got {args.window} and {args.false_alarm}."
@@ -75,9 +100,8 @@ def run(args: argparse.Namespace) -> None:
         setting: [record for record in ours if record["setting"] == setting][-args.window :]
         for setting in sorted({record["setting"] for record in ours})
     }
-    samples = _samples(windows, references)
+    samples, notes, lengths = _taken(windows, references, missing)
     comparisons = compared(samples, args.false_alarm)
-    notes = _notes(windows, references, missing, {setting for setting, _ in samples})
     drifted = sorted((one for one in comparisons if one.drifted), key=lambda one: -abs(one.t))
     lines = [*notes, *(f"{count} lines {what} were left out" for what, count in ignored.items() if count)]
     lines += [
@@ -89,7 +113,7 @@ def run(args: argparse.Namespace) -> None:
     with recording(args.json) as show:
         found = [asdict(one) | {"t": one.t if math.isfinite(one.t) else None} for one in comparisons]
         show(
-            {"bundle": sha256, "verdict": verdict, "settings": _lengths(windows, references), "comparisons": found}
+            {"bundle": sha256, "verdict": verdict, "settings": lengths, "comparisons": found}
             | {"notes": notes, "left_out": ignored}
         )
         print(*filter(None, [brief(lines, LINES - 1), brief([verdict])]), sep="\n")
@@ -119,8 +143,6 @@ def read_records(path: Path) -> tuple[list[dict[str, Any]], int]:
 
 
 def _record(line: dict[str, Any]) -> dict[str, Any]:
-    from predictors.monitoring import fractions_of
-
     kept = {name: line[name] for name in KEPT}
     for name, kind in KEPT.items():
         if type(kept[name]) is not kind:
@@ -129,45 +151,61 @@ def _record(line: dict[str, Any]) -> dict[str, Any]:
     return kept | {"fractions": fractions_of(line)}
 
 
-def _samples(windows: dict[str, list[dict]], references: "dict[str, Reference]") -> "Samples":
-    """What there are references and requests enough for."""
-    from predictors.monitoring import Level
-
-    samples = {}
+def _taken(
+    windows: dict[str, list[dict]], references: dict[str, Reference], missing: str
+) -> tuple[Samples, list[str], dict[str, dict[str, Any]]]:
+    """What there are references and requests enough for; why other settings are not compared; by setting, how many requests there
+    were, and mean tokens of these and of the reference's."""
+    samples: dict[tuple[str, str], tuple[Level, Level]] = {}
+    notes = [] if windows else ["no records of this bundle: was another content of it served?"]
+    lengths = {}
     for setting, records in windows.items():
-        for name, level in references[setting].levels.items() if setting in references else ():
+        reference, before = references.get(setting), len(samples)
+        for name, level in reference.levels.items() if reference else ():
             fractions = [record["fractions"][name] for record in records if name in record["fractions"]]
             served = Level.of(fractions, range(len(fractions)))
             if served is not None and served.requests >= LEAST:
                 samples[setting, name] = level, served
-    return samples
-
-
-def _notes(
-    windows: dict[str, list[dict]], references: "dict[str, Reference]", missing: str, known: set[str]
-) -> list[str]:
-    """Why settings are not compared, but those ``known``."""
-    notes = [] if windows else ["no records of this bundle: was another content of it served?"]
-    for setting, records in windows.items():
-        if setting not in references:
-            notes.append(f"{setting}: {len(records)} requests and no reference: {missing.rstrip('.')}.")
+        tokens = sum(record["emitted"] for record in records) / len(records)
+        known = reference.tokens if reference else None
+        lengths[setting] = {"requests": len(records), "tokens": tokens, "reference_tokens": known}
+        said = f"{setting}: {len(records)} requests"
+        if reference is None:
+            notes.append(f"{said} and no reference: {missing.rstrip('.')}.")
         elif len(records) < LEAST:
-            notes.append(f"{setting}: {len(records)} requests are too few; a comparison takes {LEAST}.")
-        elif setting not in known:
+            notes.append(f"{said} are too few; a comparison takes {LEAST}.")
+        elif len(samples) == before:
             notes.append(
-                f"{setting}: {len(records)} requests say too little; a comparison takes {LEAST} with a whole round, and not all "
-                "rounds in one."
+                f"{said} say too little; a comparison takes {LEAST} with a whole round, and not all rounds in one."
             )
-    return notes
+    return samples, notes, lengths
 
 
-def _lengths(windows: dict[str, list[dict]], references: "dict[str, Reference]") -> dict[str, dict[str, Any]]:
-    """By setting, how many requests there were, and mean tokens of these and of the reference's."""
-    return {
-        setting: {
-            "requests": len(records),
-            "tokens": sum(record["emitted"] for record in records) / len(records),
-            "reference_tokens": references[setting].tokens if setting in references else None,
-        }
-        for setting, records in windows.items()
-    }
+def compared(samples: Samples, false_alarm: float) -> list[Comparison]:
+    """Compare all ``samples``, by setting and statistic the reference's level and the window's, so that in a stationary stream
+    any drift is found at the rate ``false_alarm``."""
+    return [_compared(*name, *levels, false_alarm / len(samples)) for name, levels in samples.items()]
+
+
+def _compared(setting: str, statistic: str, reference: Level, served: Level, rate: float) -> Comparison:
+    own, theirs = served.error**2, reference.error**2
+    squared, shift = own + theirs, served.mean - reference.mean
+    if squared == 0:  # nothing varies, here or there
+        t = 0.0 if math.isclose(served.mean, reference.mean) else math.copysign(math.inf, shift)
+        return Comparison(setting, statistic, reference.mean, served.mean, served.requests, t, 0.0, t != 0)
+    freedom = squared**2 / (own**2 / served.freedom + theirs**2 / reference.freedom)
+    error, critical = math.sqrt(squared), exceeded(rate, freedom)
+    detectable = (critical + exceeded(2 * MISS_RATE, freedom)) * error
+    t = shift / error
+    return Comparison(
+        setting, statistic, reference.mean, served.mean, served.requests, t, detectable, abs(t) > critical
+    )
+
+
+def exceeded(rate: float, freedom: float) -> float:
+    """The t that |t| of Student's distribution exceeds at that ``rate`` (>= 1e-7), to 1e-4 of it. Without scipy, which hosts that
+    only serve have not: by the trapezoidal rule over s, t = sinh s."""
+    s_P = np.linspace(0, 30, 10_001)  # t up to 5e12
+    density = np.exp(-(freedom + 1) / 2 * np.log1p(np.sinh(s_P) ** 2 / freedom)) * np.cosh(s_P)  # dt / ds is the latter
+    above = np.append(0.0, np.cumsum(((density[1:] + density[:-1]) / 2)[::-1]))  # ascending: from the largest t down
+    return float(np.sinh(np.interp(rate, above / above[-1], s_P[::-1])))

@@ -12,7 +12,7 @@ import keyword
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -76,7 +76,8 @@ class Edit:
 def revised(passage: str, request: str) -> str:
     """The passage as the ``request`` wants it."""
     if SORTED in request:
-        return "".join(_entries_sorted(passage.splitlines(keepends=True)))
+        runs = _runs(passage.splitlines(keepends=True))
+        return "".join(line for run in runs for line in (sorted(run) if len(run) >= MIN_ENTRIES else run))
     if REVERSED in request:
         return "\n".join(reversed(_sentences(passage))) + "\n"
     names = dict(RENAMED.findall(request))
@@ -86,15 +87,8 @@ def revised(passage: str, request: str) -> str:
 def edits_of(
     text: str, kind: str, parameters: EditParameters, encode: Encode, generator: random.Random
 ) -> Iterator[Edit]:
-    """Edits of disjoint passages, whole lines of ``text``, at places in random order.
-
-    Parameters
-    ----------
-    kind
-        ``code`` or ``prose``.
-    encode
-        Token ids of a text, without what the tokenizer puts before every text.
-    """
+    """Edits of disjoint passages, whole lines of ``text`` of one of `KINDS`, at places in random order; ``encode`` gives token
+    ids of a text, without what the tokenizer puts before every text."""
     lines = text.splitlines(keepends=True)
     used: set[int] = set()
     starts = [index for index, line in enumerate(lines) if line.strip()]
@@ -133,7 +127,8 @@ def _stop(lines: Sequence[str], start: int, length: int, parameters: EditParamet
 
 def _edit(passage: str, text: str, kind: str, generator: random.Random) -> Edit | None:
     """By the first rule in random order that changes the passage."""
-    rules: list[Callable[[], str | None]] = [lambda: SORTED if _has_entries(passage) else None]
+    entries = any(len(run) >= MIN_ENTRIES for run in _runs(passage.splitlines(keepends=True)))
+    rules: list[Callable[[], str | None]] = [lambda: SORTED if entries else None]
     if kind == "code":
         rules.append(lambda: _renaming(passage, text, generator))
     else:
@@ -162,14 +157,6 @@ def _renaming(passage: str, text: str, generator: random.Random) -> str | None:
 
 def _names(text: str) -> set[str]:
     return {name for name in IDENTIFIER.findall(text) if name not in RESERVED and not name.startswith("__")}
-
-
-def _has_entries(passage: str) -> bool:
-    return any(len(run) >= MIN_ENTRIES for run in _runs(passage.splitlines(keepends=True)))
-
-
-def _entries_sorted(lines: Sequence[str]) -> Iterable[str]:
-    return (line for run in _runs(lines) for line in (sorted(run) if len(run) >= MIN_ENTRIES else run))
 
 
 def _runs(lines: Sequence[str]) -> list[list[str]]:

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from pipelines.registry import Registry, copy_bundle
+    from pipelines.registry import Registry, copy_bundle, registered_model
 
     found = MODEL.match(args.model)
     if found is None and Path(args.model).is_dir():
@@ -34,6 +34,10 @@ def run(args: argparse.Namespace) -> None:
             f"{args.model!r} names no registered model and no folder: say models:/NAME@ALIAS, models:/NAME/VERSION or a path."
         )
     registry = Registry()
-    version = found["version"] or registry.version_at(found["name"], found["alias"])
-    sha256 = registry.fetch(found["name"], version, args.folder)
-    print(f"{args.folder}: {found['name']} version {version}, content {sha256[:12]}")
+    name, alias, version = found["name"], found["alias"], found["version"]
+    if alias:
+        aliases = registered_model(registry.client, name).aliases
+        if alias not in aliases:
+            raise ValueError(f"{name} has no alias {alias!r}. Known: {', '.join(sorted(aliases)) or 'none'}.")
+        version = str(aliases[alias])
+    print(f"{args.folder}: {name} version {version}, content {registry.fetch(name, version, args.folder)[:12]}")

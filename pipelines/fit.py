@@ -86,13 +86,8 @@ def exported(
 
 
 def load_predictor(pair: str, name: str, path: Path = PARAMETERS) -> "tuple[str, Predictor]":
-    """The family of predictor ``name`` and its configuration, from section ``fit.<name>`` of the pair.
-
-    Raises
-    ------
-    ValueError
-        For an unknown family, or a key that the family does not know.
-    """
+    """The family of predictor ``name`` and its configuration, from section ``fit.<name>`` of the pair. `ValueError` for
+    an unknown family, or a key that the family does not know."""
     values = read_section(pair, f"fit.{name}", path)
     family = str(values.get(FAMILY)) if isinstance(values, Mapping) else "unknown"
     if family not in FAMILIES:
@@ -141,8 +136,7 @@ def fit_tracked(
     with tracking.new_run(name, parameters, {"pair": pair, "predictor": name}) as run_id:
         fitted = predictor.fit(name, materials, tracking.lightning_logger(run_id))
         lineage = fitted.card.get("lineage", {}) | {HEAD_TAG: tensors_sha256(fitted.tensors)}
-        tracking.tag(run_id, **lineage)
-        tracking.log(run_id, fitted.metrics)
+        tracking.log(run_id, lineage, fitted.metrics)
     return fitted, lineage
 
 

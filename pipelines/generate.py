@@ -14,7 +14,6 @@ import json
 import sys
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 from pipelines.pair_folder import read_pair
 from predictors.bundle import read_bundle
@@ -70,9 +69,8 @@ def run(args: argparse.Namespace) -> None:
     if decoder.lossy:
         print("note: lossy=True, this text need not follow the target's distribution", file=sys.stderr)
     if args.json:
-        print(
-            json.dumps({"tokens": tokens, "text": pair.tokenizer.decode(tokens), "lossy": decoder.lossy, **statistics})
-        )
+        said = {"tokens": tokens, "text": pair.tokenizer.decode(tokens), "lossy": decoder.lossy}
+        print(json.dumps(said | statistics))
     else:
         print("\n" + ", ".join(f"{name} {value:.4g}" for name, value in statistics.items()), file=sys.stderr)
 
@@ -111,17 +109,14 @@ def _decoder(args: argparse.Namespace, pair: ModelPair) -> Decoder:
         raise ValueError("--monitor records what a bundle's card can be compared with: name its --bundle.")
     if args.reprice:
         raise ValueError("--reprice says what prices an exported controller follows: name its --bundle.")
-    return build_decoder(pair, _parse_method(args.method or DEFAULT_METHOD))
-
-
-def _parse_method(text: str) -> dict[str, Any]:
+    text = args.method or DEFAULT_METHOD
     try:
         method = json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"--method is not JSON ({error}): {text!r}. Example: {DEFAULT_METHOD}") from error
     if not isinstance(method, dict):
         raise ValueError(f"--method must be a JSON object, got {text!r}. Example: {DEFAULT_METHOD}")
-    return method
+    return build_decoder(pair, method)
 
 
 def _decode(

@@ -34,7 +34,10 @@ def run(args: argparse.Namespace) -> None:
     from pipelines.reporting.latency_table import latency_table, prediction_table
     from predictors.latency.profile import read_profile
 
-    paths = find_profiles(args.data, args.pair)
+    paths = [args.data] if args.data.is_file() else sorted(args.data.glob(f"{args.pair or '*'}/{FOLDER}/*.json"))
+    if not paths:
+        of_pair = f" of pair {args.pair!r}" if args.pair else ""
+        raise ValueError(f"no latency profile{of_pair} below {args.data}. Run dvc repro (or make repro) first.")
     if args.plot and len(paths) > 1:
         names = ", ".join(map(str, paths))
         raise ValueError(
@@ -57,20 +60,3 @@ def run(args: argparse.Namespace) -> None:
         with replacing(args.plot) as partial:
             partial.write_bytes(png(plots.draw(latency_figure, profiles[0])))
         print(args.plot)
-
-
-def find_profiles(data: Path, pair: str | None) -> list[Path]:
-    """The profiles below a data folder, or the one that ``data`` is; at least one.
-
-    Raises
-    ------
-    ValueError
-        If there is none, or none of ``pair``.
-    """
-    if data.is_file():
-        return [data]
-    paths = sorted(data.glob(f"{pair or '*'}/{FOLDER}/*.json"))
-    if not paths:
-        of_pair = f" of pair {pair!r}" if pair else ""
-        raise ValueError(f"no latency profile{of_pair} below {data}. Run dvc repro (or make repro) first.")
-    return paths

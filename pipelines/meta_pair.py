@@ -23,13 +23,8 @@ def meta_pair(pair: str, params: Path, dtype: str | None = None, fetch: bool = F
     that are not on this machine, and nothing else.
 
     Whether both models share a vocabulary, only their tokenizers can say, and stage ``pair`` asks them.
-
-    Raises
-    ------
-    FileNotFoundError
-        Where a model's configuration is not known.
-    ValueError
-        Where it names what its family does not know, or the runtime does not serve it.
+    `FileNotFoundError` where a model's configuration is not known. `ValueError` where it names what its family does not
+    know, or the runtime does not serve it.
     """
     sections = read_pair(pair, params)
     models: Mapping[str, Any] = sections.get("models") or {}

@@ -19,6 +19,7 @@ from typing import Annotated, Any
 
 import torch
 from tqdm import tqdm
+from transformers import AutoConfig, AutoTokenizer
 
 from pipelines.builtin.builtin_pair import SMALL, SMALL_DRAFT, BuiltinParameters, train_builtin_pair
 from pipelines.cli import module_of
@@ -75,17 +76,23 @@ def run(args: argparse.Namespace) -> None:
         if models.check_memory:
             module_of("plan").require_room(args.pair, args.params)  # it decides nothing of what is written here
         facts = resolve_pair(models)
-        found = _earlier_dtype(args.output / FACTS, facts["sha256"]) or _native(device)
+        known = _earlier_dtype(args.output / FACTS, facts["sha256"])
+        found = known or str(native_dtype(device)).removeprefix("torch.")
         for name in BUILTIN_FOLDERS:
             shutil.rmtree(args.output / name, ignore_errors=True)
     else:
         (args.output / FACTS).unlink(missing_ok=True)  # written last: it says that the folder is complete
         builtin, seconds = train_builtin_pair(models.builtin, args.output, device)
         names = {name: name for name in BUILTIN_FOLDERS}
-        facts = {"source": "builtin", **names, "sha256": _builtin_hashes(args.output), **builtin}
+        files = ("config.json", "model.safetensors", "tokenizer.json")
+        paths = {name: [args.output / name / file for file in files] for name in names}
+        hashes = {name: {one.name: file_sha256(one) for one in some if one.is_file()} for name, some in paths.items()}
+        facts = {"source": "builtin", **names, "sha256": hashes, **builtin}
         found = builtin["training"]["small"]["inputs"]["dtype"]
-        if args.timings:
-            _update_timings(args.timings, seconds)
+        if args.timings:  # beside those of models that were kept from an earlier run
+            earlier = json.loads(args.timings.read_text()) if args.timings.is_file() else {}
+            now = {f"{name}_seconds": value for name, value in seconds.items() if value is not None}
+            write_json(args.timings, earlier | now)
     placement = {name: getattr(models, name) for name in PLACEMENT if getattr(models, name) is not None}
     facts |= {"placement": placement} if placement else {}
     facts["dtype"] = found if models.dtype == AUTO else models.dtype
@@ -98,8 +105,12 @@ def resolve_pair(models: Models) -> dict[str, Any]:
     names = {key: name for key, name in given.items() if name is not None}
     revisions = {"target": models.target_revision, "draft": models.draft_revision}
     folders = {key: resolve_model(name, revisions[key]) for key, name in names.items()}
-    tokenizers = {key: _tokenizer(folder) for key, folder in folders.items()}
-    sizes = {key: _vocabulary_size(folder) for key, folder in folders.items()}
+    tokenizers, sizes = {}, {}
+    for key, folder in folders.items():
+        has_tokenizer = any((folder / name).is_file() for name in TOKENIZER_FILES)
+        tokenizers[key] = AutoTokenizer.from_pretrained(folder, local_files_only=True) if has_tokenizer else None
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        sizes[key] = int(config.get_text_config().vocab_size)
     if models.draft is not None:
         require_shared_vocabulary(tokenizers["target"], tokenizers["draft"], sizes["target"], sizes["draft"])
     owner = next((key for key, tokenizer in tokenizers.items() if tokenizer is not None), None)
@@ -109,14 +120,13 @@ def resolve_pair(models: Models) -> dict[str, Any]:
         "source": "models",
         **names,
         "tokenizer": names[owner],
-        "revisions": {key: _commit(names[key], folder) for key, folder in folders.items()},
+        # A hub snapshot's folder is named after its commit.
+        "revisions": {
+            key: None if Path(names[key]).expanduser().is_dir() else one.name for key, one in folders.items()
+        },
         "vocabulary": sizes,
         "sha256": {key: _hashes(folder) for key, folder in folders.items()},
     }
-
-
-def _native(device: torch.device) -> str:
-    return str(native_dtype(device)).removeprefix("torch.")
 
 
 def _earlier_dtype(path: Path, sha256: dict[str, dict[str, str]]) -> str | None:
@@ -129,39 +139,8 @@ def _earlier_dtype(path: Path, sha256: dict[str, dict[str, str]]) -> str | None:
     return known if known in DTYPES else None
 
 
-def _commit(name: str, folder: Path) -> str | None:
-    """The commit of a hub snapshot, which is its folder's name; None for a local folder."""
-    return None if Path(name).expanduser().is_dir() else folder.name
-
-
-def _tokenizer(folder: Path) -> Any:
-    from transformers import AutoTokenizer
-
-    has_tokenizer = any((folder / name).is_file() for name in TOKENIZER_FILES)
-    return AutoTokenizer.from_pretrained(folder, local_files_only=True) if has_tokenizer else None
-
-
-def _vocabulary_size(folder: Path) -> int:
-    from transformers import AutoConfig
-
-    return int(AutoConfig.from_pretrained(folder, local_files_only=True).get_text_config().vocab_size)
-
-
 def _hashes(folder: Path) -> dict[str, str]:
     paths = sorted({path for pattern in MODEL_FILES for path in folder.glob(pattern)})
     if not any(path.suffix == ".safetensors" for path in paths):
         raise FileNotFoundError(f"{folder} has no *.safetensors weights; convert the model with save_pretrained first.")
     return {path.name: file_sha256(path) for path in tqdm(paths, desc=f"hash {folder.name}", unit="file", leave=False)}
-
-
-def _builtin_hashes(folder: Path) -> dict[str, dict[str, str]]:
-    names = ("config.json", "model.safetensors", "tokenizer.json")
-    files = {key: [folder / key / name for name in names] for key in BUILTIN_FOLDERS}
-    return {key: {path.name: file_sha256(path) for path in paths if path.is_file()} for key, paths in files.items()}
-
-
-def _update_timings(path: Path, seconds: dict[str, float | None]) -> None:
-    """Seconds of the models trained now, beside those of models kept from an earlier run."""
-    known = json.loads(path.read_text()) if path.is_file() else {}
-    new = {f"{name}_seconds": value for name, value in seconds.items() if value is not None}
-    write_json(path, known | new)

@@ -47,11 +47,8 @@ def ready_pairs() -> list[Path]:
 def with_pair(text: str, name: str, block: str, where: str) -> str:
     """The parameter file ``text`` with a pair of that name behind its last one; a ``block`` holds its sections.
 
-    Raises
-    ------
-    ValueError
-        For a name that a pair has already, or that is not of letters, digits and dashes, and for a file that has no place for a
-        pair or lacks an anchor that the block refers to.
+    `ValueError` for a name that a pair has already, or that is not of letters, digits and dashes, and for a file that
+    has no place for a pair or lacks an anchor that the block refers to.
     """
     if not re.fullmatch(r"[A-Za-z0-9-]+", name):
         raise ValueError(f"pair name {name!r} must consist of letters, digits and dashes. Give another with --as.")

@@ -20,14 +20,9 @@ MACHINE = "machine"
 class Machine(Checked):
     """Section ``machine``: what every other section takes from here unless it has its own.
 
-    Parameters
-    ----------
-    threads
-        Of torch; and of stage ``replay`` at most so many processes.
-    seed
-        Of all that is drawn. Stages and prompts have streams of their own, by names that enter their keys.
-    max_minutes
-        A stage that times ends early after so many, at a whole prompt, and records it; ``None``: never.
+    ``threads`` of torch, and of stage ``replay`` at most so many processes. ``seed`` of all that is drawn: stages and
+    prompts have streams of their own, by names that enter their keys. A stage that times ends early after
+    ``max_minutes``, at a whole prompt, and records it; ``None``: never.
     """
 
     threads: Count = 2
@@ -61,14 +56,11 @@ def _filled(cls: type, values: Mapping[str, Any], machine: Mapping[str, Any]) ->
     hints = get_type_hints(cls)
     filled = {name: value for name, value in machine.items() if name in hints} | dict(values)
     for name, value in values.items():
-        if isinstance(value, Mapping) and (nested := _dataclass(hints.get(name))) is not None:
+        options = (hints.get(name), *get_args(hints.get(name))[:1])  # what the field is, or may be
+        nested = next((one for one in options if isinstance(one, type) and is_dataclass(one)), None)
+        if isinstance(value, Mapping) and nested is not None:
             filled[name] = _filled(nested, value, machine)
     return filled
-
-
-def _dataclass(hint: Any) -> type | None:
-    """The dataclass that a field is, or may be."""
-    return next((one for one in (hint, *get_args(hint)[:1]) if isinstance(one, type) and is_dataclass(one)), None)
 
 
 def read_section(pair: str, section: str, path: Path = PARAMETERS) -> Any:

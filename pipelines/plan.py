@@ -9,8 +9,10 @@ Hours are those of reading the weights from the device's memory, pass by pass. P
 
 import argparse
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import mul
 from pathlib import Path
 from typing import Any
 
@@ -68,11 +70,9 @@ class Phase:
         Parts are the target's embedding, each of its blocks, its head, and the draft as a whole. Every device has the workspaces.
         """
         parts = self._parts()
-        low, high = max(parts), sum(parts)
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if len(_filled(parts, middle)) <= count else (middle + 1, high)
-        return [part + self.columns[2] for part in _filled(parts, low)]
+        capacities = range(max(parts), sum(parts))
+        least = capacities.start + bisect_left(capacities, True, key=lambda one: len(_filled(parts, one)) <= count)
+        return [part + self.columns[2] for part in _filled(parts, least)]
 
     def enough(self, memory: float) -> int | None:
         """The fewest devices of so much memory, if any number does."""
@@ -85,14 +85,6 @@ class Phase:
             size = one.weights + one.cache
             parts += [size] if name == "draft" else _blocks(self.models[name], size)
         return parts
-
-
-@dataclass(frozen=True)
-class Passes:
-    """How often a stage runs either model, at most: a decode counts as a plain one."""
-
-    target: int
-    draft: int = 0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -121,9 +113,10 @@ def run(args: argparse.Namespace) -> None:
             "traces.texts.prompts or traces.texts.layers."
         )
     if args.bandwidth is not None:
-        for name, one in passes(made, args.pair, args.params).items():
-            seconds = sum(getattr(one, model) * held.weights for model, held in found[0].held.items()) / args.bandwidth
-            print(f"{name}: {one.target} passes of the target, {one.draft} of the draft, {seconds / 3600:.2f} hours")
+        weights = [held.weights for held in found[0].held.values()]
+        for name, (target, draft) in passes(made, args.pair, args.params).items():
+            seconds = sum(map(mul, (target, draft), weights)) / args.bandwidth
+            print(f"{name}: {target} passes of the target, {draft} of the draft, {seconds / 3600:.2f} hours")
     if args.device_memory is not None:
         wrong += too_large(found, args.devices, args.device_memory)
     if wrong:
@@ -183,11 +176,7 @@ def collectors(pair: ModelPair, name: str, params: Path) -> tuple[dict[str, Coll
 
 def phases(pair: ModelPair, made: Mapping[str, Collector], sections: Mapping[str, Any], device: str) -> list[Phase]:
     """All that is done with the models, on a device of this type."""
-    models = {
-        name: model
-        for name, model in (("target", pair.target), ("draft", pair.draft))
-        if isinstance(model, CausalLanguageModel)
-    }
+    models = {name: model for name, model in vars(pair).items() if isinstance(model, CausalLanguageModel)}
 
     def phase(name: str, remedy: str, target: Work, draft: Work, kept: int = 0) -> Phase:
         work = {"target": target, "draft": draft}
@@ -238,28 +227,25 @@ def row_bytes(one: Collector) -> int:
     return bytes_of(trace_schema(one.columns, one.sizes, one.version, "", {}))
 
 
-def passes(made: Mapping[str, Collector], pair: str, params: Path) -> dict[str, Passes]:
-    """Of the stages that run the models."""
+def passes(made: Mapping[str, Collector], pair: str, params: Path) -> dict[str, tuple[int, int]]:
+    """How often a stage runs target and draft, at most: a decode counts as a plain one."""
     latency = load_parameters(LatencyConfig, pair, "latency", params)
     times = len(latency.contexts) * latency.visits * (latency.warmup + latency.calls)
     fed = (latency.target_tokens, latency.reference_tokens, latency.beside_tokens, latency.drafted)
     rows = (latency.draft_rows, latency.reference_rows, latency.beside_rows)
-    found = {"latency": Passes(times * sum(map(len, fed)), times * (sum(map(len, rows)) + sum(latency.drafted)))}
+    found = {"latency": (times * sum(map(len, fed)), times * (sum(map(len, rows)) + sum(latency.drafted)))}
     for name, one in made.items():
         config: Any = one.config
         jobs, drawn = len(one.jobs), -(-len(one.jobs) // _together(one)) * one.new_tokens
         if name == "texts":
-            found["traces.texts"] = Passes(drawn + jobs, jobs * (2 + config.gamma_max))
+            found["traces.texts"] = drawn + jobs, jobs * (2 + config.gamma_max)
         elif isinstance(one, TreeCollector):
             roots = jobs * one.rows_per_job
-            found["traces.trees"] = Passes(drawn + jobs + 2 * roots, roots * (1 + one.extent.depth))
+            found["traces.trees"] = drawn + jobs + 2 * roots, roots * (1 + one.extent.depth)
         else:
-            found["traces.guesses"] = Passes(jobs * one.rows_per_job)
-    return found | (_timed(pair, params) if "texts" in made else {})
-
-
-def _timed(pair: str, params: Path) -> dict[str, Passes]:
-    """Of the stages that time decodes."""
+            found["traces.guesses"] = jobs * one.rows_per_job, 0
+    if "texts" not in made:
+        return found
     measure = load_parameters(MeasureConfig, pair, "measure", params)
     tune = load_parameters(TuneConfig, pair, "tune", params)
     trial = load_parameters(TrialConfig, pair, "trial", params)
@@ -271,15 +257,13 @@ def _timed(pair: str, params: Path) -> dict[str, Passes]:
         "trial of a bundle": trial.test_prompts * (len(trial.gammas) + 2),
     }
     tokens = [one.repeats * one.max_new_tokens * len(measure.settings) for one in (measure, tune, trial)]
-    return {name: Passes(count * each) for (name, count), each in zip(decodes.items(), tokens, strict=True)}
+    return found | {name: (count * each, 0) for (name, count), each in zip(decodes.items(), tokens, strict=True)}
 
 
 def _lines(found: Sequence[Phase], disk: Mapping[str, int], devices: int) -> Iterator[str]:
     for name, model in found[0].models.items():
-        count = sum(parameter.numel() for parameter in model.model.parameters())
-        yield f"{name}: {count:,} parameters in {model.dtype}, {model.context_limit} tokens of context".replace(
-            "torch.", ""
-        )
+        count, dtype = sum(one.numel() for one in model.model.parameters()), str(model.dtype).removeprefix("torch.")
+        yield f"{name}: {count:,} parameters in {dtype}, {model.context_limit} tokens of context"
     yield f"{'GB of memory':16}" + "".join(f"{part:>11}" for part in (*PARTS, "together"))
     for one in found:
         yield f"{one.name:16}" + "".join(f"{size / 1e9:11.3f}" for size in one.columns)
@@ -288,9 +272,8 @@ def _lines(found: Sequence[Phase], disk: Mapping[str, int], devices: int) -> Ite
     models, held = found[0].models, found[0].held
     wide = sum((one.weights + one.cache) * 4 // models[name].dtype.itemsize for name, one in held.items())
     yield f"Greedy texts are compared in float32 where {wide / 1e9:.3f} GB more are free, else in the served format"
-    yield "GB on disk, and again in DVC's cache: " + ", ".join(
-        f"{name} {size / 1e9:.3f}" for name, size in disk.items()
-    )
+    sizes = ", ".join(f"{name} {size / 1e9:.3f}" for name, size in disk.items())
+    yield f"GB on disk, and again in DVC's cache: {sizes}"
 
 
 def _prompts(counts: Any, length: int, slice: str) -> list[Prompt]:

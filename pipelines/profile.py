@@ -17,19 +17,28 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from random import Random
+from typing import Any
 
+import torch
+from tqdm import tqdm
+
+from pipelines.device_file import warn_of_noise
 from pipelines.measuring.bench import Bench, add_bench_arguments, open_bench
+from pipelines.measuring.measurement_log import Blocks, MeasurementLog
+from pipelines.outputs import write_json
+from pipelines.pair_folder import PairLocation
 from pipelines.parameters import load_parameters
-
-if TYPE_CHECKING:
-    from pipelines.measuring.measurement_log import MeasurementLog
-    from pipelines.pair_folder import PairLocation
-    from predictors.latency.serving import Serving
-    from predictors.latency.soundness import Finding
-    from predictors.latency.tables import LatencyTable
-    from runtime.latency import Cell, LatencyConfig
+from predictors.config import parse_config
+from predictors.latency.profile import LatencyProfile
+from predictors.latency.serving import Serving
+from predictors.latency.soundness import Finding, findings, waiting_noise
+from predictors.latency.tables import LatencyTable
+from runtime.latency import Cell, LatencyConfig, open_cells, replaced, share_waited, sweep, tables_of
+from runtime.pair import parse_dtype
+from runtime.serving import DRAFT_ROWS, TARGET_ROWS, ServingDecision
 
 # Of all cells. Where more are unsound the machine is busy, not a moment disturbed: measuring again would take as long again.
 MOST_REPAIRED = 0.25
@@ -43,11 +52,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from pipelines.device_file import warn_of_noise
-    from pipelines.outputs import write_json
-    from predictors.latency.profile import LatencyProfile
-    from runtime.latency import LatencyConfig
-
     config = load_parameters(LatencyConfig, args.pair, "latency", args.params)
     bench = open_bench(args, config, {}, decide=partial(decided, seed=config.seed))
     candidates = bench.log.once(DECISION, list)
@@ -66,15 +70,8 @@ def run(args: argparse.Namespace) -> None:
     warn_of_noise(profile)
 
 
-def decided(location: "PairLocation", log: "MeasurementLog", slug: str, seed: int) -> "Serving":
+def decided(location: PairLocation, log: MeasurementLog, slug: str, seed: int) -> Serving:
     """How the pair is served on this machine; an interrupted measurement keeps what it had decided."""
-    import torch
-
-    from predictors.config import parse_config
-    from predictors.latency.serving import Serving
-    from runtime.pair import parse_dtype
-    from runtime.serving import DRAFT_ROWS, TARGET_ROWS, ServingDecision
-
     place = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     spread = dict(location.placement)
     own = torch.device(spread.pop("draft_device", place))
@@ -88,7 +85,8 @@ def decided(location: "PairLocation", log: "MeasurementLog", slug: str, seed: in
             decision = ServingDecision(path, device, parse_dtype(location.dtype), nodes, seed, options).decide()
             seconds = {one.name: taken for one, taken in decision.seconds.items()}
             notes = [f"{name}: {note}" for note in decision.notes]
-            print(f"{name}: served in {decision.chosen.name}, of {_milliseconds(seconds)}")
+            by_speed = (f"{one} {1e3 * taken:.1f} ms" for one, taken in sorted(seconds.items(), key=itemgetter(1)))
+            print(f"{name}: served in {decision.chosen.name}, of {', '.join(by_speed)}")
             rows.append({"model": name, "chosen": asdict(decision.chosen), "seconds": seconds, "notes": notes})
         return rows
 
@@ -96,22 +94,8 @@ def decided(location: "PairLocation", log: "MeasurementLog", slug: str, seed: in
     return parse_config(Serving, chosen | {"device": slug}, "the decision on how to serve")
 
 
-def _milliseconds(seconds: dict[str, float]) -> str:
-    return ", ".join(
-        f"{name} {1e3 * taken:.1f} ms" for name, taken in sorted(seconds.items(), key=lambda item: item[1])
-    )
-
-
-def measure(bench: Bench, config: "LatencyConfig") -> "tuple[dict[str, LatencyTable], list[str], tuple[str, ...]]":
+def measure(bench: Bench, config: LatencyConfig) -> tuple[dict[str, LatencyTable], list[str], tuple[str, ...]]:
     """The tables by name, notes on what the models' limits cut off, and what still speaks against the tables."""
-    from random import Random
-
-    from tqdm import tqdm
-
-    from pipelines.measuring.measurement_log import Blocks
-    from predictors.latency.soundness import waiting_noise
-    from runtime.latency import open_cells, replaced, share_waited, sweep, tables_of
-
     rows: list[dict[str, Any]] = []
     with (
         open_cells(bench.pair, config) as (cells, notes),
@@ -119,7 +103,7 @@ def measure(bench: Bench, config: "LatencyConfig") -> "tuple[dict[str, LatencyTa
     ):
         blocks = Blocks(bench.log, bar)
 
-        def swept(key: str, some: "Sequence[Cell]") -> list[dict[str, Any]]:
+        def swept(key: str, some: Sequence[Cell]) -> list[dict[str, Any]]:
             order = Random(f"{config.seed}/{key}")
             return blocks.once(key, len(some), partial(sweep, some, order, config.warmup, config.calls, bar.update))
 
@@ -137,15 +121,12 @@ def measure(bench: Bench, config: "LatencyConfig") -> "tuple[dict[str, LatencyTa
     return tables, notes, (*waiting_noise(waited), *map(str, unsound(tables)))
 
 
-def unsound(tables: "Mapping[str, LatencyTable]") -> "list[Finding]":
+def unsound(tables: Mapping[str, LatencyTable]) -> list[Finding]:
     """What speaks against ``tables``."""
-    from predictors.latency.profile import LatencyProfile
-    from predictors.latency.soundness import findings
-
     return findings(LatencyProfile(tables, "", {}, {}))
 
 
-def disturbed(cells: "Sequence[Cell]", found: "Sequence[Finding]") -> "list[Cell]":
+def disturbed(cells: Sequence[Cell], found: Sequence[Finding]) -> list[Cell]:
     """The cells that findings name, with those that they were compared with."""
     places = {place for one in found for place in (one.place, *one.beside)}
     return [cell for cell in cells if places.intersection(cell.places)]

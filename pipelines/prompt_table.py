@@ -1,30 +1,16 @@
 """The prompts stage's output: one Parquet file, in an order whose every prefix alternates slices and documents."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pipelines.outputs import replacing
-from predictors.schema import EDIT
+from predictors.schema import EDIT, Prompt
+from predictors.schema import SPLITS as MEASURED_SPLITS  # what stages collect, measure and report
 
 FILE = "prompts.parquet"
-MEASURED_SPLITS = ("train", "validation", "test")  # what stages collect, measure and report
 SPLITS = (*MEASURED_SPLITS, "reserve")  # the last for a gate that has to look again
 TEXTS = ("id", "document", "source", "slice", "split", "text")
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """One row of ``prompts.parquet``; ``text`` is for people, ``tokens`` is what is decoded from."""
-
-    id: str
-    document: str
-    source: str
-    slice: str
-    split: str
-    text: str
-    tokens: list[int]
 
 
 def write_prompts(path: Path, prompts: Sequence[Prompt]) -> None:

@@ -18,14 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from pipelines.builtin.corpus import Document, builtin_shares, manifest_hash
+from pipelines.builtin.corpus import Document, Shares, builtin_shares, manifest_hash, share_documents
 from pipelines.documents import Source, load_documents
 from pipelines.edits import EditParameters, begun, edits_of
 from pipelines.pair_folder import read_facts, read_pair
 from pipelines.parameters import add_pair_arguments, load_parameters
 from pipelines.prompt_table import FILE, SPLITS, Prompt, write_prompts
 from pipelines.recipes import chat_template
-from pipelines.shares import Shares, share_documents
 from predictors.config import Checked, Count, Whole, not_empty
 from predictors.schema import EDIT
 
@@ -34,24 +33,13 @@ Queues = dict[str, list[Iterator[Prompt]]]  # the prompts of every document, by 
 
 @dataclass(frozen=True)
 class PromptParameters(Checked):
-    """Section ``prompts``.
+    """Section ``prompts``: how many prompts each split has, spread evenly over slices as far as their documents allow.
 
-    Attributes
-    ----------
-    train, validation, test, reserve
-        Number of prompts, spread evenly over slices as far as their documents allow.
-    min_tokens, max_tokens
-        Lengths of windows, drawn uniformly.
-    room
-        Tokens of the document left after a window.
-    prompts_per_document
-        At most so many windows, which do not overlap.
-    longest
-        Whole-document prompts with more tokens are left out.
-    edit
-        Prompts of slice `edit`, made of the same documents (`pipelines.edits`) where their source says so.
-    shares
-        Of the documents, by split. The built-in corpus of a built-in pair is dealt out by the pair's own (``models.builtin``).
+    Windows have ``min_tokens`` to ``max_tokens``, drawn uniformly, with ``room`` for so many tokens of the document
+    after them; at most ``prompts_per_document`` of one, which do not overlap. Whole-document prompts over ``longest``
+    tokens are left out. ``edit``: prompts of slice `edit`, made of the same documents (`pipelines.edits`) where their
+    source says so. ``shares`` of the documents, by split; the built-in corpus of a built-in pair is dealt out by the
+    pair's own (``models.builtin``).
     """
 
     sources: Annotated[tuple[Source, ...], not_empty]
@@ -121,19 +109,17 @@ def draw_prompts(
 ) -> list[Prompt]:
     """Prompts of all splits: those of the mix, in an order whose every prefix alternates slices and documents, then the edits.
 
-    Parameters
-    ----------
-    facts
-        ``pair.json`` of the pair: what a built-in one was trained on is left out.
-    tokenizer
-        The pair's Hugging Face tokenizer.
-    mix
-        Documents of other slices are left out; by default none.
+    ``facts``: ``pair.json`` of the pair, where what a built-in one was trained on is left out. ``tokenizer``: its
+    Hugging Face one.
     """
     mix = mix or Mix()
     drawer = _Drawer(parameters, tokenizer)
     dealt = [(source, _splits(source, parameters, facts)) for source in parameters.sources]
-    _require_slices({document.slice for _, splits in dealt for some in splits.values() for document in some}, mix)
+    known = {document.slice for _, splits in dealt for some in splits.values() for document in some}
+    if EDIT in known:
+        raise ValueError(f"{EDIT!r} is the slice of edited passages: call that of your documents otherwise.")
+    if missing := sorted(set(mix.slices or ()) - known):
+        raise ValueError(f"mix.slices names {', '.join(missing)}, but documents are of {', '.join(sorted(known))}.")
     prompts = []
     for split in SPLITS:
         mixed: Queues = {}
@@ -146,20 +132,11 @@ def draw_prompts(
                     edited.setdefault(document.slice, []).append(drawer.edits(document, source, split))
         generator = random.Random(f"{parameters.seed} {split}")
         prompts += _drawn(mixed, getattr(parameters, split), split, "min_tokens and room", generator, drawer)
-        prompts += _drawn(
-            edited, getattr(parameters.edit, split), f"{split} of edits", "edit.min_tokens", generator, drawer
-        )
+        wanted = getattr(parameters.edit, split)
+        prompts += _drawn(edited, wanted, f"{split} of edits", "edit.min_tokens", generator, drawer)
     if drawer.num_too_long:
         print(f"{drawer.num_too_long} prompts longer than {parameters.longest} tokens were left out")
     return prompts
-
-
-def _require_slices(known: set[str], mix: Mix) -> None:
-    if EDIT in known:
-        raise ValueError(f"{EDIT!r} is the slice of edited passages: call that of your documents otherwise.")
-    missing = sorted(set(mix.slices or ()) - known)
-    if missing:
-        raise ValueError(f"mix.slices names {', '.join(missing)}, but documents are of {', '.join(sorted(known))}.")
 
 
 def _drawn(
@@ -181,8 +158,17 @@ def _drawn(
 
 
 def _splits(source: Source, parameters: PromptParameters, facts: dict[str, Any]) -> Mapping[str, Sequence[Document]]:
+    """The documents of a source, by split."""
+    dealt: Mapping[str, Sequence[Document]]
     if source.kind == "builtin" and facts["source"] == "builtin":
-        dealt = _pair_documents(facts)
+        corpus = facts["corpus"]
+        dealt = builtin_shares(Shares(**corpus["shares"]))
+        if manifest_hash(dealt) != corpus["manifest"]:
+            raise ValueError(
+                f"the built-in corpus is not the one this pair was trained on (pair: Python {corpus['python']}, here: Python "
+                f"{sys.version.split()[0]}), so held-out documents would not be held out. Run the pair stage again with this "
+                "Python, or go back to the pair's."
+            )
     else:
         shares = {split: getattr(parameters.shares, split) for split in SPLITS if split in source.shares}
         whole = math.fsum(shares.values())
@@ -190,17 +176,6 @@ def _splits(source: Source, parameters: PromptParameters, facts: dict[str, Any])
             raise ValueError(f"source {source.name!r} goes to {', '.join(shares)}, whose share is 0: raise it.")
         dealt = share_documents(load_documents(source), {split: share / whole for split, share in shares.items()})
     return {split: dealt[split] if split in source.shares else () for split in SPLITS}
-
-
-def _pair_documents(facts: dict[str, Any]) -> Mapping[str, Sequence[Document]]:
-    documents = builtin_shares(Shares(**facts["corpus"]["shares"]))
-    if manifest_hash(documents) != facts["corpus"]["manifest"]:
-        raise ValueError(
-            "the built-in corpus is not the one this pair was trained on (pair: Python "
-            f"{facts['corpus']['python']}, here: Python {sys.version.split()[0]}), so held-out documents would not be "
-            "held out. Run the pair stage again with this Python, or go back to the pair's."
-        )
-    return documents
 
 
 def _name(document: Document, source: Source) -> str:
@@ -244,22 +219,20 @@ class _Drawer:
             windows = self._windows(self._encode(document.text), random.Random(f"{self.parameters.seed} {name}"))
             yield from (self._start() + window for window in windows)
             return
-        for tokens in self._whole(document, source):
+        texts: Iterable[list[int]]
+        if source.converses:
+            said = document.messages or ({"role": "user", "content": document.text},)
+            ends = range(1, len(said) + 1, 2) if source.turns else [len(said)]  # up to each turn
+            texts = (self._conversation(said[:end], source) for end in ends)
+        else:
+            texts = [list(self.tokenizer(document.text)["input_ids"])]
+        for tokens in texts:
             if not tokens:
                 raise ValueError(f"document {name!r} gives an empty prompt.")
             if len(tokens) > self.parameters.longest:
                 self.num_too_long += 1
             else:
                 yield tokens
-
-    def _whole(self, document: Document, source: Source) -> Iterator[list[int]]:
-        """The document, or its conversation up to each turn."""
-        if not source.converses:
-            yield list(self.tokenizer(document.text)["input_ids"])
-            return
-        said = document.messages or ({"role": "user", "content": document.text},)
-        for end in range(1, len(said) + 1, 2) if source.turns else [len(said)]:
-            yield self._conversation(said[:end], source)
 
     def _conversation(self, messages: Sequence[dict[str, str]], source: Source) -> list[int]:
         from jinja2 import TemplateError

@@ -24,12 +24,7 @@ REPLACED: Mapping[str, tuple[str, ...]] = {
 
 def completed(source: Mapping[str, Any]) -> Mapping[str, Any]:
     """The fields that a source gives, and below them those of its recipe, whose name is the source's by default.
-
-    Raises
-    ------
-    ValueError
-        For an unknown recipe (naming those that are known).
-    """
+    `ValueError` for an unknown recipe (naming those that are known)."""
     name = source.get("recipe")
     if name is None:
         return source

@@ -77,13 +77,8 @@ def _of_route(
 
 
 def recorded_texts(table: TextTable) -> list[RecordedText]:
-    """Those of test documents, without edits: requests are compared with the headline mix.
-
-    Raises
-    ------
-    ValueError
-        Where there are none.
-    """
+    """Those of test documents, without edits: requests are compared with the headline mix. `ValueError` where there are
+    none."""
     return [text for text in table.rows("test").texts() if text.slice != EDIT]
 
 
@@ -101,13 +96,8 @@ def _references(
 
 
 def replayed_counts(decoder: Mapping[str, Any], controller: Controller, reading: Reading) -> RequestCounts:
-    """What the runtime would have counted, had the text come out of this request.
-
-    Raises
-    ------
-    BeyondRecordError
-        If the decoder or the controller goes beyond what was recorded.
-    """
+    """What the runtime would have counted, had the text come out of this request. `BeyondRecordError` if the decoder or
+    the controller goes beyond what was recorded."""
     from pipelines.chain_policy import configured_policy
     from runtime.build import BranchDecoderConfig
 

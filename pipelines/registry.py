@@ -4,7 +4,6 @@ A version of a bundle with a network leads back to the run that trained it. Sett
 runs of the bundles in it as tags ``run.<bundle>``. The content hash of ``auto`` covers theirs, which its card holds.
 """
 
-import importlib.metadata
 import json
 import os
 import shutil
@@ -12,6 +11,7 @@ import tempfile
 import warnings
 from contextlib import nullcontext
 from dataclasses import dataclass
+from importlib.metadata import version as installed
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,37 +49,21 @@ class Registry:
 
     def register(self, pair: str, folder: Path) -> Registration:
         """Register the bundle unless a version with its content hash exists; alias ``challenger`` then points to it.
-
-        Raises
-        ------
-        ValueError
-            If the bundle, or one in it, is damaged or was edited.
-        """
+        `ValueError` if the bundle, or one in it, is damaged or was edited."""
         bundle = read_bundle(folder)
         _require_nested(folder, bundle)
         name, digest = f"{pair}-{folder.name}", bundle_hash(folder)
-        version = self._version_of(name, digest)
-        is_new = version is None
-        if version is None:
-            version = self._new_version(name, pair, folder, bundle, digest)
-        self.client.set_registered_model_alias(name, CHALLENGER, version)
-        return Registration(name, version, is_new)
-
-    def version_at(self, name: str, alias: str) -> str:
-        """The version that ``alias`` of a registered model points to; `ValueError` naming the known ones."""
-        aliases = registered_model(self.client, name).aliases
-        if alias not in aliases:
-            raise ValueError(f"{name} has no alias {alias!r}. Known: {', '.join(sorted(aliases)) or 'none'}.")
-        return str(aliases[alias])
+        known = self.client.search_model_versions(f"name = '{name}' and tags.{BUNDLE_TAG} = '{digest}'")
+        version = max((str(one.version) for one in known), key=int, default=None)
+        made = version or self._new_version(name, pair, folder, bundle, digest)
+        self.client.set_registered_model_alias(name, CHALLENGER, made)
+        return Registration(name, made, version is None)
 
     def fetch(self, name: str, version: str, folder: Path) -> str:
         """Download the bundle of a version into ``folder``, whole or not at all; its content hash.
 
-        Raises
-        ------
-        ValueError
-            If the version does not exist, holds no bundle, or another one than it was tagged with; if ``folder`` holds something
-            else than a bundle, which is all that may be replaced.
+        `ValueError` if the version does not exist, holds no bundle, or another one than it was tagged with; if
+        ``folder`` holds something else than a bundle, which is all that may be replaced.
         """
         from mlflow.artifacts import download_artifacts
         from mlflow.exceptions import MlflowException
@@ -105,18 +89,18 @@ class Registry:
                 )
             return copy_bundle(bundle, folder)
 
-    def _version_of(self, name: str, digest: str) -> str | None:
-        versions = self.client.search_model_versions(f"name = '{name}' and tags.{BUNDLE_TAG} = '{digest}'")
-        return max((str(version.version) for version in versions), key=int, default=None)
-
     def _new_version(self, name: str, pair: str, folder: Path, bundle: Bundle, digest: str) -> str:
         tracking = Tracking(pair, self.uri)
         predictor = bundle.card.get("selection", {}).get("predictor", folder.name)
         head = _head(bundle)
         run_id = None if head is None else tracking.run_of(head, predictor)
-        if run_id is not None:
-            tracking.draw(run_id, _figures(folder))
-        tags = {BUNDLE_TAG: digest, PAIR_TAG: pair, "predictor": predictor} | _nested_runs(tracking, folder, bundle)
+        for plot, figure in (_figures(folder) if run_id else {}).items():
+            self.client.log_figure(run_id, figure, f"{plot}.png")  # replaces one of that name
+        tags = {BUNDLE_TAG: digest, PAIR_TAG: pair, "predictor": predictor}
+        for one in _nested(bundle):  # the runs that trained them, of those that the server knows
+            nested = _head(read_bundle(folder / one))
+            if nested is not None and (found := tracking.found_run(nested)) is not None:
+                tags[f"{RUN_TAG}{one}"] = found
         if found_model(self.client, name) is None:
             self.client.create_registered_model(name)
         model = _log_model(tracking, run_id, folder, bundle)
@@ -203,13 +187,6 @@ def _require_nested(folder: Path, bundle: Bundle) -> None:
             )
 
 
-def _nested_runs(tracking: Tracking, folder: Path, bundle: Bundle) -> dict[str, str]:
-    """As tags: the runs that trained the bundles below this one's, of those that the server knows."""
-    heads = {name: _head(read_bundle(folder / name)) for name in _nested(bundle)}
-    runs = {name: tracking.found_run(head) for name, head in heads.items() if head is not None}
-    return {f"{RUN_TAG}{name}": run_id for name, run_id in runs.items() if run_id is not None}
-
-
 def _log_model(tracking: Tracking, run_id: str | None, folder: Path, bundle: Bundle) -> Any:
     """Log the bundle as a model from code, in its run if it has one. Requirements are explicit: inferring them takes seconds."""
     os.environ.setdefault("MLFLOW_SKIP_PIP_REQUIREMENTS_CHECK", "true")
@@ -230,7 +207,7 @@ def _log_model(tracking: Tracking, run_id: str | None, folder: Path, bundle: Bun
             artifacts={"bundle": str(folder)},
             code_paths=[str(Path(path)) for path in predictors.__path__],
             signature=_signature(bundle) if is_learned(bundle) else False,  # False: MLflow looks for none
-            pip_requirements=[f"{name}=={_public_version(name)}" for name in REQUIREMENTS],
+            pip_requirements=[f"{name}=={installed(name).split('+')[0]}" for name in REQUIREMENTS],  # no index has +cpu
             model_id=model_id,
         )
 
@@ -248,8 +225,3 @@ def _signature(bundle: Bundle) -> Any:
         inputs=Schema([TensorSpec(np.dtype("float32"), (-1, controller.num_features))]),
         outputs=Schema([TensorSpec(np.dtype("float32"), (-1, said.shape[1]))]),
     )
-
-
-def _public_version(package: str) -> str:
-    """The installed version without a local part such as ``+cpu``, which no index has."""
-    return importlib.metadata.version(package).split("+")[0]

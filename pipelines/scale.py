@@ -29,24 +29,16 @@ def add_workers_argument(parser: ArgumentParser) -> None:
 
 @contextmanager
 def workers(make: Callable[[], Any], count: int, threads: int, pair_folder: Path | None = None) -> Iterator[Over]:
-    """A function of a function ``do`` and of tasks, which yields every task with ``do(made, task)``.
+    """A function of a function ``do`` and of tasks, which yields every task with ``do(made, task)``; ``made`` is what a worker
+    works with, by ``make``, which Ray pickles.
 
-    Parameters
-    ----------
-    make
-        Makes what a worker works with; on Ray it is pickled.
-    count
-        Up to 1: this process, in the tasks' order. More: as many actors on the cluster of ``RAY_ADDRESS``, or on this machine.
-    threads, pair_folder
-        What a worker takes: so many cores, and the devices that this pair's placement needs, if one is given.
-
-    Raises
-    ------
-    ValueError
-        If Ray is not installed, the cluster has too few cores, or a worker is killed again and again.
+    A ``count`` up to 1: this process, in the tasks' order. More: as many actors on the cluster of ``RAY_ADDRESS``, or on this
+    machine. Each takes so many ``threads`` of cores, and the devices that the placement of a pair in ``pair_folder`` needs.
+    `ValueError` if Ray is not installed, the cluster has too few cores, or a worker is killed again and again.
     """
     if count < 2:
-        yield partial(_here, make())
+        made = make()
+        yield lambda do, tasks: ((task, do(made, task)) for task in tasks)
         return
     ray = _cluster(count * threads)
     most = max((int(node["Resources"].get("GPU", 0)) for node in ray.nodes()), default=0)
@@ -74,10 +66,6 @@ class Worker:
         self.ready()
         found = function(self.made[0], task)
         return list(found) if isinstance(found, Iterator) else found
-
-
-def _here(made: Any, do: Callable[[Any, Any], Any], tasks: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-    return ((task, do(made, task)) for task in tasks)
 
 
 def _spread(ray: Any, actors: Iterable[Any], do: Callable[[Any, Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:

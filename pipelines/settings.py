@@ -57,13 +57,9 @@ class Rule:
 
     def missing(self, engine: str) -> list[str]:
         """What it needs and the engine has no words for."""
-        needs: dict[str, Any] = {
-            CHAIN: self.drafted,
-            MOVING: self.moving,
-            CONFIDENCE: self.confidence and not self.moving,
-        }
-        needs |= {LOOKUP: self.lookup, BEFORE: self.lookup and self.drafted, self.beyond or LEARNED: self.beyond}
-        needs[LEAST] = self.lookup and self.lookup.least > 1
+        needs: dict[str, Any] = {CHAIN: self.drafted, LOOKUP: self.lookup, BEFORE: self.lookup and self.drafted}
+        needs |= {MOVING: self.moving, CONFIDENCE: self.confidence and not self.moving}
+        needs |= {LEAST: self.lookup and self.lookup.least > 1, self.beyond or LEARNED: self.beyond}
         return sorted(word for word, needed in needs.items() if needed and word not in ENGINES[engine][0])
 
 
@@ -98,7 +94,10 @@ def lines(engine: str, choices: Sequence[Any], origin: Mapping[str, Any], models
         found = [Candidate(**row) for row in rows]
         missing = {one.name: rule_of(one.served).missing(engine) for one in found}
         best = fastest((one for one in found if not missing[one.name]), speedups, origin["parameters"]["tie"])
-        yield f"\n# {choice['setting']}: {best.name}, {_over_plain(speedups[best.name])}"
+        plain = speedups[best.name]
+        gain = _gain(*(math.expm1(plain.value + side * SURE * plain.error) for side in (0, -1, 1)))
+        over_plain = f"{gain} over plain decoding by replay and {plain.documents} timed documents"
+        yield f"\n# {choice['setting']}: {best.name}, {over_plain if plain.error else 'not sped up'}"
         scores = [f"{_gain(**one['gain'])} over {rival}" for rival, one in (choice["score"] or {}).items()]
         yield f"#   tuning chose {choice['winner']}; on test prompts: {', '.join(scores) or 'not measured'}"
         for one in found:
@@ -116,9 +115,9 @@ def rule_of(served: Mapping[str, Any]) -> Rule:
         return Rule()
     if kind == "lookup":
         return Rule(lookup=parse_config(LookupConfig, drafter, kind))
-    return (
-        _chain(decoder.get("controller", {"kind": "fixed"}), drafter["gamma"]) if kind == "chain" else Rule(beyond=kind)
-    )
+    if kind == "chain":
+        return _chain(decoder.get("controller", {"kind": "fixed"}), drafter["gamma"])
+    return Rule(beyond=kind)
 
 
 def _chain(controller: Mapping[str, Any], most: int) -> Rule:
@@ -186,11 +185,6 @@ def said(engine: str, rule: Rule, settings: SamplingSettings, models: Mapping[st
 def _command(start: Sequence[str], options: Mapping[str, Any]) -> str:
     given = [(f"--{name}", str(value)) for name, value in options.items() if value is not None]
     return shlex.join([*start, *chain.from_iterable(given)])
-
-
-def _over_plain(one: Speedup) -> str:
-    gain = _gain(*(math.expm1(one.value + side * SURE * one.error) for side in (0, -1, 1)))
-    return f"{gain} over plain decoding by replay and {one.documents} timed documents" if one.error else "not sped up"
 
 
 def _gain(value: float, low: float, high: float) -> str:

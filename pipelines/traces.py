@@ -76,7 +76,11 @@ def loaded(of: str, folder: Path, config: Any, prompts: Path) -> Collector:
     torch.set_num_threads(config.threads)
     place = read_pair(folder)
     pair = packed(ModelPair.load(**place.models, dtype=place.dtype))
-    return collector(of, pair, config, _prompts(prompts), _prompts(prompts, (EDIT,)))
+    mixed, edits = (
+        [prompt for split in MEASURED_SPLITS for prompt in read_prompts(prompts, split, slices=slices)]
+        for slices in (None, (EDIT,))
+    )
+    return collector(of, pair, config, mixed, edits)
 
 
 def packed(pair: ModelPair) -> ModelPair:
@@ -95,10 +99,6 @@ def collector(of: str, pair: ModelPair, config: Any, prompts: Sequence[Prompt], 
     if of == "texts":
         return TextCollector(pair, config, prompts, edits)
     return TreeCollector(pair, config, prompts) if of == "trees" else GuessCollector(pair, config, prompts)
-
-
-def _prompts(path: Path, slices: tuple[str, ...] | None = None) -> list[Prompt]:
-    return [prompt for split in MEASURED_SPLITS for prompt in read_prompts(path, split, slices=slices)]
 
 
 def progress(work: Iterable[Any], total: int) -> Iterable[Any]:

@@ -11,7 +11,7 @@ import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -19,7 +19,6 @@ from filelock import FileLock
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
-    from matplotlib.figure import Figure
 
 SQLITE = "sqlite:///"
 DEFAULT_URI = f"{SQLITE}mlflow.db"
@@ -34,15 +33,9 @@ def tracking_uri() -> str:
 
 
 def require_reachable(uri: str) -> None:
-    """Fail within seconds, before any work is done, if no tracking server answers at ``uri``.
-
-    Raises
-    ------
-    ValueError
-        Naming the URI and what to do.
-    """
-    parts = urlsplit(uri)
-    shown = without_password(uri)
+    """Fail within seconds, before any work is done, if no tracking server answers at ``uri``. `ValueError` naming the
+    URI and what to do."""
+    parts, shown = urlsplit(uri), without_password(uri)
     scheme = parts.scheme.split("+")[0]
     try:
         if scheme in ("http", "https"):
@@ -81,25 +74,20 @@ class Tracking:
     def __init__(self, pair: str, uri: str | None = None) -> None:
         self.uri = uri or tracking_uri()
         require_reachable(self.uri)
-        self.client = new_client(self.uri)
-        self.experiment = f"draftwright-{pair}"
-        self.experiment_id = self._known() or self._made()
+        self.client, self.experiment = new_client(self.uri), f"draftwright-{pair}"
+        self.experiment_id = self._experiment_id()
 
-    def _known(self) -> str | None:
-        found = self.client.get_experiment_by_name(self.experiment)
-        return None if found is None else str(found.experiment_id)
-
-    def _made(self) -> str:
-        """The id of a new experiment, or of the one that another process made meanwhile."""
+    def _experiment_id(self, last: bool = False) -> str:
+        """Of the experiment, which is made where there is none."""
         from mlflow.exceptions import MlflowException
 
+        found = self.client.get_experiment_by_name(self.experiment)
         try:
-            return str(self.client.create_experiment(self.experiment))
+            return str(self.client.create_experiment(self.experiment) if found is None else found.experiment_id)
         except MlflowException:
-            known = self._known()
-            if known is None:
+            if last:
                 raise
-            return known
+            return self._experiment_id(last=True)  # another process may have made it meanwhile
 
     @contextmanager
     def new_run(self, name: str, parameters: Mapping[str, Any], tags: Mapping[str, str]) -> Iterator[str]:
@@ -136,20 +124,13 @@ class Tracking:
 
         return MLFlowLogger(self.experiment, tracking_uri=self.uri, run_id=run_id, log_model=False)
 
-    def tag(self, run_id: str, **tags: str) -> None:
-        for key, value in tags.items():
-            self.client.set_tag(run_id, key, value)
-
-    def log(self, run_id: str, metrics: Mapping[str, float | None]) -> None:
-        """Log metrics, replacing those of the same name; undefined ones are left out."""
+    def log(self, run_id: str, tags: Mapping[str, str], metrics: Mapping[str, float | None]) -> None:
+        """Set tags, and log metrics, undefined ones left out; they replace those of the same name."""
+        for key, tag in tags.items():
+            self.client.set_tag(run_id, key, tag)
         for key, value in metrics.items():
             if value is not None:
                 self.client.log_metric(run_id, key, value)
-
-    def draw(self, run_id: str, figures: Mapping[str, "Figure"]) -> None:
-        """Log plots, replacing those of the same name."""
-        for name, figure in figures.items():
-            self.client.log_figure(run_id, figure, f"{name}.png")
 
 
 def new_client(uri: str) -> Any:
@@ -161,11 +142,6 @@ def new_client(uri: str) -> Any:
 
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    with _alone(uri):
-        return MlflowClient(tracking_uri=uri, registry_uri=uri)
-
-
-def _alone(uri: str) -> AbstractContextManager[Any]:
-    """Held while a client opens an SQLite file: the first one makes its tables, and fails where two do so at the same time."""
     path = uri.removeprefix(SQLITE)
-    return nullcontext() if path == uri else FileLock(f"{path}.lock")
+    with nullcontext() if path == uri else FileLock(f"{path}.lock"):  # two that make a new file's tables at once fail
+        return MlflowClient(tracking_uri=uri, registry_uri=uri)

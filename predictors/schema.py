@@ -1,8 +1,24 @@
 """Names shared by the stages that write and read traces: the contract between them is a file format."""
 
+from dataclasses import dataclass
+
 MANIFEST = "manifest.json"
 SPLITS = TRAIN, VALIDATION, TEST = ("train", "validation", "test")
 EDIT = "edit"  # a slice that is reported by itself, and no part of the headline mix
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One row of ``prompts.parquet``; ``text`` is for people, ``tokens`` is what is decoded from."""
+
+    id: str
+    document: str
+    source: str
+    slice: str
+    split: str
+    text: str
+    tokens: list[int]
+
 
 # column -> Arrow type: whose continuation, under which sampling setting
 PLACE_COLUMNS = {

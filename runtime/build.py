@@ -218,7 +218,7 @@ def _require_fit(controller: Controller, pair: ModelPair, gamma: int, drafter: s
     """`ValueError` for drafts shorter than it decides about, `ContractError` for another pair, and a warning where features are
     served in another number format than they were captured in: the one belongs to the device, the other to the pair, so the two
     may differ. Decoding stays exact and the controller in force."""
-    if controller.horizon is not None and gamma < controller.gamma:
+    if controller.horizon is not None and gamma < controller.horizon:
         raise ValueError(
             f"{drafter}: gamma={gamma} is shorter than the {controller.horizon} tokens the {controller.kind} "
             f"controller decides about. Use gamma >= {controller.horizon}."

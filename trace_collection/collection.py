@@ -14,29 +14,29 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 import torch
+import transformers
 
 from predictors.config import Checked, Count, Whole
 from predictors.contract import CaptureContract, ServingRange
 from predictors.sampling import SamplingSettings
-from predictors.schema import MANIFEST
+from predictors.schema import MANIFEST, SPLITS, Prompt
 from runtime import ModelPair, Randomness
 from runtime.causal_model import CausalLanguageModel
 from runtime.identity import pair_identity
-from trace_collection.prompts import Job, Prompt
-from trace_collection.shards import (
-    Rows,
-    bytes_of,
-    finished,
-    require_disk,
-    shard_name,
-    trace_schema,
-    write_manifest,
-    write_shard,
-)
+from trace_collection import shards
+from trace_collection.shards import Rows
 from trace_collection.trajectories import Trajectory, continuations
 
+Job = tuple[SamplingSettings, Prompt]
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
 Over = Callable[[Callable[[Any, Any], Any], Iterable[Any]], Iterator[tuple[Any, Any]]]
+
+
+def first_of_splits(prompts: Sequence[Prompt], counts: Sequence[int]) -> list[Prompt]:
+    """The first so many of each of `SPLITS`, whose prefixes alternate slices and documents. A stride would keep step with them:
+    every third of three alternating slices is one slice."""
+    by_split = ([one for one in prompts if one.split == split] for split in SPLITS)
+    return [prompt for some, count in zip(by_split, counts, strict=True) for prompt in some[:count]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,9 +62,12 @@ class Collector(ABC):
     reach: int
     rows_per_job: int
     layers: tuple[int, ...] = ()
+    drafts: ClassVar[bool] = True  # whether it takes a draft model
     keeps_said: ClassVar[bool] = False  # whether its rows are of what the target said when it drew the texts
 
     def __init__(self, pair: ModelPair, config: Any, prompts: Sequence[Prompt]) -> None:
+        if self.drafts and pair.draft is None:
+            raise ValueError(f"{self.name.removesuffix('s')} traces need a draft model; this pair has none.")
         self.pair, self.config = pair, config
         self.jobs: list[Job] = [(settings, prompt) for prompt in prompts for settings in config.settings]
 
@@ -78,9 +81,16 @@ class Collector(ABC):
         """What the manifest says besides parameters, number formats and contract."""
         return {}
 
-    @abstractmethod
     def rows(self, jobs: Sequence[Job]) -> Iterator[Rows]:
-        """The rows of every one of some jobs that share a shard."""
+        """The rows of every one of some jobs that share a shard, with `PLACE_COLUMNS` if there are any."""
+        for (settings, prompt), columns in zip(jobs, self.traced(jobs), strict=True):
+            place = {name: getattr(prompt, name) for name in ("document", "slice", "split")}
+            place |= {"prompt_id": prompt.id, "batch_size": 1, **dataclasses.asdict(settings)}
+            yield place | columns if columns else {}
+
+    @abstractmethod
+    def traced(self, jobs: Sequence[Job]) -> Iterator[Rows]:
+        """The same without those columns."""
 
     def chance(self, job: Job) -> Randomness:
         """A job's own random streams."""
@@ -109,20 +119,36 @@ class Collection:
 def described(collector: Collector, code: str) -> Collection:
     """What ``collector`` will write; `ValueError` if a prompt does not fit the context. ``code``: as `collect` has it."""
     require_context(collector)
-    contract = capture_contract(collector)
-    fingerprint = _fingerprint(collector, contract, code)
-    schema = trace_schema(collector.columns, collector.sizes, collector.version, fingerprint, contract.to_json())
+    contract, config, formats = (
+        capture_contract(collector),
+        dataclasses.asdict(collector.config),
+        dtypes(collector.pair),
+    )
+    inputs = {  # all that the rows follow from; versions of libraries do not throw half a collection away
+        "schema_version": collector.version,
+        "code": code,
+        "identity": dataclasses.asdict(contract.identity),
+        "jobs": [
+            (dataclasses.astuple(settings), prompt.id, list(prompt.tokens), prompt.split, prompt.document, prompt.slice)
+            for settings, prompt in collector.jobs
+        ],
+        "eos_tokens": sorted(collector.pair.target.eos_tokens),
+        "config": config,
+        "dtypes": formats,
+    }
+    fingerprint = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+    schema = shards.trace_schema(collector.columns, collector.sizes, collector.version, fingerprint, contract.to_json())
     jobs, size = collector.jobs, collector.config.prompts_per_shard
-    shards = {shard_name(start // size): jobs[start : start + size] for start in range(0, len(jobs), size)}
+    named = {shards.shard_name(start // size): jobs[start : start + size] for start in range(0, len(jobs), size)}
     facts = {
         "schema_version": collector.version,
         "fingerprint": fingerprint,
         "contract": contract.to_json(),
-        "parameters": dataclasses.asdict(collector.config),
-        "dtypes": dtypes(collector.pair),
+        "parameters": config,
+        "dtypes": formats,
         **collector.facts,
     }
-    return Collection(collector.name, schema, shards, len(jobs) * collector.rows_per_job, facts)
+    return Collection(collector.name, schema, named, len(jobs) * collector.rows_per_job, facts)
 
 
 def shard_rows(collector: Collector, shard: tuple[str, Sequence[Job]]) -> Iterator[Rows]:
@@ -134,36 +160,21 @@ def shard_rows(collector: Collector, shard: tuple[str, Sequence[Job]]) -> Iterat
 def collect(over: Over, folder: Path, progress: Progress, max_gigabytes: float, code: str = "") -> dict[str, int]:
     """Write the shards and the manifest of a trace into ``folder``; finished shards of the same collection are kept.
 
-    Parameters
-    ----------
-    over
-        ``over(do, tasks)`` yields every task with ``do(collector, task)``, in any order and wherever a collector is.
-    progress
-        Wraps the jobs for a progress bar.
-    max_gigabytes
-        What the traces of a pair, which lie beside ``folder``, may need together.
-    code
-        Hash of the collecting code; shards of other code are collected again.
-
-    Returns
-    -------
-    dict
-        Number of ``shards``, how many were ``kept`` from an earlier run, and of ``rows``.
-
-    Raises
-    ------
-    ValueError
-        If a prompt does not fit the context or the disk does not suffice - before anything is written or removed.
+    ``over(do, tasks)`` yields every task with ``do(collector, task)``, in any order and wherever a collector is; ``progress``
+    wraps the jobs for a bar. The traces of a pair, which lie beside ``folder``, may need ``max_gigabytes`` together.
+    ``code``: hash of the collecting code; shards of other code are collected again. Returns how many ``shards`` and ``rows``
+    there are, and how many shards were ``kept`` from an earlier run. `ValueError` if a prompt does not fit the context or the
+    disk does not suffice, before anything is written or removed.
     """
     ((_, made),) = over(described, [code])
-    require_disk(folder, made.name, made.rows, bytes_of(made.schema), max_gigabytes)
+    shards.require_disk(folder, made.name, made.rows, shards.bytes_of(made.schema), max_gigabytes)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST).unlink(missing_ok=True)
     fingerprint = made.facts["fingerprint"]
-    todo = [(name, jobs) for name, jobs in made.shards.items() if not finished(folder / name, fingerprint)]
+    todo = [(name, jobs) for name, jobs in made.shards.items() if not shards.finished(folder / name, fingerprint)]
     for _ in progress(_written(over, todo, folder, made.schema), sum(len(jobs) for _, jobs in todo)):
         pass
-    written = write_manifest(folder, list(made.shards), made.facts)
+    written = shards.write_manifest(folder, list(made.shards), made.facts)
     return {"shards": len(made.shards), "kept": len(made.shards) - len(todo), "rows": written}
 
 
@@ -174,25 +185,7 @@ def _written(over: Over, todo: Sequence[Any], folder: Path, schema: pa.Schema) -
         for one in made:
             rows.append(one)
             yield one
-        write_shard(folder / name, rows, schema)
-
-
-def _fingerprint(collector: Collector, contract: CaptureContract, code: str) -> str:
-    """Of everything the rows follow from. Number formats are; library versions are provenance and left out: a newer one does not
-    throw half a collection away."""
-    inputs = {
-        "schema_version": collector.version,
-        "code": code,
-        "identity": dataclasses.asdict(contract.identity),
-        "jobs": [
-            (dataclasses.astuple(settings), prompt.id, list(prompt.tokens), prompt.split, prompt.document, prompt.slice)
-            for settings, prompt in collector.jobs
-        ],
-        "eos_tokens": sorted(collector.pair.target.eos_tokens),
-        "config": dataclasses.asdict(collector.config),
-        "dtypes": dtypes(collector.pair),
-    }
-    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+        shards.write_shard(folder / name, rows, schema)
 
 
 def require_context(collector: Collector) -> None:
@@ -219,17 +212,14 @@ def capture_contract(collector: Collector) -> CaptureContract:
         min_context=min(lengths) + 1,
         max_context=max(lengths) + collector.new_tokens,
     )
-    return CaptureContract(pair_identity(collector.pair, collector.layers), serving, provenance=_versions())
+    versions = {"torch": torch.__version__.split("+")[0], "transformers": transformers.__version__}
+    return CaptureContract(pair_identity(collector.pair, collector.layers), serving, provenance=versions)
 
 
 def dtypes(pair: ModelPair) -> dict[str, str]:
     """Each model's own: what a draft proposes depends on its number format too."""
-    models = {"target": pair.target, "draft": pair.draft}
-    return {
-        name: str(model.dtype).removeprefix("torch.")
-        for name, model in models.items()
-        if isinstance(model, CausalLanguageModel)
-    }
+    models = {name: one for name, one in vars(pair).items() if isinstance(one, CausalLanguageModel)}
+    return {name: str(one.dtype).removeprefix("torch.") for name, one in models.items()}
 
 
 def last_layers(model: Any, count: int, key: str) -> tuple[int, ...]:
@@ -252,9 +242,3 @@ def seed_of(seed: int, trace: str, prompt_id: str, settings: SamplingSettings) -
     """The seed of a prompt's own random streams in a trace."""
     key = hashlib.sha256(f"{seed}/{trace}/{prompt_id}/{dataclasses.astuple(settings)}".encode()).digest()
     return int.from_bytes(key[:8], "little") >> 1
-
-
-def _versions() -> dict[str, str]:
-    import transformers
-
-    return {"torch": torch.__version__.split("+")[0], "transformers": transformers.__version__}

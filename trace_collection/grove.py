@@ -72,17 +72,56 @@ class Extent:
 
 
 class Grove:
-    """Nodes of all samples at a root, with the draft's law behind every node that was drawn from."""
+    """Nodes of all samples at a root, with the draft's law behind every node that was drawn from; ``draft`` has committed
+    everything up to the root and keeps no scratch."""
 
-    def __init__(self, root_law_V: Tensor, eos_tokens: frozenset[int]) -> None:
+    def __init__(
+        self, draft: ModelState, root_law_V: Tensor, extent: Extent, settings: SamplingSettings, eos: frozenset[int]
+    ) -> None:
+        self.draft, self.extent, self.settings, self.eos_tokens = draft, extent, settings, eos
         self.tokens: list[int] = []
         self.parents: list[int] = []
         self.samples: list[Sample] = []
-        self.eos_tokens = eos_tokens
         self.laws: dict[int, Tensor] = {ROOT: root_law_V}
         self._known: dict[tuple[int, int], int] = {}
 
-    def child(self, parent: int, token: int) -> int:
+    def draw(self, count: int, chance: Chance) -> "Grove":
+        """Draw ``count`` samples level by level."""
+        places, active = {ROOT: -1}, []
+        for _ in range(count):
+            sample = Sample(Path(ROOT, self.extent.trunk))
+            self.samples.append(sample)
+            active += [sample.trunk, *self._branched(sample)]
+        while active := [path for path in active if len(path.nodes) < path.length and not self.ends(path.end)]:
+            unknown = list(dict.fromkeys(path.end for path in active if path.end not in self.laws))
+            if unknown:
+                self._feed(unknown, places)
+            tokens = chance.categorical(torch.stack([self.laws[path.end] for path in active])).tolist()
+            for path, token in zip(active, tokens, strict=True):
+                path.nodes.append(self._child(path.end, token))
+            active += [path for sample in self.samples for path in self._branched(sample)]
+        self.draft.keep([])
+        return self
+
+    def _branched(self, sample: Sample) -> list[Path]:
+        """New rollouts from the end of the trunk, if any action branches at this length."""
+        trunk, depth = sample.trunk, len(sample.trunk.nodes)
+        k, length = self.extent.branches.get(depth, (0, 0))
+        if not k or depth in sample.rollouts or self.ends(trunk.end):
+            return []
+        sample.rollouts[depth] = [Path(trunk.end, length) for _ in range(k)]
+        return sample.rollouts[depth]
+
+    def _feed(self, nodes: Sequence[int], places: dict[int, int]) -> None:
+        """One pass of the draft over ``nodes``, whose parents were fed before."""
+        parents = [places[self.parents[node]] for node in nodes]
+        for node in nodes:
+            places[node] = len(places) - 1
+        logits = self.draft.forward(torch.tensor([self.tokens[node] for node in nodes]), parents).logits
+        laws = processed_law(fit_vocabulary(logits, self.laws[ROOT].shape[-1]), self.settings)
+        self.laws |= dict(zip(nodes, laws, strict=True))
+
+    def _child(self, parent: int, token: int) -> int:
         """The node of ``token`` under ``parent``."""
         node = self._known.setdefault((parent, token), len(self.tokens))
         if node == len(self.tokens):
@@ -110,55 +149,3 @@ class Grove:
             draft_probs=torch.stack(rows),
         )
         return tree, nodes
-
-
-def draw_grove(
-    draft: ModelState,
-    root_law_V: Tensor,
-    extent: Extent,
-    num_samples: int,
-    settings: SamplingSettings,
-    eos_tokens: frozenset[int],
-    chance: Chance,
-) -> Grove:
-    """Draw ``num_samples`` samples level by level; ``draft`` has committed everything up to the root and keeps no scratch."""
-    grove = Grove(root_law_V, eos_tokens)
-    places: dict[int, int] = {ROOT: -1}
-    active = []
-    for _ in range(num_samples):
-        sample = Sample(Path(ROOT, extent.trunk))
-        grove.samples.append(sample)
-        active += [sample.trunk, *_branch(sample, ROOT, 0, extent)]
-    while active := [path for path in active if len(path.nodes) < path.length and not grove.ends(path.end)]:
-        unknown = list(dict.fromkeys(path.end for path in active if path.end not in grove.laws))
-        if unknown:
-            _feed(draft, grove, unknown, places, settings)
-        tokens = chance.categorical(torch.stack([grove.laws[path.end] for path in active])).tolist()
-        for path, token in zip(active, tokens, strict=True):
-            path.nodes.append(grove.child(path.end, token))
-        for sample in grove.samples:
-            trunk = sample.trunk
-            if len(trunk.nodes) not in sample.rollouts and not grove.ends(trunk.end):
-                active += _branch(sample, trunk.end, len(trunk.nodes), extent)
-    draft.keep([])
-    return grove
-
-
-def _branch(sample: Sample, node: int, depth: int, extent: Extent) -> list[Path]:
-    """The rollouts of ``sample`` from ``node``, if any action branches at this trunk length."""
-    k, length = extent.branches.get(depth, (0, 0))
-    if k:
-        sample.rollouts[depth] = [Path(node, length) for _ in range(k)]
-    return sample.rollouts.get(depth, [])
-
-
-def _feed(
-    draft: ModelState, grove: Grove, nodes: Sequence[int], places: dict[int, int], settings: SamplingSettings
-) -> None:
-    """One pass of the draft over ``nodes``, whose parents were fed before."""
-    parents = [places[grove.parents[node]] for node in nodes]
-    for node in nodes:
-        places[node] = len(places) - 1
-    logits = draft.forward(torch.tensor([grove.tokens[node] for node in nodes]), parents).logits
-    laws = processed_law(fit_vocabulary(logits, grove.laws[ROOT].shape[-1]), settings)
-    grove.laws |= dict(zip(nodes, laws, strict=True))

@@ -11,10 +11,9 @@ from typing import Annotated, Any
 
 from predictors.config import Count, at_least, not_empty
 from predictors.sampling import SamplingSettings
-from predictors.schema import GUESS_COLUMNS, GUESS_TRACES_VERSION
+from predictors.schema import GUESS_COLUMNS, GUESS_TRACES_VERSION, Prompt
 from runtime import ModelPair, build_decoder
-from trace_collection.collection import CollectionConfig, Collector
-from trace_collection.prompts import Job, Prompt, first_of_splits, placed
+from trace_collection.collection import CollectionConfig, Collector, Job, first_of_splits
 from trace_collection.shards import Rows, columns_of
 
 
@@ -40,6 +39,7 @@ class GuessCollector(Collector):
     name = "guesses"
     columns = GUESS_COLUMNS
     version = GUESS_TRACES_VERSION
+    drafts = False
 
     def __init__(self, pair: ModelPair, config: GuessTraceConfig, prompts: Sequence[Prompt]) -> None:
         alone = ModelPair(pair.target, tokenizer=pair.tokenizer)
@@ -52,10 +52,9 @@ class GuessCollector(Collector):
     def facts(self) -> dict[str, Any]:
         return {"ways": list(self.config.ways)}
 
-    def rows(self, jobs: Sequence[Job]) -> Iterator[Rows]:
+    def traced(self, jobs: Sequence[Job]) -> Iterator[Rows]:
         for job in jobs:
-            passes = [one for way in range(len(self.decoders)) for one in self._passes(job, way)]
-            yield placed(job, columns_of(passes))
+            yield columns_of([one for way in range(len(self.decoders)) for one in self._passes(job, way)])
 
     def _passes(self, job: Job, way: int) -> Iterator[dict[str, int]]:
         """What every pass of one way fed and committed."""

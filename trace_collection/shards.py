@@ -119,21 +119,16 @@ def _put(path: Path, content: bytes) -> None:
 
 def _column(parts: Sequence[Rows], field: pa.Field) -> pa.Array:
     """A column of all parts; one value stands for all rows of its part."""
-    values = [
-        part[field.name] if np.ndim(part[field.name]) else np.repeat(part[field.name], _length(part)) for part in parts
-    ]
-    if not values:
+    if not parts:
         return pa.array([], field.type)
-    joined = np.concatenate(values)
+    lengths = (next(len(values) for values in part.values() if np.ndim(values)) for part in parts)
+    columns = ((part[field.name], length) for part, length in zip(parts, lengths, strict=True))
+    joined = np.concatenate([one if np.ndim(one) else np.repeat(one, length) for one, length in columns])
     if not pa.types.is_fixed_size_list(field.type):
         return pa.array(joined, field.type)
     kind, size = field.type.value_type, field.type.list_size
     flat = np.ascontiguousarray(joined, kind.to_pandas_dtype()).reshape(-1)
     return pa.FixedSizeListArray.from_arrays(pa.array(flat, kind), size)
-
-
-def _length(part: Rows) -> int:
-    return next(len(values) for values in part.values() if np.ndim(values))
 
 
 def finished(path: Path, fingerprint: str) -> bool:

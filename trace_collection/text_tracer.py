@@ -68,10 +68,15 @@ class TextTracer:
         in front of each of its tokens, where it drew them itself."""
         if len(text) < 2:
             return {}
-        said = self._read(prompt, text) if said is None else said
+        if said is None:  # another pass has drawn the text
+            state = self.pair.target.open(len(prompt) + len(text), self.extent.layers)
+            said = walk(state, prompt, text[:-1]).rows()
         target_NV, root_NS = self._law(said[1:], text[1:], settings), self._roots(said[:-1], text[:-1])
         draft = self.draft.open(len(prompt) + len(text) * self.extent.gamma_max, self.extent.spec.draft_layers)
-        along = self._along(draft, prompt, text, settings)
+        walked = walk(
+            draft, [*prompt, text[0]], text[1:-1]
+        )  # along all tokens but the last; behind the first is scratch
+        along = self._level(list(range(len(text) - 1)), walked, settings)
         beside = self._beside(draft, along, target_NV, settings, chance)
         slots = self._slots(len(text) - 1, beside)  # draws along's tokens, too
         places_N = np.arange(1, len(text))
@@ -99,13 +104,6 @@ class TextTracer:
         counts = {name: np.array([getattr(one, field) for one in known]) for name, field in numbers.items()}
         return {**counts, "lookup": lookup_NG}
 
-    def _read(self, prompt: list[int], text: list[int]) -> list[Row]:
-        """What the target says in front of every token of a text that another pass has drawn."""
-        state = self.pair.target.open(len(prompt) + len(text), self.extent.layers)
-        ahead, inside = _walk(state, prompt, text[:-1])
-        assert inside is not None
-        return [*ahead.rows(), *inside.rows()]
-
     def _law(self, said: Sequence[Row], tokens: Sequence[int], settings: SamplingSettings) -> Tensor:
         """The target's distributions of ``tokens`` [N, V]."""
         law_NV = processed_law(torch.stack([logits_V for logits_V, _ in said]), settings)
@@ -122,15 +120,6 @@ class TextTracer:
         embeddings = (self.pair.target.embedding(token) for token in newest)
         states = [state_vector(hidden_KD, one_E) for hidden_KD, one_E in zip(hidden, embeddings, strict=True)]
         return _finite(torch.stack(states), "target", "layers")
-
-    def _along(self, state: ModelState, prompt: list[int], text: list[int], settings: SamplingSettings) -> Level:
-        """The draft along the text's tokens but the first; all tokens but the last two stay in ``state``'s scratch."""
-        ahead, inside = _walk(state, [*prompt, text[0]], text[1:-1])
-        last = Forward(ahead.logits[-1:], None if ahead.hidden_NKD is None else ahead.hidden_NKD[-1:])
-        passes = [last] if inside is None else [last, inside]
-        hidden = [one.hidden_NKD for one in passes if one.hidden_NKD is not None]
-        whole = Forward(torch.cat([one.logits for one in passes]), torch.cat(hidden) if hidden else None)
-        return self._level(list(range(len(text) - 1)), whole, settings)
 
     def _level(self, places: list[int], out: Forward, settings: SamplingSettings) -> Level:
         logits_RV = fit_vocabulary(out.logits, self.pair.target.vocabulary_size)
@@ -203,7 +192,8 @@ class TextTracer:
         columns |= {"tops": np.zeros((rows, size, spec.top), np.float32)}
         columns |= {"states": np.zeros((rows, extent.state_slots, spec.state_size), np.float16)}
         for slot, level in enumerate(levels):
-            columns["tops"][level.places, slot] = _numpy(_likeliest(level.unit_RV, spec.top))
+            largest_RT = level.unit_RV.topk(min(spec.top, level.unit_RV.shape[1])).values
+            columns["tops"][level.places, slot, : largest_RT.shape[1]] = _numpy(largest_RT)
             for name, values in _numbers(level).items():
                 columns[name][level.places, slot] = _numpy(values)
             if level.hidden_RKD is not None and slot < extent.state_slots:
@@ -212,11 +202,14 @@ class TextTracer:
         return columns
 
 
-def _walk(state: ModelState, committed: Sequence[int], chain: Sequence[int]) -> tuple[Forward, Forward | None]:
+def walk(state: ModelState, committed: Sequence[int], chain: Sequence[int]) -> Forward:
     """Commit tokens, and run over a ``chain`` behind them that stays scratch: the last committed row, and the chain's."""
     ahead = state.forward(committed, last=1)
     state.keep(range(len(committed)))
-    return ahead, state.forward(chain) if chain else None
+    passes = [Forward(ahead.logits[-1:], None if ahead.hidden_NKD is None else ahead.hidden_NKD[-1:])]
+    passes += [state.forward(chain)] if chain else []
+    hidden = [one.hidden_NKD for one in passes if one.hidden_NKD is not None]
+    return Forward(torch.cat([one.logits for one in passes]), torch.cat(hidden) if hidden else None)
 
 
 def _numbers(level: Level) -> dict[str, Tensor]:
@@ -232,11 +225,6 @@ def _numbers(level: Level) -> dict[str, Tensor]:
         "law_confidence": level.probs_RV.amax(1),
         "law_entropy": torch.special.entr(level.probs_RV).sum(1),
     }
-
-
-def _likeliest(unit_RV: Tensor, top: int) -> Tensor:
-    largest_RT = unit_RV.topk(min(top, unit_RV.shape[1])).values
-    return torch.nn.functional.pad(largest_RT, (0, top - largest_RT.shape[1]))
 
 
 def _at(law_NV: Tensor, tokens_N: Tensor) -> Tensor:

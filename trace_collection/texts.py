@@ -15,12 +15,11 @@ from typing import Annotated, Any
 
 from predictors.config import Count, Whole, at_least, not_empty, of_length
 from predictors.sampling import SamplingSettings
-from predictors.schema import TEXT_COLUMNS, TEXT_TRACES_VERSION
+from predictors.schema import TEXT_COLUMNS, TEXT_TRACES_VERSION, Prompt
 from predictors.stopping.features import StopSpec
 from runtime import ModelPair
 from runtime.randomness import stream
-from trace_collection.collection import CollectionConfig, Collector, hidden_size, last_layers
-from trace_collection.prompts import Job, Prompt, first_of_splits, placed
+from trace_collection.collection import CollectionConfig, Collector, Job, first_of_splits, hidden_size, last_layers
 from trace_collection.shards import Rows
 from trace_collection.text_tracer import Extent, TextTracer
 
@@ -64,8 +63,6 @@ class TextCollector(Collector):
     def __init__(
         self, pair: ModelPair, config: TextTraceConfig, prompts: Sequence[Prompt], edits: Sequence[Prompt] = ()
     ) -> None:
-        if pair.draft is None:
-            raise ValueError("text traces need a draft model; this pair has none.")
         chosen = [*first_of_splits(prompts, config.prompts), *first_of_splits(edits, config.edit_prompts)]
         super().__init__(pair, config, chosen)
         self.new_tokens = self.reach = config.max_new_tokens
@@ -80,10 +77,10 @@ class TextCollector(Collector):
         self.extent = Extent(config.gamma_max, self.new_tokens, config.candidates, self.layers, spec, slots)
         self.tracer = TextTracer(pair, self.extent)
 
-    def rows(self, jobs: Sequence[Job]) -> Iterator[Rows]:
-        for job, text in self.texts(jobs):
+    def traced(self, jobs: Sequence[Job]) -> Iterator[Rows]:
+        for _, text in self.texts(jobs):
             chance = stream(text.chance, "beside")
-            yield placed(job, self.tracer.trace(list(text.prompt), text.tokens, text.settings, chance, text.said))
+            yield self.tracer.trace(list(text.prompt), text.tokens, text.settings, chance, text.said)
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -20,7 +20,7 @@ from torch import Tensor
 from predictors.actions import Action, ActionSet
 from predictors.config import Count, Whole, at_least, of_length
 from predictors.sampling import SamplingSettings
-from predictors.schema import ROOT_COLUMNS, ROOT_TRACES_VERSION, SPLITS
+from predictors.schema import ROOT_COLUMNS, ROOT_TRACES_VERSION, SPLITS, Prompt
 from predictors.selection.features import SCALARS, SelectionSpec, scalars_of, state_of
 from predictors.signals import BothModels, NextLaw, Root, TreeRoot
 from runtime import ModelPair
@@ -29,10 +29,9 @@ from runtime.laws import processed_law
 from runtime.randomness import Chance, stream
 from runtime.tree import DraftLaw
 from runtime.verification.acceptance import NODE_SOLVERS
-from trace_collection.collection import CollectionConfig, Collector, hidden_size, last_layers
+from trace_collection.collection import CollectionConfig, Collector, Job, first_of_splits, hidden_size, last_layers
 from trace_collection.efficiency import BY_LAW, Efficiencies
-from trace_collection.grove import Extent, Grove, draw_grove
-from trace_collection.prompts import Job, Prompt, first_of_splits, placed
+from trace_collection.grove import Extent, Grove
 from trace_collection.shards import Rows, columns_of
 
 
@@ -82,10 +81,7 @@ class TreeCollector(Collector):
     version = ROOT_TRACES_VERSION
 
     def __init__(self, pair: ModelPair, config: TreeTraceConfig, prompts: Sequence[Prompt]) -> None:
-        if pair.draft is None:
-            raise ValueError("tree traces need a draft model; this pair has none.")
         super().__init__(pair, config, first_of_splits(prompts, config.prompts))
-        self.draft = pair.draft
         self.actions: tuple[Action, ...] = config.actions.actions
         self.extent = Extent.of(self.actions)
         self.new_tokens, self.rows_per_job = config.new_tokens, config.roots_per_prompt
@@ -99,33 +95,23 @@ class TreeCollector(Collector):
             actions=self.actions,
         )
 
-    def rows(self, jobs: Sequence[Job]) -> Iterator[Rows]:
+    def traced(self, jobs: Sequence[Job]) -> Iterator[Rows]:
         for job, text in self.texts(jobs):
-            yield placed(job, columns_of(list(self._roots(job, text.tokens, stream(text.chance, "roots")))))
-
-    def _roots(self, job: Job, text: list[int], chance: Chance) -> Iterator[dict[str, Any]]:
-        """The columns of every root, as far as the text goes on."""
-        settings, prompt = job
-        places = range(0, len(text), self.config.spacing)
-        begin, ends = len(prompt.tokens), self.pair.target.eos_tokens
-        starts = [begin + place for place in places if text[place] not in ends]
-        draws = self.config.draws[SPLITS.index(prompt.split)]
-        walk = self._walk([*prompt.tokens, *text], starts, settings, draws, chance)
-        for index, (start, columns) in enumerate(zip(starts, walk, strict=True)):
-            known = text[: start + 1 - begin]
-            continuation = known + [-1] * (self.new_tokens - len(known))
-            yield {"root": index, "position": start + 1, **columns, "continuation": continuation}
+            yield columns_of(list(self._roots(job, text.tokens, stream(text.chance, "roots"))))
 
     @torch.inference_mode()
-    def _walk(
-        self, sequence: list[int], starts: Sequence[int], settings: SamplingSettings, draws: int, chance: Chance
-    ) -> Iterator[dict[str, Any]]:
-        """Features and labels at the roots whose newest tokens are those at ``starts``."""
-        pair, spec = self.pair, self.spec
+    def _roots(self, job: Job, text: list[int], chance: Chance) -> Iterator[dict[str, Any]]:
+        """The columns of every root, as far as the text goes on: features, and labels of the trees drawn there."""
+        (settings, prompt), pair, spec = job, self.pair, self.spec
+        assert pair.draft is not None
+        sequence, begin = [*prompt.tokens, *text], len(prompt.tokens)
+        places = range(0, len(text), self.config.spacing)
+        starts = [begin + place for place in places if text[place] not in pair.target.eos_tokens]  # the newest tokens
+        draws = self.config.draws[SPLITS.index(prompt.split)]
         room = len(sequence) + draws * self.extent.most_nodes
-        target, draft = pair.target.open(room, spec.layers), self.draft.open(room, spec.draft_layers)
+        target, draft = pair.target.open(room, spec.layers), pair.draft.open(room, spec.draft_layers)
         cached = 0  # by both models
-        for start in starts:
+        for index, start in enumerate(starts):
             ahead = target.forward(sequence[cached:start], last=1)
             target.keep(range(start - cached))
             behind = draft.forward(sequence[cached : start + 1], last=2)
@@ -136,12 +122,15 @@ class TreeCollector(Collector):
             laws_2V = processed_law(logits_2V, settings)
             said = BothModels(processed_law(ahead.logits[-1], settings), laws_2V[0], behind.hidden_NKD[-2:])
             law = NextLaw(root, settings, 0, logits_2V[1], laws_2V[1])
-            grove = draw_grove(draft, laws_2V[1], self.extent, draws, settings, pair.target.eos_tokens, chance)
+            grove = Grove(draft, laws_2V[1], self.extent, settings, pair.target.eos_tokens).draw(draws, chance)
             parents = [-1, *(parent + 1 for parent in grove.parents)]
             logits = target.forward([sequence[start], *grove.tokens], parents).logits
             target.keep([0])
             cached = start + 1
-            yield {**_features(law, said), **self._labels(grove, processed_law(logits, settings))}
+            known = text[: cached - begin]
+            continuation = known + [-1] * (self.new_tokens - len(known))
+            columns = {**_features(law, said), **self._labels(grove, processed_law(logits, settings))}
+            yield {"root": index, "position": start + 1, **columns, "continuation": continuation}
 
     def _labels(self, grove: Grove, target_probs_NV: Tensor) -> dict[str, Any]:
         made = Efficiencies(grove, target_probs_NV, self.actions)

@@ -1,7 +1,7 @@
 """The built-in pair: tokenizer, target and distilled draft, trained from scratch on the built-in corpus, then inflated.
 
 Both models serve in a larger shape with the small one's function: acceptance is that of the small pair, the cost ratio a real
-pair's (`pipelines.builtin.draft_shape`).
+pair's (`pipelines.builtin.inflation`).
 """
 
 import dataclasses
@@ -10,7 +10,7 @@ import inspect
 import json
 import platform
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,17 +20,16 @@ from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from pipelines.builtin import language_model, llama_forward, muon
-from pipelines.builtin.corpus import Document, builtin_shares, manifest_hash
-from pipelines.builtin.draft_shape import InflatedDraft
-from pipelines.builtin.inflation import InflatedShape, inflate
+from pipelines.builtin.corpus import Document, Shares, builtin_shares, manifest_hash
+from pipelines.builtin.inflation import InflatedDraft, InflatedShape, inflate
 from pipelines.builtin.language_model import Recipe, Shape, held_out_loss, new_model, train
 from pipelines.builtin.tokenizer import train_tokenizer
 from pipelines.outputs import file_sha256, replacing, write_json
-from pipelines.shares import Shares
 from runtime.device import native_dtype
 
 SMALL, SMALL_DRAFT = "small", "small_draft"  # folders of the trained target and draft
 RECORD = "training.json"  # beside a finished model: what it was trained with and how that went
+TRAINING_CODE = (language_model, llama_forward, muon)  # a model trained by other code is not the same model
 
 
 @dataclass(frozen=True)
@@ -73,12 +72,8 @@ def train_builtin_pair(
 ) -> tuple[dict[str, Any], dict[str, float | None]]:
     """Write ``tokenizer/``, the trained ``small/`` and ``small_draft/``, and both inflated to ``target/`` and ``draft/``.
 
-    A model that an earlier, interrupted run has finished with the same parameters and training code is kept.
-
-    Returns
-    -------
-    facts, seconds
-        What the run is a function of and what came out; wall-clock seconds by model (None where it was kept).
+    A model that an earlier, interrupted run has finished with the same parameters and training code is kept. Returns what the run
+    is a function of and what came out, and wall-clock seconds by model (None where it was kept).
     """
     torch.set_num_threads(parameters.threads)
     documents = builtin_shares(parameters.shares)
@@ -88,7 +83,8 @@ def train_builtin_pair(
     manifest, learned, test = manifest_hash(documents), documents["pair"], documents["test"]
     tokenizer = train_tokenizer((document.text for document in learned), parameters.vocabulary)
     tokenizer.save_pretrained(folder / "tokenizer")
-    streams = {"train": token_stream(shuffled(learned, parameters.seed), tokenizer)}
+    order = torch.randperm(len(learned), generator=torch.Generator().manual_seed(parameters.seed)).tolist()
+    streams = {"train": token_stream((learned[index] for index in order), tokenizer)}
     for name in sorted({document.slice for document in test}):
         streams[name] = token_stream((d for d in test if d.slice == name), tokenizer)
     dtype = native_dtype(device)
@@ -98,19 +94,19 @@ def train_builtin_pair(
         "dtype": str(dtype).removeprefix("torch."),
         "device": device.type,
         "torch": torch.__version__.split("+")[0],
-        "recipe": _recipe_hash(),
+        "recipe": hashlib.sha256("".join(map(inspect.getsource, TRAINING_CODE)).encode()).hexdigest(),
         "corpus": manifest,
         "vocabulary": parameters.vocabulary,
     }
     trainer = _Trainer(folder, tokenizer, streams, dtype, device, parameters.seed)
     target = trainer.model(SMALL, parameters.target, base, teacher=None)
     shape = parameters.inflated.target
-    save_inflated(target, shape, folder / "target", tokenizer, parameters.seed, dtype)
+    trainer.save_inflated(target, shape, "target")
     teacher = file_sha256(folder / SMALL / "model.safetensors")
     draft = trainer.model(SMALL_DRAFT, parameters.draft, base | {"teacher": teacher}, teacher=target)
     least = parameters.draft.shape.feed_forward
     draft_shape = parameters.inflated.draft.shape(shape, parameters.vocabulary, least)
-    save_inflated(draft, draft_shape, folder / "draft", tokenizer, parameters.seed, dtype)
+    trainer.save_inflated(draft, draft_shape, "draft")
     facts = {
         "corpus": {
             "manifest": manifest,
@@ -131,32 +127,6 @@ def training_facts(folder: Path) -> dict[str, Any]:
     return {name: json.loads((folder / name / RECORD).read_text()) for name in (SMALL, SMALL_DRAFT)}
 
 
-def _recipe_hash() -> str:
-    """Hash of the training code: a model trained by other code is not the same model."""
-    sources = [inspect.getsource(module) for module in (language_model, llama_forward, muon)]
-    return hashlib.sha256("".join(sources).encode()).hexdigest()
-
-
-def save_inflated(
-    small: LlamaForCausalLM,
-    shape: InflatedShape,
-    folder: Path,
-    tokenizer: PreTrainedTokenizerFast,
-    seed: int,
-    dtype: torch.dtype,
-) -> None:
-    """Save the small model's function in a larger shape.
-
-    Matrices are stored in ``dtype``, in which they are exact; norms in float32, because their factor sqrt(ds / db) is not exact
-    in bfloat16. Loaded in float32, the model equals the small one.
-    """
-    big = inflate(small.float().cpu(), shape, seed=seed)
-    for parameter in big.parameters():
-        if parameter.ndim == 2:
-            parameter.data = parameter.data.to(dtype)
-    _save(big, folder, tokenizer, record=None)
-
-
 def token_stream(documents: Iterable[Document], tokenizer: PreTrainedTokenizerFast) -> Tensor:
     """Token ids of the documents one after the other, the end-of-text token before each and after the last."""
     end = tokenizer.eos_token_id
@@ -165,12 +135,6 @@ def token_stream(documents: Iterable[Document], tokenizer: PreTrainedTokenizerFa
         stream += tokenizer(document.text)["input_ids"]
         stream.append(end)
     return torch.tensor(stream)
-
-
-def shuffled(documents: Sequence[Document], seed: int) -> list[Document]:
-    """The documents in an order that depends on the seed alone."""
-    order = torch.randperm(len(documents), generator=torch.Generator().manual_seed(seed))
-    return [documents[int(index)] for index in order]
 
 
 @dataclass
@@ -203,16 +167,25 @@ class _Trainer:
         losses = {key: round(held_out_loss(model, self.streams[key], recipe.context), 4) for key in slices}
         print(f"{name}: {training.steps} steps in {training.seconds:.0f} s, held-out loss {losses}")
         facts = {"inputs": inputs, "steps": training.steps, "capped": training.capped, "held_out_loss": losses}
-        _save(model, path, self.tokenizer, facts)
+        self._save(model, name, {RECORD: facts})
         self.seconds[name] = round(training.seconds, 1)
         return model
 
+    def save_inflated(self, small: LlamaForCausalLM, shape: InflatedShape, name: str) -> None:
+        """Save the small model's function in a larger shape.
 
-def _save(
-    model: LlamaForCausalLM, folder: Path, tokenizer: PreTrainedTokenizerFast, record: dict[str, Any] | None
-) -> None:
-    with replacing(folder) as partial:
-        model.save_pretrained(partial)
-        tokenizer.save_pretrained(partial)
-        if record is not None:
-            write_json(partial / RECORD, record)
+        Matrices are stored in ``dtype``, in which they are exact; norms in float32, because their factor sqrt(ds / db) is not
+        exact in bfloat16. Loaded in float32, the model equals the small one.
+        """
+        big = inflate(small.float().cpu(), shape, seed=self.seed)
+        for parameter in big.parameters():
+            if parameter.ndim == 2:
+                parameter.data = parameter.data.to(self.dtype)
+        self._save(big, name, {})
+
+    def _save(self, model: LlamaForCausalLM, name: str, records: Mapping[str, Any]) -> None:
+        with replacing(self.folder / name) as partial:
+            model.save_pretrained(partial)
+            self.tokenizer.save_pretrained(partial)
+            for file, record in records.items():
+                write_json(partial / file, record)

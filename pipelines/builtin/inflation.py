@@ -14,17 +14,32 @@ The larger model's logits equal the small one's. Small sizes carry the suffix s,
   every other for padding rows. It overflows in float16: keep the vocabulary there.
 
 Weights that cannot matter are random rather than zero: a machine may run faster on zeros.
+
+The draft's feed-forward size is solved for, so that the pair costs what real pairs cost:
+
+    cost(model) = weights + LAYER · layers                     of a pass over one token, in weights read
+    cost(target) / cost(draft) = cost_ratio
+
+A pass over one token waits for its weights, and each layer costs some twenty small operations besides. On an AMD Zen 3 in
+float32 a layer's operations take as long as 1.1 million of its weights. Machines with faster weights have slower layers in this
+unit, which changes c little as long as the draft has fewer layers in the proportion in which it has fewer weights: c lies
+between both proportions. What it is on a machine, its latency profile says.
 """
 
 from dataclasses import astuple, dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP, LlamaRotaryEmbedding
 
+from predictors.config import Checked, above
+
 MARK = 1e-5  # constant coordinate that carries the padding rows' logit
 PADDING_LOGIT = -1e4
+LAYER = 1.2e6  # weights that are read in the time of a layer's other work
+STEP = 64  # feed-forward sizes are multiples of it
 
 
 @dataclass(frozen=True)
@@ -45,27 +60,47 @@ class InflatedShape:
         return attention + 3 * self.hidden * self.feed_forward
 
 
+@dataclass(frozen=True)
+class InflatedDraft(Checked):
+    """Size of the inflated draft but for its feed-forward, which follows from ``cost_ratio``: draft steps in a target pass."""
+
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    cost_ratio: Annotated[float, above(1)]  # a draft costs less than its target
+
+    def shape(self, target: InflatedShape, vocabulary: int, least: int) -> InflatedShape:
+        """The draft's whole shape beside ``target``; ``least``: feed-forward size of the small draft, which has to fit.
+        `ValueError` if the ratio is out of reach with these layers: names the largest that fits."""
+        whole, (without, fitting) = (
+            cost(target, vocabulary),
+            (cost(self._with(size), vocabulary) for size in (0, least)),
+        )
+        feed_forward = STEP * round((whole / self.cost_ratio - without) / (3 * self.hidden * self.layers) / STEP)
+        if feed_forward < least:
+            raise ValueError(
+                f"cost_ratio {self.cost_ratio} needs a feed-forward of {feed_forward}, and the small draft has {least}. With "
+                f"{self.layers} layers of {self.hidden} at most {whole / fitting:.1f} fits: lower it, hidden or layers."
+            )
+        return self._with(feed_forward)
+
+    def _with(self, feed_forward: int) -> InflatedShape:
+        return InflatedShape(self.hidden, self.layers, self.heads, self.kv_heads, self.head_dim, feed_forward)
+
+
+def cost(shape: InflatedShape, vocabulary: int) -> float:
+    """Of a pass over one token, in weights read; the head is the embedding's own matrix."""
+    return shape.layers * (shape.layer_weights + LAYER) + vocabulary * shape.hidden
+
+
 def inflate(small: LlamaForCausalLM, shape: InflatedShape, vocab: int | None = None, seed: int = 0) -> LlamaForCausalLM:
-    """A plain `LlamaForCausalLM` of the given shape with the small model's function.
+    """A plain `LlamaForCausalLM` of the given shape with the small model's function, in its dtype.
 
-    Parameters
-    ----------
-    small
-        Any Llama model without biases or rope scaling, tied or untied, with or without grouped heads.
-    vocab
-        None keeps the vocabulary; a larger one adds padding rows of probability 0.
-    seed
-        For the weights that cannot matter.
-
-    Returns
-    -------
-    LlamaForCausalLM
-        In the small model's dtype. Inflate a float32 model: sqrt(ds / db) is not exact in bfloat16.
-
-    Raises
-    ------
-    ValueError
-        Where the shape cannot hold the small model.
+    ``small`` is any Llama model without biases or rope scaling, tied or untied, with or without grouped heads; in float32, as
+    sqrt(ds / db) is not exact in bfloat16. ``vocab``: ``None`` keeps the vocabulary, a larger one adds padding rows of probability
+    0. ``seed`` is for the weights that cannot matter. `ValueError` where the shape cannot hold the small model.
     """
     if small.dtype == torch.float16 and vocab not in (None, small.config.vocab_size):
         raise ValueError(

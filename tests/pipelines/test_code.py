@@ -6,15 +6,15 @@ import re
 import shutil
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import grimp
 import pytest
 import yaml
 
-from pipelines import PACKAGES, imports
-from pipelines.code import PLUMBING, ROOT, Code, stage_modules, write_listings
+from pipelines import PACKAGES
+from pipelines import code as code_stage
+from pipelines.code import PLUMBING, ROOT, Code, runs, stage_modules, write_listings
 
 PIPELINES = (ROOT / "dvc.yaml", ROOT / "pipelines/studies/dvc.yaml")
 MODULES = sorted({module for file in PIPELINES for module in stage_modules(file).values()})
@@ -62,12 +62,12 @@ def test_a_stage_runs_what_grimp_says_it_imports(module, graph, code):
 
 def test_a_walk_that_reads_no_functions_finds_less(monkeypatch, graph):
     """The twin: stages import inside functions, so that the command line starts fast."""
-    monkeypatch.setattr(imports, "statements", lambda tree: tree.body)
+    monkeypatch.setattr(code_stage, "statements", lambda tree: tree.body)
     assert Code().closure("pipelines.fit") < reached(graph, "pipelines.fit")
 
 
 def test_a_walk_that_reads_type_checking_finds_more(monkeypatch, graph):
-    monkeypatch.setattr(imports, "statements", ast.walk)
+    monkeypatch.setattr(code_stage, "statements", ast.walk)
     assert Code().closure("predictors.features") > reached(graph, "predictors.features")
 
 
@@ -102,7 +102,7 @@ def test_no_file_runs_code_that_its_source_does_not_name():
             source, path = file.read_text(), file.relative_to(ROOT).as_posix()
             assert path in BY_NAME or not re.search(r"import_module|__import__|runpy|\bexec\(", source), path
             places = re.findall(r"__file__\S*", source)
-            if path != "pipelines/imports.py":
+            if path != "pipelines/code.py":
                 assert all(re.match(r"__file__\)\.(with_name\(\"|parents\[)", place) for place in places), path
 
 
@@ -140,11 +140,10 @@ def test_every_form_of_an_import(tree, source, runs):
 
 
 def test_dots_lead_up_from_the_package():
-    read = partial(imports.Imports.of, package="a.b")
-    assert read("from . import c").names == {"a.b.c"}
-    assert read("from .c import d").names == {"a.b.c.d"}
-    assert read("from .. import c").names == {"a.c"}
-    assert read("from ..c import d, e").names == {"a.c.d", "a.c.e"}
+    assert runs("from . import c", "a.b")[0] == {"a.b.c"}
+    assert runs("from .c import d", "a.b")[0] == {"a.b.c.d"}
+    assert runs("from .. import c", "a.b")[0] == {"a.c"}
+    assert runs("from ..c import d, e", "a.b")[0] == {"a.c.d", "a.c.e"}
 
 
 def test_a_package_counts_with_its_modules_and_what_it_gathers_with_itself(tree):

@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.builtin.corpus import Document, manifest_hash
-from pipelines.builtin.docstrings import docstrings, paragraphs, without
-from pipelines.shares import Shares, share_documents
+from pipelines.builtin.corpus import Document, Shares, docstrings, manifest_hash, paragraphs, share_documents, without
 
 PAIR = Shares(pair=0.6, train=0.12, validation=0.07, test=0.16, reserve=0.05)
 SOURCE = '''"""Of the module."""

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy.special import stdtrit
 
-from pipelines import drift_comparison
-from pipelines.drift_comparison import compared, exceeded
+from pipelines import drift
+from pipelines.drift import compared, exceeded
 from predictors.monitoring import Level
 
 SETTINGS, STREAMS, RATE, WINDOW, GAMMA = ("T=0", "T=1"), 3000, 0.05, 64, 8
@@ -20,7 +20,7 @@ SLICES = {"accepted": (0.55, 0.7, 0.8), "residual": (-0.02, 0.0, 0.03), "distanc
 @pytest.fixture(autouse=True)
 def _fast_quantiles(monkeypatch):
     """Streams ask for hundreds of thousands: scipy's, which the product's own equal (`test_students_quantiles`)."""
-    monkeypatch.setattr(drift_comparison, "exceeded", lambda rate, freedom: -stdtrit(freedom, rate / 2))
+    monkeypatch.setattr(drift, "exceeded", lambda rate, freedom: -stdtrit(freedom, rate / 2))
 
 
 @cache
@@ -161,8 +161,8 @@ def test_a_shift_of_the_detectable_size_is_missed_at_the_stated_rate(budgets):
     missed = [
         1 - np.mean([found(shifted(made, name, shift)).drifted for made in streams]) for shift in (typical, -typical)
     ]
-    assert np.mean(missed) == pytest.approx(drift_comparison.MISS_RATE, abs=0.03)
-    assert missed == pytest.approx([drift_comparison.MISS_RATE] * 2, abs=0.07)
+    assert np.mean(missed) == pytest.approx(drift.MISS_RATE, abs=0.03)
+    assert missed == pytest.approx([drift.MISS_RATE] * 2, abs=0.07)
 
 
 def test_a_level_moves_with_its_rounds():

@@ -14,6 +14,7 @@ import pytest
 import torch
 import yaml
 from filelock import FileLock
+from mlflow import MlflowClient
 
 from pipelines import fit
 from pipelines.cli import main
@@ -208,8 +209,12 @@ def test_a_head_that_came_from_a_cache_gets_a_run(folder):
 
 
 def test_an_experiment_that_another_process_made_meanwhile_is_taken(folder, monkeypatch):
-    first, known, asked = Tracking("p").experiment_id, Tracking._known, []
-    monkeypatch.setattr(Tracking, "_known", lambda self: known(self) if asked else asked.append(self))
+    first, known, asked = Tracking("p").experiment_id, MlflowClient.get_experiment_by_name, []
+
+    def get(self, name):
+        return known(self, name) if asked else asked.append(name)
+
+    monkeypatch.setattr(MlflowClient, "get_experiment_by_name", get)
     assert Tracking("p").experiment_id == first
 
 

@@ -161,7 +161,7 @@ def test_seconds_stay_with_their_coordinates_from_the_calls_to_the_file(args, mo
             rows += made_rows(cell, [seconds] * calls)
         return rows
 
-    monkeypatch.setattr(runtime.latency, "sweep", made_up)
+    monkeypatch.setattr(profile, "sweep", made_up)
     profile.run(args)
     measured = read_profile(args.output / "toy-1c.json")
     for tokens in (1, 2, 5):
@@ -179,7 +179,7 @@ def test_an_interrupted_measurement_goes_on_after_its_last_whole_sweep(args, mon
         sweeps.append([cell.at for cell in order.sample(cells, len(cells))])
         return real(cells, order, warmup, calls, visited)
 
-    monkeypatch.setattr(runtime.latency, "sweep", interrupted)
+    monkeypatch.setattr(profile, "sweep", interrupted)
     with pytest.raises(KeyboardInterrupt):
         profile.run(args)
     assert not (args.output / "toy-1c.json").exists()
@@ -188,7 +188,7 @@ def test_an_interrupted_measurement_goes_on_after_its_last_whole_sweep(args, mon
     assert sweeps[0] != sweeps[1]  # freshly shuffled
 
     later = []
-    monkeypatch.setattr(runtime.latency, "sweep", lambda *arguments: later.append(1) or real(*arguments))
+    monkeypatch.setattr(profile, "sweep", lambda *arguments: later.append(1) or real(*arguments))
     profile.run(args)
     assert re.search(r"after (\d+)", capsys.readouterr().out)[1] == "3"
     assert len(later) == 1 and len(decided) == 2  # models, once each
@@ -204,7 +204,7 @@ def with_repairs(tmp_path, repairs=2):
 def test_a_quiet_machine_is_measured_once_and_not_called_noisy(tmp_path, monkeypatch, capsys):
     args, written = with_repairs(tmp_path)
     sweeps = FakeSweeps()
-    monkeypatch.setattr(runtime.latency, "sweep", sweeps)
+    monkeypatch.setattr(profile, "sweep", sweeps)
     profile.run(args)
     assert len(sweeps.visited) == 3 and written().noise == ()
     assert "warning" not in capsys.readouterr().err
@@ -214,7 +214,7 @@ def test_a_disturbed_cell_is_measured_again_and_its_new_calls_replace_the_old(tm
     """Two of three sweeps meet another job at one cell: its quartiles lie far apart."""
     args, written = with_repairs(tmp_path)
     sweeps = FakeSweeps(lambda number, cell: 4.0 if number in (1, 2) and is_bad(cell) else 1.0)
-    monkeypatch.setattr(runtime.latency, "sweep", sweeps)
+    monkeypatch.setattr(profile, "sweep", sweeps)
     profile.run(args)
     assert len(sweeps.visited) == 3 + 3, "one round of as many visits"
     again = list(map(str, sweeps.visited[3]))
@@ -228,7 +228,7 @@ def test_a_disturbed_cell_is_measured_again_and_its_new_calls_replace_the_old(tm
 def test_what_stays_unsound_is_named_in_the_profile_and_on_the_terminal(tmp_path, monkeypatch, capsys):
     args, written = with_repairs(tmp_path)
     sweeps = FakeSweeps(lambda number, cell: 1.0 + 3.0 * (number % 2) if is_bad(cell) else 1.0)
-    monkeypatch.setattr(runtime.latency, "sweep", sweeps)
+    monkeypatch.setattr(profile, "sweep", sweeps)
     profile.run(args)
     assert len(sweeps.visited) == 3 + 2 * 3, "no more rounds than repairs"
     assert any(sentence.startswith("target context=4 tokens=2: ") for sentence in written().noise)
@@ -239,7 +239,7 @@ def test_a_busy_machine_is_not_measured_for_ever(tmp_path, monkeypatch, capsys):
     """Every cell is slow in every other sweep: no moment was disturbed, the machine is."""
     args, written = with_repairs(tmp_path)
     sweeps = FakeSweeps(lambda number, cell: 1.0 + 2.0 * (number % 2))
-    monkeypatch.setattr(runtime.latency, "sweep", sweeps)
+    monkeypatch.setattr(profile, "sweep", sweeps)
     profile.run(args)
     assert len(sweeps.visited) == 3
     assert len(written().noise) > 10 and noise_warning(written()) in capsys.readouterr().err
@@ -248,7 +248,7 @@ def test_a_busy_machine_is_not_measured_for_ever(tmp_path, monkeypatch, capsys):
 def test_other_jobs_are_recognised_where_all_cells_are_slow_alike(tmp_path, monkeypatch):
     """Timings that look sound, from a process that waited for a processor half of its time."""
     args, written = with_repairs(tmp_path)
-    monkeypatch.setattr(runtime.latency, "sweep", FakeSweeps(lambda number, cell: 3.0, lambda number: 0.5))
+    monkeypatch.setattr(profile, "sweep", FakeSweeps(lambda number, cell: 3.0, lambda number: 0.5))
     profile.run(args)
     assert list(written().noise) == waiting_noise(0.5) != []
 
@@ -262,10 +262,10 @@ def test_interrupted_repairs_go_on_after_their_last_visit(tmp_path, monkeypatch,
             raise KeyboardInterrupt
         return sweeps(*arguments)
 
-    monkeypatch.setattr(runtime.latency, "sweep", interrupted)
+    monkeypatch.setattr(profile, "sweep", interrupted)
     with pytest.raises(KeyboardInterrupt):
         profile.run(args)
-    monkeypatch.setattr(runtime.latency, "sweep", sweeps)
+    monkeypatch.setattr(profile, "sweep", sweeps)
     profile.run(args)
     assert re.search(r"after (\d+)", capsys.readouterr().out)[1] == "5"
     assert len(sweeps.visited) == 3 + 3 and written().noise == ()

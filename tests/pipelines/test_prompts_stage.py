@@ -7,13 +7,12 @@ import pytest
 import yaml
 
 from pipelines import prompts as stage
-from pipelines.builtin.corpus import builtin_shares
+from pipelines.builtin.corpus import Shares, builtin_shares
 from pipelines.documents import Source
 from pipelines.edits import EditParameters, revised
 from pipelines.pair_folder import read_facts
 from pipelines.prompt_table import EDIT, read_prompts, write_prompts
 from pipelines.prompts import Mix, PromptParameters, draw_prompts, run
-from pipelines.shares import Shares
 
 BUILTIN = PromptParameters(
     sources=(Source(kind="builtin", name="stdlib"),),

@@ -18,9 +18,8 @@ from tests.toys import tiny_llama
 from tests.trace_collection.collecting import Prompt, contents, gather, interrupted, random_prompts, read
 from tests.trace_collection.test_trees import ACTIONS
 from trace_collection import collection, shards
-from trace_collection.collection import seed_of
+from trace_collection.collection import first_of_splits, seed_of
 from trace_collection.guesses import GuessCollector, GuessTraceConfig
-from trace_collection.prompts import first_of_splits
 from trace_collection.texts import TextCollector, TextTraceConfig
 from trace_collection.trees import TreeCollector, TreeTraceConfig
 
@@ -172,7 +171,7 @@ def test_another_pair_or_number_format_never_mixes_with_old_shards(pair, prompts
 def test_other_versions_of_the_libraries_keep_what_is_finished(pair, prompts, tmp_path, monkeypatch):
     """They are provenance: an upgrade half-way does not begin anew."""
     gather(made("texts", pair, prompts), tmp_path)
-    monkeypatch.setattr(collection, "_versions", lambda: {"torch": "9.9", "transformers": "9.9"})
+    monkeypatch.setattr(collection.transformers, "__version__", "9.9")
     assert gather(made("texts", pair, prompts), tmp_path)["kept"] == 5
 
 
@@ -189,7 +188,7 @@ def test_the_disk_is_checked_before_anything_changes(name, collected, pair, prom
 
 def test_the_traces_of_a_pair_share_one_cap(pair, prompts, tmp_path):
     """What other traces take is not there for this one; its own old shards are replaced."""
-    need = 10 * 9 * collection.bytes_of(_schema(made("texts", pair, prompts)))
+    need = 10 * 9 * shards.bytes_of(_schema(made("texts", pair, prompts)))
     gather(made("texts", pair, prompts), tmp_path / "texts", max_gigabytes=need / 1e9)
     gather(made("texts", pair, prompts, seed=1), tmp_path / "texts", max_gigabytes=need / 1e9)
     with pytest.raises(ValueError, match=r"traces\.max_gigabytes"):
@@ -205,7 +204,7 @@ def test_the_disk_holds_a_second_copy(tmp_path, monkeypatch):
 
 
 def _schema(collector):
-    return collection.trace_schema(collector.columns, collector.sizes, collector.version, "", {})
+    return shards.trace_schema(collector.columns, collector.sizes, collector.version, "", {})
 
 
 def test_rows_never_take_more_than_was_said(name, collected, pair, prompts):

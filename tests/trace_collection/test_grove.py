@@ -11,7 +11,7 @@ from runtime import ModelPair, build_decoder
 from runtime.laws import processed_law
 from tests.toys import TableModel, enumerate_outcomes
 from trace_collection.efficiency import Drawn, Efficiencies
-from trace_collection.grove import Extent, draw_grove
+from trace_collection.grove import Extent, Grove
 
 ACTIONS = (Action(1, 1, 0), Action(1, 2, 0), Action(2, 0, 1), Action(2, 1, 1))
 DEEP = (Action(1, 1, 0), Action(2, 0, 1), Action(2, 0, 2))
@@ -32,7 +32,7 @@ def grove_at_root(pair, actions, chance, samples=1):
     draft, target = pair.draft.open(20), pair.target.open(20)
     law_V = processed_law(draft.forward(ROOT, last=1).logits[-1], SETTINGS)
     draft.keep(range(len(ROOT)))
-    grove = draw_grove(draft, law_V, Extent.of(actions), samples, SETTINGS, pair.target.eos_tokens, chance)
+    grove = Grove(draft, law_V, Extent.of(actions), SETTINGS, pair.target.eos_tokens).draw(samples, chance)
     target.forward(ROOT[:-1])
     target.keep(range(len(ROOT) - 1))
     logits = target.forward([ROOT[-1], *grove.tokens], [-1, *(parent + 1 for parent in grove.parents)]).logits

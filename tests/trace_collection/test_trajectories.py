@@ -6,11 +6,10 @@ import pytest
 import torch
 
 from predictors.sampling import SamplingSettings
-from predictors.stopping.features import StopSpec
 from runtime import ModelPair, Randomness, build_decoder
 from tests.toys import TableModel, enumerate_outcomes, tiny_llama, total_variation
 from trace_collection import trajectories
-from trace_collection.text_tracer import Extent, TextTracer
+from trace_collection.text_tracer import walk
 from trace_collection.trajectories import Trajectory, continuations
 
 PROMPTS = [[0, 1], [2]]
@@ -100,10 +99,9 @@ def test_greedy_texts_of_a_real_model_are_those_drawn_alone(most_rows, forward, 
 @pytest.mark.parametrize("forward", ["compact", "hugging_face"])
 def test_what_is_kept_is_what_a_pass_over_the_finished_text_says(forward):
     pair = ModelPair(tiny_llama(seed=0, layers=2).double(), tiny_llama(seed=1, layers=1).double(), forward=forward)
-    tracer = TextTracer(pair, Extent(3, 8, 1, layers=(1, 2), spec=StopSpec((), 0, 2), state_slots=1))
     some = [Trajectory(prompt, one, Randomness(3), []) for prompt in ([3, 1, 4], [1, 5]) for one in (GREEDY, UNIT)]
     for text in continuations(pair.target, some, 8, (1, 2)):
-        read = tracer._read(list(text.prompt), text.tokens)
+        read = walk(pair.target.open(16, (1, 2)), list(text.prompt), text.tokens[:-1]).rows()
         assert len(read) == len(text.said) == len(text.tokens) == 8
         for ours, theirs in zip(text.said, read, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
