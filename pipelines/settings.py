@@ -27,7 +27,7 @@ from predictors.controllers.confidence import ConfidenceConfig
 from predictors.controllers.roc import ROCConfig
 from predictors.controllers.takeover import TakeoverConfig
 from predictors.sampling import SamplingSettings
-from runtime.drafting.lookup import LookupConfig
+from runtime.drafting.chain import LookupConfig
 
 PLACES = {"pair_folder": "pair", "tuning": "tuning"}
 SURE = 1.96  # standard errors to either side: 95 %

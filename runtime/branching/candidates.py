@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from predictors.signals import NextLaw
-from runtime.drafting.distinct import most_likely, read_rows
-from runtime.drafting.sampler import Sampler
+from runtime.drafting.sampler import Sampler, most_likely, read_rows
 from runtime.randomness import Chance
 from runtime.tree import DraftLaw, TokenTree
 from runtime.verification import VERIFIERS

@@ -26,8 +26,6 @@ from runtime.clock import PhaseClock, Stretch
 from runtime.drafting.chain import Chain, ChainDraft
 from runtime.request import Request
 
-NO_TOKENS, NO_LAWS = torch.empty(0, dtype=torch.int64), torch.empty(0, 0)
-
 
 @dataclass
 class Branch:
@@ -88,14 +86,11 @@ class BranchDraft(ChainDraft):
                 most = min(self._cap, self._config.draft_stage_gamma or self._config.gamma, remaining - 1)
                 self._pending = self._draw_chain(root, most, self._session, self._clock)
                 drafted = len(self._pending.tokens)
-        tokens, laws = self._pending.tokens, self._pending.laws
-        block = torch.stack(tokens) if tokens else NO_TOKENS
-        probs = torch.stack([law.probs_V for law in laws]) if laws else NO_LAWS
-        observed = laws if self._observe else []
+        tree, observed = self._pending.tree(), self._pending.laws if self._observe else []
         self._clock.lap("draft")
         stretches, said = self._clock.stretches(), tuple(self._session.forecasts)
         done = self.passes, self._session.asked
-        return Pending(block, probs, drafted, trimmed, self._session.bypassed, observed, stretches, said, *done)
+        return Pending(tree, drafted, trimmed, self._session.bypassed, observed, stretches, said, *done)
 
     @torch.inference_mode()
     def branch(self) -> Branches:

@@ -14,10 +14,9 @@ from runtime.branching.draft import BranchDraft
 from runtime.branching.exchange import Branches, Pending, Verdict
 from runtime.clock import Stretch
 from runtime.compact.model import Sent
-from runtime.overlap.executor import Executor, InTurn
+from runtime.overlap.executor import Executor, InTurn, default_threads, torch_threads
 from runtime.overlap.process import DraftProcess
 from runtime.overlap.thread import Beside, draft_stream
-from runtime.overlap.threads import default_threads, torch_threads
 from runtime.pair import ModelPair
 from runtime.request import Request
 

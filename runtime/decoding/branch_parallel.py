@@ -151,7 +151,7 @@ class BranchRun(Run):
 
     def _end(self, pending: Pending, branches: Branches) -> tuple[list[int], RoundRecord]:
         """Emit the round's tokens and record it."""
-        accepted, submitted = len(self.verdict.accepted), len(pending.tokens)
+        accepted, submitted = len(self.verdict.accepted), pending.tree.num_nodes
         hit = self.verdict.branch is not None
         record = RoundRecord(
             drafted=pending.levels + branches.drafted,

@@ -34,7 +34,6 @@ from predictors.stopping.network import NetworkShape, StopNetwork, served_logits
 from predictors.stopping.rule import StopCalibration
 from predictors.survival.host import HostCourse, HostNetwork
 from predictors.survival.network import SurvivalNetwork
-from runtime.adapter import LanguageModel
 from runtime.latency.cells import Cell, timed
 from runtime.laws import processed_law
 from runtime.pair import ModelPair
@@ -96,6 +95,7 @@ class Choice:
     def __init__(
         self, hidden: tuple[int, int], vocabulary_size: int, device: torch.device, generator: torch.Generator
     ) -> None:
+        self.features = hidden[0] + 2 * hidden[1]
         layers = (1,) if hidden[0] else ()
         self._spec = SelectionSpec(layers, layers, *hidden, ActionSet().actions)
         served = ServedSelector(SelectorNetwork(self._spec).eval(), device)
@@ -157,66 +157,44 @@ class Outlook:
         return chance
 
 
-def question_cells(
+def decision_cells(
     pair: ModelPair,
+    features: Sequence[int],
     device: torch.device,
     generator: torch.Generator,
-    before: Callable[[], None],
+    evict: Callable[[], None],
+    begin: Callable[[], None],
     step: Callable[[], None],
 ) -> list[Cell]:
-    """Cells of the tables ``reading``, ``survival`` and ``stopping``: of a model that reads laws, and of one that reads the
-    draft's last hidden state. ``before`` begins a round up to its first draft step, ``step`` is a further one."""
+    """Cells of all tables: a head on as many numbers as ``features`` say, a selector without states and with the last hidden
+    state of each model, a stop model that reads laws and one that reads the draft's last hidden state.
+
+    ``evict`` precedes what is asked once a round; ``begin`` and another question what is asked at every draft ``step``."""
     assert pair.draft is not None
-    laws, hidden = Laws(pair.target.vocabulary_size, device, generator), _hidden_size(pair.draft)
-    kinds = (LAW, BEFORE) if hidden > TOP + 1 else (LAW,)
-    questions = [Question(inputs, hidden, laws, device, generator) for inputs in kinds]
-    asked: list[tuple[str, dict[str, int], Callable[[], object]]] = [
+    vocabulary_size = pair.target.vocabulary_size
+    laws = Laws(vocabulary_size, device, generator)
+    target, draft = (len(model.embedding(0)) for model in (pair.target, pair.draft))  # sizes of their hidden states
+    decisions = [Decision(count, laws, device, generator) for count in features]
+    choices = [Choice(hidden, vocabulary_size, device, generator) for hidden in ((0, 0), (target, draft))]
+    kinds = (LAW, BEFORE) if draft > TOP + 1 else (LAW,)
+    questions = [Question(inputs, draft, laws, device, generator) for inputs in kinds]
+
+    def again(work: Callable[[], object]) -> Callable[[], None]:
+        def before() -> None:
+            begin()
+            work()
+            step()
+
+        return before
+
+    once: list[tuple[str, dict[str, int], Callable[[], object]]] = [
+        *(("predictor", {"features": count}, one.take) for count, one in zip(features, decisions, strict=True)),
+        *(("selection", {"features": one.features}, one.take) for one in choices),
+    ]
+    often: list[tuple[str, dict[str, int], Callable[[], object]]] = [
         *(("reading", {"entropy": too}, partial(laws.read, bool(too))) for too in (0, 1)),
         *(("stopping", {"features": one.features}, one.take) for one in questions),
         *(("survival", {"positions": count}, Outlook(count, laws, device).take) for count in (1, 4)),
     ]
-
-    def after(work: Callable[[], object]) -> None:
-        before()
-        work()
-        step()
-
-    return [Cell((table,), at, timed(work, device), partial(after, work)) for table, at, work in asked]
-
-
-def choice_cells(
-    pair: ModelPair, device: torch.device, generator: torch.Generator, before: Callable[[], None]
-) -> list[Cell]:
-    """Cells of the table ``selection``: without states, and with the last hidden state of each model."""
-    assert pair.draft is not None
-    target, draft = (_hidden_size(model) for model in (pair.target, pair.draft))
-    vocabulary = pair.target.vocabulary_size
-    return [
-        Cell(
-            ("selection",),
-            {"features": hidden[0] + 2 * hidden[1]},
-            timed(Choice(hidden, vocabulary, device, generator).take, device),
-            before,
-        )
-        for hidden in ((0, 0), (target, draft))
-    ]
-
-
-def _hidden_size(model: LanguageModel) -> int:
-    """Of the last hidden state; that of the embedding where a model is no Hugging Face one."""
-    return len(model.embedding(0))
-
-
-def decision_cells(
-    features: Sequence[int],
-    vocabulary_size: int,
-    device: torch.device,
-    generator: torch.Generator,
-    before: Callable[[], None],
-) -> list[Cell]:
-    """Cells of the table ``predictor``, over a draft's vocabulary of ``vocabulary_size``."""
-    laws = Laws(vocabulary_size, device, generator)
-    return [
-        Cell(("predictor",), {"features": count}, timed(Decision(count, laws, device, generator).take, device), before)
-        for count in features
-    ]
+    cells = [Cell((table,), at, timed(work, device), evict) for table, at, work in once]
+    return cells + [Cell((table,), at, timed(work, device), again(work)) for table, at, work in often]

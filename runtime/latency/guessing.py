@@ -15,9 +15,8 @@ from runtime.adapter import LanguageModel
 from runtime.latency.cells import Cell, timed
 from runtime.randomness import Randomness
 from runtime.request import Request
-from runtime.self_drafting.guesses import Said
+from runtime.self_drafting.guesses import Said, levels
 from runtime.self_drafting.progressive_tree import Node, ProgressiveTree, ProgressiveTreeConfig
-from runtime.self_drafting.trie import levels
 
 CONFIG = ProgressiveTreeConfig(geometry="paper", max_children=3, max_depth=64, pool_nodes=1024)
 LONGEST_PATH = 64

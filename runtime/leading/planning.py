@@ -9,13 +9,11 @@ from runtime.decoding.branch_parallel import BranchParallelDecoder
 from runtime.decoding.routed import RoutedDecoder
 from runtime.decoding.sequential import SequentialDecoder
 from runtime.decoding.single_model import SingleModelDecoder
-from runtime.drafting.chain import ChainConfig
-from runtime.drafting.lookup import LookupConfig
+from runtime.drafting.chain import ChainConfig, LookupConfig
 from runtime.leading.leader import Leader
-from runtime.leading.logits import StandIn
-from runtime.leading.luck import Luck, Uniforms, luck_of, seeded_uniforms
+from runtime.leading.luck import Luck, luck_of, seeded_uniforms
 from runtime.leading.tape import Tape
-from runtime.leading.text import GivenText
+from runtime.leading.text import GivenText, StandIn
 from runtime.verification import VERIFIERS
 from runtime.verification.chain import block, tokenwise
 from runtime.verification.recorded import Rule
@@ -24,7 +22,7 @@ LED_RULES: set[Rule] = {tokenwise, block}  # hsd is block
 LED_LOOKUP_RULES = {*LED_RULES, VERIFIERS["match"].rule}  # on one-hot drafts it is tokenwise
 
 
-def plan(decoder: Decoder, text: GivenText, seed: int, uniforms: Uniforms | None = None, tails: bool = True) -> Tape:
+def plan(decoder: Decoder, text: GivenText, seed: int, tails: bool = True) -> Tape:
     """The choices of ``decoder`` along ``text``, drawn from its own distribution given the text.
 
     Takes the drafting of a decode, and under block verification one pass of the target for every token that is drafted after the
@@ -34,8 +32,6 @@ def plan(decoder: Decoder, text: GivenText, seed: int, uniforms: Uniforms | None
     ----------
     seed
         Of the uniform numbers: a text's decoders share them by position in the text (`runtime.leading.luck`).
-    uniforms
-        Numbers in [0, 1) by row and slot, in place of the seeded ones.
     tails
         Draw those later tokens given the text, too. ``False`` saves the passes and shares the draft's among a text's plans. It is
         exact where no decision depends on them: for controllers that look at no draft, as long as no end-of-sequence token is
@@ -52,7 +48,7 @@ def plan(decoder: Decoder, text: GivenText, seed: int, uniforms: Uniforms | None
         )
     if text.settings.greedy:
         return Tape(text.tokens, seed, rounds=None)
-    tape, generation = led(decoder, text, seed, luck_of(uniforms or seeded_uniforms(seed)), tails)
+    tape, generation = led(decoder, text, seed, luck_of(seeded_uniforms(seed)), tails)
     assert tape.followed(generation), "every token of a led decode is the text's"
     return tape
 

@@ -1,10 +1,13 @@
-"""What runs the draft's methods beside the target, as the decoders see it; and what runs them in turn."""
+"""What runs the draft's methods beside the target, as the decoders see it; what runs them in turn; how they share the cores."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Protocol
+
+import torch
 
 
 @dataclass(frozen=True)
@@ -72,3 +75,26 @@ def timed(call: Callable[..., Any], arguments: tuple[Any, ...]) -> Reply:
     started = perf_counter()
     value = call(*arguments)
     return Reply(value, started, perf_counter())
+
+
+def default_threads(cores: int) -> tuple[int, int]:
+    """Torch threads of the target and of the draft: a quarter of ``cores`` drafts, the target has the rest, each at least one.
+
+    Examples
+    --------
+    >>> default_threads(8)
+    (6, 2)
+    """
+    draft = max(1, cores // 4)
+    return max(1, cores - draft), draft
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """``count`` threads within the block."""
+    usual = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(usual)

@@ -15,8 +15,7 @@ from typing import Annotated
 
 from predictors.config import Checked, Count, at_least
 from runtime.request import Request
-from runtime.self_drafting.guesses import Guesses, PromptTokens, Rows, Said
-from runtime.self_drafting.trie import NGramPool
+from runtime.self_drafting.guesses import Guesses, NGramPool, PromptTokens, Rows, Said
 
 
 @dataclass(frozen=True)

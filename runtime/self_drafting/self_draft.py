@@ -10,8 +10,7 @@ from typing import Annotated
 
 from predictors.config import Checked, Count, above, at_least
 from runtime.request import Request
-from runtime.self_drafting.guesses import Guesses, PromptTokens, Rows, Said
-from runtime.self_drafting.trie import NGramPool
+from runtime.self_drafting.guesses import Guesses, NGramPool, PromptTokens, Rows, Said
 
 LONGEST_PREFIX = 2
 

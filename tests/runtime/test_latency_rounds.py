@@ -151,7 +151,8 @@ def test_a_decision_runs_the_head_over_that_many_features():
     states = torch.cat([decision._hidden_KD.reshape(-1), decision._embedding_E]).half().float()
     assert len(states) + len(scalars) == 23
     assert distance == pytest.approx(float(torch.cat([states, scalars]).square().mean()))
-    (cell,) = decision_cells([23], 20, CPU, generator(), lambda: None)
+    pair, idle = ModelPair(tiny_llama(20, seed=0), tiny_llama(20, seed=1)), lambda: None
+    cell, *_ = decision_cells(pair, [23], CPU, generator(), idle, idle, idle)
     assert (cell.tables, cell.at, len(cell.measure())) == (("predictor",), {"features": 23}, 1)
 
 

@@ -8,7 +8,8 @@ from runtime import ModelPair, Randomness, build_decoder
 from runtime.decoding.routed import RoutedDecoder
 from runtime.drafting.sampler import PlainSampler, RecordedSampler, sampler_for
 from runtime.leading import GivenText, OffTapeError, plan, why_not_led
-from runtime.leading.luck import KEEP, seeded_uniforms
+from runtime.leading.luck import KEEP, luck_of, seeded_uniforms
+from runtime.leading.planning import led
 from runtime.recorder import Programs
 from tests.ancestral import LlamaLogits
 from tests.runtime.leading import PROMPT, SETTINGS, chain_decoder, toy_pair
@@ -145,8 +146,9 @@ def decided(tape):
 
 def test_given_uniforms_take_the_place_of_seeded_ones(pair):
     decoder, text = build_decoder(pair, ARMS["fixed"]), recorded_text(pair)
-    assert plan(decoder, text, 0, seeded_uniforms(3)).rounds == plan(decoder, text, 3).rounds
-    lucky = plan(decoder, text, 3, lambda row, slot: 0.0 if slot == KEEP else 0.5)
+    seeded, _ = led(decoder, text, 0, luck_of(seeded_uniforms(3)), tails=True)
+    assert seeded.rounds == plan(decoder, text, 3).rounds
+    lucky, _ = led(decoder, text, 3, luck_of(lambda row, slot: 0.0 if slot == KEEP else 0.5), tails=True)
     assert all(one.accepted == len(one.drafted) for one in lucky.rounds)
 
 
