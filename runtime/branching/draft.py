@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from predictors.controllers import Controller
+from predictors.controllers import Controller, Session
 from predictors.signals import DrawnToken, NextLaw, Root
 from runtime.adapter import LanguageModel, Row
 from runtime.branching.candidates import Candidates, draw_candidates
@@ -199,18 +199,17 @@ class BranchDraft(ChainDraft):
         Returns how many levels it trimmed."""
         branch = self._branches[place]
         available = len(branch.tokens) - 1
-        most = min(available, self._remaining - 1)
+        most, session, pending = min(available, self._remaining - 1), Session(), Chain()
         if self._config.retention == "posterior":
-            most = min(most, self._cap)
-        pending = Chain()
+            most, session = min(most, self._cap), self._session
         while len(pending.tokens) < most:
             law = self._branch_law(branch, len(pending.tokens))
-            if self._config.retention == "posterior" and bool(self._session.stop_before(law)):
+            if bool(session.stop_before(law)):
                 break
             token = branch.drawn[1 + len(pending.tokens)]
             pending.laws.append(law)
             pending.tokens.append(token)
-            if self._config.retention == "posterior" and bool(self._session.stop_after(DrawnToken(law, token))):
+            if bool(session.stop_after(DrawnToken(law, token))):
                 break
         kept = len(pending.tokens)
         if kept < len(branch.probs):

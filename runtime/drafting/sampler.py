@@ -5,8 +5,6 @@ A row of as many tokens as are asked for ends with their number, which is smalle
 once. Shape suffixes: ... any rows, E laws, W tokens of each, V vocabulary.
 """
 
-from typing import TypeAlias
-
 import torch
 from torch import Tensor
 
@@ -72,16 +70,15 @@ class PlainSampler:
         return on_device(torch.tensor(padded), probs_EV.device)
 
 
-class RecordedSampler:
+class RecordedSampler(PlainSampler):
     """Runs recorded programs: a token's reads the law that was computed last. Same ``chance``, same tokens as `PlainSampler`."""
 
     reads = False
+    _chance: Uniform
 
     def __init__(self, settings: SamplingSettings, chance: Uniform, programs: Programs) -> None:
-        self._settings = settings
-        self._chance = chance
+        super().__init__(settings, chance)
         self._programs = programs
-        self._plain = PlainSampler(settings, chance)
         self._last: tuple[Tensor, SamplingProgram] | None = None
 
     def law(self, logits: Tensor) -> Tensor:
@@ -93,7 +90,7 @@ class RecordedSampler:
 
     def token(self, probs: Tensor) -> Tensor:
         if self._last is None or self._last[0] is not probs:
-            return self._plain.token(probs)
+            return super().token(probs)
         return self._last[1].token(self._chance)
 
     def distinct(self, probs_EV: Tensor, width: int, likeliest: int = 0) -> Tensor:
@@ -161,10 +158,7 @@ class DistinctProgram:
         return torch.cat([*drawn, number_E1], dim=1)
 
 
-Sampler: TypeAlias = PlainSampler | RecordedSampler
-
-
-def sampler_for(settings: SamplingSettings, chance: Chance, programs: Programs | None) -> Sampler:
+def sampler_for(settings: SamplingSettings, chance: Chance, programs: Programs | None) -> PlainSampler:
     """Recorded where the model's passes are and ``chance`` allows it, else plain. Plain over recorded
     passes, it leaves tokens unread, too: what is drafted does not depend on where draws come from."""
     if programs is not None and isinstance(chance, Uniform):

@@ -26,7 +26,7 @@ from predictors.sampling import SamplingSettings
 from predictors.signals import Root
 from runtime.adapter import LanguageModel
 from runtime.branching.exchange import NO_BRANCHES, Branches, Pending, Verdict
-from runtime.branching.host import ROOM
+from runtime.branching.host import slot_bytes
 from runtime.compact.model import Sent
 from runtime.latency.cells import Cell
 from runtime.latency.passes import CommittedState, Passes
@@ -58,7 +58,7 @@ class DraftSide:
     ) -> None:
         generator = torch.Generator().manual_seed(seed)
         self._states = {context: CommittedState(model, context, most_rows, generator) for context in contexts}
-        laws = partial(torch.ones, dtype=law_dtype(model))
+        laws = partial(torch.ones, dtype=torch.promote_types(model.dtype, torch.float32))
         self._blocks = {
             count: Pending(chain_tree(torch.arange(count), laws(count + 1, vocabulary_size)) if count else EMPTY_TREE)
             for count in submitted
@@ -182,8 +182,7 @@ def open_beside(
     vocabulary_size = pair.target.vocabulary_size
     target_threads, draft_threads = default_threads(torch.get_num_threads())
     side = (Sent(draft_model), contexts, max((1, *rows)), submitted, vocabulary_size, seed)
-    slot_bytes = ROOM + (max(submitted) + 1) * vocabulary_size * law_dtype(draft_model).itemsize
-    draft = DraftProcess(DraftSide, side, draft_threads, slot_bytes)
+    draft = DraftProcess(DraftSide, side, draft_threads, slot_bytes(draft_model, vocabulary_size, max(submitted)))
     try:
         generator = torch.Generator().manual_seed(seed)
         cells = []
@@ -200,8 +199,3 @@ def open_beside(
         yield cells
     finally:
         draft.close()
-
-
-def law_dtype(draft: LanguageModel) -> torch.dtype:
-    """The number format of the draft's laws."""
-    return torch.promote_types(draft.dtype, torch.float32)

@@ -11,8 +11,7 @@ import torch
 from predictors.config import Checked, Count, Whole, ascending, at_least, not_empty, one_of
 from runtime.latency.beside import open_beside
 from runtime.latency.cells import Cell
-from runtime.latency.decision import LEAST_FEATURES, decision_cells
-from runtime.latency.guessing import guessing_cells
+from runtime.latency.decision import LEAST_FEATURES, decision_cells, guessing_cells
 from runtime.latency.passes import CONTINUATION, CommittedState, begin_round, pass_cells, prefill_cells, reference_cells
 from runtime.latency.rounds import branch_cells, plain_cells, round_cells
 from runtime.latency.weightless import weightless_pair
@@ -125,7 +124,7 @@ def open_cells(pair: ModelPair, config: LatencyConfig) -> Iterator[tuple[list[Ce
             *round_cells(
                 prepared, config.drafted, config.tree_paths, config.tree_nodes, config.tree_rules, config.seed, evict
             ),
-            *guessing_cells(config.guessed, target, device, generator, evict),
+            *guessing_cells(config.guessed, target.vocabulary_size, device, generator, evict),
         ]
         if pair.draft is None:
             cells = [cell for cell in cells if not cell.tables[0].startswith("draft")]

@@ -9,13 +9,11 @@
 A pass drops its nodes again, which is timed with it: states of one context serve all its cells. In decoding the two models
 alternate and evict each other from the caches: before each call, untimed, the other model runs over one token. Before a draft
 pass the draft then takes one step, untimed too: of the steps of a round only the first meets cold caches, and levels of several
-rows never do. (On two cores a step right after a target pass took 0.48 ms, later ones 0.39 to 0.41, and a step of chains of 4
-and 8, drawing left out, 0.43 on average. Cold steps put a round of 8 at 4 % too much, warm ones every round at 1 % too little.)
+rows never do. (Cold steps put a round of 8 at 4 % too much, warm ones every round at 1 % too little.)
 
 Bare Hugging Face makes mask and positions itself, so every pass is a chain, and one of n nodes stands for a level of n siblings.
-That favours Hugging Face a little, as siblings need a mask of ours. (On two cores a draft pass over 4 siblings took 0.63 ms by
-the compact forward, over a chain of 4 0.58; by `HuggingFaceState`, whose cache, positions and masks are ours, the difference was
-the same.)
+That favours Hugging Face by a few percent, as siblings need a mask of ours. (`HuggingFaceState` is no such reference: its cache,
+positions and masks are ours.)
 """
 
 from collections.abc import Callable, Sequence

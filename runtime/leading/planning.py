@@ -6,7 +6,6 @@ from copy import copy
 from predictors.sampling import SamplingSettings
 from runtime.decoding.base import Decoder, Generation
 from runtime.decoding.branch_parallel import BranchParallelDecoder
-from runtime.decoding.routed import RoutedDecoder
 from runtime.decoding.sequential import SequentialDecoder
 from runtime.decoding.single_model import SingleModelDecoder
 from runtime.drafting.chain import ChainConfig, LookupConfig
@@ -78,22 +77,16 @@ def _over_text(decoder: SequentialDecoder, text: GivenText, tails: bool) -> Sequ
     return made
 
 
-def why_not_led(decoder: Decoder, settings: SamplingSettings | None = None) -> str | None:
-    """The reason why ``decoder`` cannot be led along a text, ``None`` where it can be.
+def why_not_led(decoder: Decoder, settings: SamplingSettings) -> str | None:
+    """The reason why ``decoder`` cannot be led along a text sampled by ``settings``, ``None`` where it can be.
 
-    At ``settings`` of temperature 0 every lossless decoder emits the target's one text, and nothing needs leading.
+    At temperature 0 every lossless decoder emits the target's one text, and nothing needs leading.
     """
-    if isinstance(decoder, RoutedDecoder):
-        routes = [route for _, route in decoder.routes] if settings is None else [decoder.route(settings)]
-        return next((reason for route in routes if (reason := why_not_led(route, settings))), None)
+    decoder = decoder.route(settings)
     if decoder.lossy:
         return "it is lossy: a text of the target is not a text of its own"
-    if settings is not None and settings.greedy:
+    if settings.greedy:
         return None
-    return _why_not_led_when_sampling(decoder)
-
-
-def _why_not_led_when_sampling(decoder: Decoder) -> str | None:
     if isinstance(decoder, BranchParallelDecoder):
         return "it is branch-parallel: what it drafts concurrently with the target is not enumerated given a text yet"
     if isinstance(decoder, SingleModelDecoder):

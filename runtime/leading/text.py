@@ -100,25 +100,21 @@ class GivenText:
     @classmethod
     def of(
         cls,
-        model: ModelPair | LanguageModel,
+        pair: ModelPair,
         prompt: Sequence[int],
         tokens: Sequence[int],
         settings: SamplingSettings,
-        max_new_tokens: int | None = None,
+        max_new_tokens: int,
         eos_tokens: Collection[int] | None = None,
     ) -> "GivenText":
         """The text ``tokens``, whose probabilities one pass of the target gives.
 
         Parameters
         ----------
-        model
-            The target, or a pair that has it.
         prompt, tokens
             Token ids; of both at least one.
-        settings
-            How the tokens were sampled.
         max_new_tokens
-            The budget that they were decoded with; by default their number.
+            The budget that they were decoded with.
         eos_tokens
             Tokens that end the generation; by default the target's own.
 
@@ -127,8 +123,7 @@ class GivenText:
         ValueError
             If the target cannot have continued like this.
         """
-        target = model.target if isinstance(model, ModelPair) else model
-        budget = len(tokens) if max_new_tokens is None else max_new_tokens
+        target, budget = pair.target, max_new_tokens
         ends = target.eos_tokens if eos_tokens is None else eos_tokens
         _require_whole(tokens, budget, ends)
         known = Logits(target, tuple(prompt), tuple(tokens), budget)

@@ -13,8 +13,7 @@ section 6.2). Shape suffixes: R rows of guesses, V vocabulary.
 """
 
 from abc import ABC, abstractmethod
-from collections import OrderedDict
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -59,7 +58,7 @@ class Guesses(ABC):
     """One request's guesses, and a pool of what followed. ``reads_predictions``: whether it reads what a pass ``predicted``."""
 
     reads_predictions = False
-    _pool: "NGramPool | TriePool"
+    _pool: "Pool"
 
     @abstractmethod
     def rows(self) -> Rows:
@@ -79,12 +78,18 @@ class Guesses(ABC):
         return following
 
 
+class Pool(Protocol):
+    """Bounded memory of what followed every token."""
+
+    def get(self, token: int) -> Trie:
+        """What followed ``token``."""
+
+
 class Guesser(Protocol):
     """A way of self-drafting: its configuration."""
 
     def open(self, request: Request) -> Guesses:
         """One request's guesses, begun from its prompt, with a source of chance that is their own."""
-        ...
 
 
 class PromptTokens:
@@ -159,29 +164,3 @@ class TriePool:
             oldest = next(iter(trie))
             size -= 1 + num_nodes(trie.pop(oldest))
         self._sizes[token] = size
-
-
-class NGramPool:
-    """N-grams by first token, at most ``capacity`` of each; the one not seen for longest goes first."""
-
-    def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
-        self._tails: dict[int, OrderedDict[tuple[int, ...], None]] = {}
-
-    def get(self, token: int) -> Trie:
-        """N-grams that begin with ``token``, without it; those that share a beginning share its nodes."""
-        trie: Trie = {}
-        for tail in self._tails.get(token, ()):
-            below = trie
-            for following in tail:
-                below = below.setdefault(following, {})
-        return trie
-
-    def add(self, ngrams: Iterable[Sequence[int]]) -> None:
-        """Remember n-grams, the newest last."""
-        for first, *tail in ngrams:
-            tails = self._tails.setdefault(first, OrderedDict())
-            tails[tuple(tail)] = None
-            tails.move_to_end(tuple(tail))
-            if len(tails) > self._capacity:
-                tails.popitem(last=False)

@@ -73,7 +73,7 @@ def test_also_under_filters(settings):
 @pytest.mark.parametrize("verifier", ["tokenwise", "block", "match"])
 def test_a_lookup_alone_is_led(verifier):
     decoder = lookup_decoder(ModelPair(PAIR.target), verifier, length=3)
-    assert why_not_led(decoder) is None
+    assert why_not_led(decoder, SETTINGS) is None
     assert missed(decoder) < 1e-9
 
 

@@ -198,7 +198,7 @@ def test_recorded_programs_read_the_tape_too(arm, recorded):
     assert tape.followed(decoder.generate(PROMPT, randomness=tape.chance(recorded), **text.options))
     kind = RecordedSampler if recorded else PlainSampler
     sampler = sampler_for(SETTINGS, tape.chance(recorded).stream("draft"), pair.draft.programs)
-    assert isinstance(sampler, kind) and sampler.reads is False
+    assert type(sampler) is kind and sampler.reads is False
 
 
 def test_plain_sampling_over_recorded_passes_leaves_tokens_unread():
@@ -226,14 +226,14 @@ def test_plain_sampling_over_recorded_passes_leaves_tokens_unread():
 )
 def test_what_cannot_be_led_says_why(pair, config, reason):
     decoder = build_decoder(pair, config)
-    assert reason in why_not_led(decoder)
+    assert reason in why_not_led(decoder, SETTINGS)
     with pytest.raises(ValueError, match=reason):
         plan(decoder, recorded_text(pair), seed=0)
     greedy = SamplingSettings(0.0)
     assert (why_not_led(decoder, greedy) is None) == (reason != "lossy")
     led = build_decoder(pair, ARMS["fixed"])
     routed = RoutedDecoder(pair, [(SETTINGS, led), (SamplingSettings(0.5), decoder)])
-    assert reason in why_not_led(routed) and why_not_led(routed, SETTINGS) is None
+    assert why_not_led(routed, SETTINGS) is None
     assert reason in why_not_led(routed, SamplingSettings(0.6))
 
 
@@ -263,10 +263,10 @@ def test_texts_that_the_target_cannot_emit_are_refused():
     pair = toy_pair()
     pair.target.table[0, 1, 2] = -torch.inf
     with pytest.raises(ValueError, match="token 2 at position 0"):
-        GivenText.of(pair.target, PROMPT, [2, 0], SETTINGS)
+        GivenText.of(pair, PROMPT, [2, 0], SETTINGS, 2)
 
 
 def test_texts_of_another_pair_are_noticed():
-    text = GivenText.of(toy_pair(1), PROMPT, [0, 1, 0, 1], SETTINGS)
+    text = GivenText.of(toy_pair(1), PROMPT, [0, 1, 0, 1], SETTINGS, 4)
     with pytest.raises(ValueError, match="of another pair"):
         plan(chain_decoder(toy_pair(5), "block"), text, seed=0)

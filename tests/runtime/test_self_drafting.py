@@ -3,10 +3,9 @@
 import pytest
 import torch
 
-from runtime.self_drafting.guesses import NGramPool, PromptTokens, TriePool, levels, merge, num_nodes
-from runtime.self_drafting.lookahead import LookaheadConfig
+from runtime.self_drafting.guesses import PromptTokens, TriePool, levels, merge, num_nodes
+from runtime.self_drafting.ngrams import LookaheadConfig, NGramPool, SelfDraftConfig
 from runtime.self_drafting.progressive_tree import ProgressiveTreeConfig, verified
-from runtime.self_drafting.self_draft import SelfDraftConfig
 from runtime.tree import DraftLaw
 from tests.guesses import EOS, Scripted, chain, paths, request, said
 
