@@ -75,13 +75,8 @@ class TapeChance:
         self._verify = kind(verdicts, numbers, tape.seed, partial(self._require_planned, False))
 
     def stream(self, purpose: str) -> Chance:
-        """The stream of one purpose."""
-        streams = {"draft": self._draft, "verify": self._verify}
-        if purpose not in streams:
-            raise OffTapeError(
-                f"a tape holds draws for draft and verify, not for {purpose!r}: this loop cannot be led."
-            )
-        return streams[purpose]
+        """The stream of one purpose, ``draft`` or ``verify``."""
+        return {"draft": self._draft, "verify": self._verify}[purpose]
 
     def _require_planned(self, drafts: bool) -> None:
         """`OffTapeError` unless the next draw is of the round in flight: a draft before its last token, a verdict after it."""
