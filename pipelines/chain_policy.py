@@ -7,8 +7,7 @@ from predictors.config import parse_config
 from predictors.controllers import Controller
 from predictors.replay.chains import ChainPolicy
 from runtime.drafting import DRAFTERS, Drafter
-from runtime.drafting.chain import ChainConfig
-from runtime.drafting.lookup import LookupConfig
+from runtime.drafting.chain import ChainConfig, LookupConfig
 
 REPLAYABLE = ("chain", "lookup")  # kinds
 

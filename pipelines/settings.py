@@ -26,7 +26,7 @@ from predictors.config import parse_config
 from predictors.controllers.takeover import TakeoverConfig
 from predictors.controllers.unlearned import ROC, Confidence
 from predictors.sampling import SamplingSettings
-from runtime.drafting.lookup import LookupConfig
+from runtime.drafting.chain import LookupConfig
 
 PLACES = {"pair_folder": "pair", "tuning": "tuning"}
 SURE = 1.96  # standard errors to either side: 95 %

@@ -99,8 +99,8 @@ def inflate(small: LlamaForCausalLM, shape: InflatedShape, vocab: int | None = N
     """A plain `LlamaForCausalLM` of the given shape with the small model's function, in its dtype.
 
     ``small`` is any Llama model without biases or rope scaling, tied or untied, with or without grouped heads; in float32, as
-    sqrt(ds / db) is not exact in bfloat16. ``vocab``: ``None`` keeps the vocabulary, a larger one adds padding rows of probability
-    0. ``seed`` is for the weights that cannot matter. `ValueError` where the shape cannot hold the small model.
+    sqrt(ds / db) is not exact in bfloat16. ``vocab``: ``None`` keeps the vocabulary, a larger one adds padding rows of
+    probability 0. ``seed`` is for the weights that cannot matter. `ValueError` where the shape cannot hold the small model.
     """
     if small.dtype == torch.float16 and vocab not in (None, small.config.vocab_size):
         raise ValueError(

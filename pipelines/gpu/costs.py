@@ -12,9 +12,8 @@ from predictors.latency.profile import LatencyProfile
 from runtime import ModelPair
 from runtime.causal_model import CausalLanguageModel
 from runtime.latency import Cell, LatencyConfig, open_cells, sweep, tables_of
-from runtime.latency.branches import branch_cells
 from runtime.latency.passes import pass_cells
-from runtime.latency.rounds import round_cells
+from runtime.latency.rounds import branch_cells, round_cells
 from runtime.latency.weightless import weightless_pair
 
 GRID = LatencyConfig(

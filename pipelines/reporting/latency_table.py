@@ -6,7 +6,7 @@
                                      the γ at which greedy branch-parallel decoding keeps neither model waiting
 
 Where a pair runs by the compact forward, its passes are set against bare Hugging Face's too: the model's own forward over a cache
-of its own, without this runtime (`runtime.latency.reference`). x ours: that time over the compact forward's.
+of its own, without this runtime (`runtime.latency.passes`). x ours: that time over the compact forward's.
 
 Milliseconds are medians, quartiles of the calls in brackets. Speeds of static chains follow from a profile once the acceptance is
 guessed: every drafted token is accepted with the same probability α, independently (the closed form); prefills and the end of the

@@ -30,7 +30,7 @@ class BeyondRecordError(ValueError):
 
 
 class LookupSettings(Protocol):
-    """What a replay needs of `runtime.drafting.lookup.LookupConfig`."""
+    """What a replay needs of `runtime.drafting.chain.LookupConfig`."""
 
     @property
     def length(self) -> int: ...

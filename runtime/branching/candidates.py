@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from predictors.signals import NextLaw
-from runtime.drafting.distinct import most_likely, read_rows
-from runtime.drafting.sampler import Sampler
+from runtime.drafting.sampler import PlainSampler, most_likely, read_rows
 from runtime.randomness import Chance
 from runtime.tree import DraftLaw, TokenTree
 from runtime.verification import VERIFIERS
@@ -68,7 +67,7 @@ class Candidates:
         return VERIFIERS["rrs_without_replacement"](tree, target_V.expand(count + 1, -1))
 
 
-def draw_candidates(kind: str, law: NextLaw, count: int, sampler: Sampler) -> Candidates:
+def draw_candidates(kind: str, law: NextLaw, count: int, sampler: PlainSampler) -> Candidates:
     """``count`` tokens for a branch point of ``law``, fewer where fewer are possible; unread if ``sampler`` does not read."""
     if kind == "match":
         row = most_likely(law.logits_V.unsqueeze(0), count)[0]

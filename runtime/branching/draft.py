@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from predictors.controllers import Controller
+from predictors.controllers import Controller, Session
 from predictors.signals import DrawnToken, NextLaw, Root
 from runtime.adapter import LanguageModel, Row
 from runtime.branching.candidates import Candidates, draw_candidates
@@ -25,8 +25,6 @@ from runtime.branching.exchange import NO_BRANCHES, Branches, Pending, Verdict
 from runtime.clock import PhaseClock, Stretch
 from runtime.drafting.chain import Chain, ChainDraft
 from runtime.request import Request
-
-NO_TOKENS, NO_LAWS = torch.empty(0, dtype=torch.int64), torch.empty(0, 0)
 
 
 @dataclass
@@ -88,14 +86,11 @@ class BranchDraft(ChainDraft):
                 most = min(self._cap, self._config.draft_stage_gamma or self._config.gamma, remaining - 1)
                 self._pending = self._draw_chain(root, most, self._session, self._clock)
                 drafted = len(self._pending.tokens)
-        tokens, laws = self._pending.tokens, self._pending.laws
-        block = torch.stack(tokens) if tokens else NO_TOKENS
-        probs = torch.stack([law.probs_V for law in laws]) if laws else NO_LAWS
-        observed = laws if self._observe else []
+        tree, observed = self._pending.tree(), self._pending.laws if self._observe else []
         self._clock.lap("draft")
         stretches, said = self._clock.stretches(), tuple(self._session.forecasts)
         done = self.passes, self._session.asked
-        return Pending(block, probs, drafted, trimmed, self._session.bypassed, observed, stretches, said, *done)
+        return Pending(tree, drafted, trimmed, self._session.bypassed, observed, stretches, said, *done)
 
     @torch.inference_mode()
     def branch(self) -> Branches:
@@ -204,18 +199,17 @@ class BranchDraft(ChainDraft):
         Returns how many levels it trimmed."""
         branch = self._branches[place]
         available = len(branch.tokens) - 1
-        most = min(available, self._remaining - 1)
+        most, session, pending = min(available, self._remaining - 1), Session(), Chain()
         if self._config.retention == "posterior":
-            most = min(most, self._cap)
-        pending = Chain()
+            most, session = min(most, self._cap), self._session
         while len(pending.tokens) < most:
             law = self._branch_law(branch, len(pending.tokens))
-            if self._config.retention == "posterior" and bool(self._session.stop_before(law)):
+            if bool(session.stop_before(law)):
                 break
             token = branch.drawn[1 + len(pending.tokens)]
             pending.laws.append(law)
             pending.tokens.append(token)
-            if self._config.retention == "posterior" and bool(self._session.stop_after(DrawnToken(law, token))):
+            if bool(session.stop_after(DrawnToken(law, token))):
                 break
         kept = len(pending.tokens)
         if kept < len(branch.probs):

@@ -1,20 +1,13 @@
-"""What both halves of a branch-parallel request say every round: a verdict goes out, a block and then branches come back.
-
-Shape suffixes: V vocabulary.
-"""
+"""What both halves of a branch-parallel request say every round: a verdict goes out, a block and then branches come back."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-
-import torch
-from torch import Tensor
 
 from predictors.rounds import Forecast
 from predictors.signals import NextLaw
 from runtime.branching.candidates import Candidates
 from runtime.clock import Stretch
-from runtime.tree import EMPTY_TREE, TokenTree, chain_tree
+from runtime.tree import TokenTree
 
 
 @dataclass(frozen=True)
@@ -28,27 +21,19 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Pending:
-    """The block that the target verifies next: ``tokens`` [m] int64 and the laws [m, V] they were drawn from. ``levels`` were
-    drafted for it with the target idle, ``trimmed`` ones dropped from the branch that survived; ``laws`` only for observers;
-    ``forecasts`` are the controller's. ``passes`` of the draft and questions ``asked`` led to it."""
+    """The block that the target verifies next: a ``tree`` that is a chain. ``levels`` were drafted for it with the target idle,
+    ``trimmed`` ones dropped from the branch that survived; ``laws`` only for observers; ``forecasts`` are the controller's.
+    ``passes`` of the draft and questions ``asked`` led to it."""
 
-    tokens: Tensor
-    draft_probs: Tensor
-    levels: int
-    trimmed: int
-    bypassed: bool
-    laws: list[NextLaw]
-    stretches: list[Stretch]
+    tree: TokenTree
+    levels: int = 0
+    trimmed: int = 0
+    bypassed: bool = False
+    laws: list[NextLaw] = field(default_factory=list)
+    stretches: list[Stretch] = field(default_factory=list)
     forecasts: tuple[Forecast, ...] = ()
     passes: int = 0
     asked: int = 0
-
-    @cached_property
-    def tree(self) -> TokenTree:
-        """The block as a tree to verify."""
-        if not len(self.tokens):
-            return EMPTY_TREE
-        return chain_tree(self.tokens, torch.cat([self.draft_probs, torch.zeros_like(self.draft_probs[:1])]))
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,8 @@ from runtime.branching.draft import BranchDraft
 from runtime.branching.exchange import Branches, Pending, Verdict
 from runtime.clock import Stretch
 from runtime.compact.model import Sent
-from runtime.overlap.executor import Executor, InTurn
+from runtime.overlap.executor import Beside, Executor, InTurn, default_threads, draft_stream, torch_threads
 from runtime.overlap.process import DraftProcess
-from runtime.overlap.thread import Beside, draft_stream
-from runtime.overlap.threads import default_threads, torch_threads
 from runtime.pair import ModelPair
 from runtime.request import Request
 
@@ -71,8 +69,8 @@ class DraftHost:
                     f"overlap 'processes' is for CPUs, and the draft is on {device}. Use 'streams' or 'auto'."
                 )
             sent = (Sent(pair.draft), config, controller)
-            slot_bytes = _slot_bytes(pair.draft, pair.target.vocabulary_size, config)
-            self._process = DraftProcess(DraftService, sent, config.draft_threads or draft, slot_bytes)
+            room = slot_bytes(pair.draft, pair.target.vocabulary_size, config.gamma)
+            self._process = DraftProcess(DraftService, sent, config.draft_threads or draft, room)
         self._owner: object = None
 
     @property
@@ -127,10 +125,10 @@ class DraftHost:
         return nullcontext() if self._process is None else torch_threads(self._target_threads)
 
 
-def _slot_bytes(model: LanguageModel, vocabulary_size: int, config: BranchConfig) -> int:
-    """Room for the largest message: the laws behind a pending block, in the laws' own number format, or a prompt."""
+def slot_bytes(model: LanguageModel, vocabulary_size: int, gamma: int) -> int:
+    """Room for the largest message: a pending block of ``gamma`` tokens with its laws in their own number format, or a prompt."""
     dtype = torch.promote_types(model.dtype, torch.float32)
-    laws = dtype.itemsize * (config.gamma + 2) * vocabulary_size
+    laws = dtype.itemsize * (gamma + 2) * vocabulary_size
     return ROOM + laws + 8 * min(model.context_limit, LONGEST_PROMPT)
 
 

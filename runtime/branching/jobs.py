@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from time import perf_counter
+from typing import Any
 
 from predictors.rounds import RoundRecord, Span
 from predictors.signals import Root
@@ -47,13 +48,7 @@ class DraftJobs:
     def opened(self) -> None:
         """Wait until the prompt is cached."""
         join = self._own_work()
-        stretches: list[Stretch] = []
-        try:
-            if not self._dead:
-                stretches = self._executor.result().value
-        except DraftProcessDied:
-            self._dead = True
-        self._joined(join, stretches)
+        self._joined(join, self._answer() or [])
 
     def advance(self, verdict: Verdict, root: Root, remaining: int, text: list[int]) -> Pending:
         """The next pending block; the branches behind it are under way. ``text``: all committed tokens."""
@@ -80,29 +75,35 @@ class DraftJobs:
     def _told(self, root: Root) -> Root:
         """What the controller may know before it decides on a surviving branch: of the last round the verdict, but not how far
         its branches were drafted, which depends on tokens that nobody verified; states only if it reads them."""
+        if not self._host.layers:
+            root = replace(root, hidden_KD=None, embedding_E=None)
         previous = root.previous
-        if previous is not None:
-            previous = RoundRecord(
-                drafted=previous.submitted,
-                accepted=previous.accepted,
-                emitted=previous.emitted,
-                ends_segment=previous.ends_segment,
-                bypassed=previous.bypassed,
-            )
-        if self._host.layers:
-            return replace(root, previous=previous)
-        return replace(root, previous=previous, hidden_KD=None, embedding_E=None)
+        if previous is None:
+            return root
+        told = RoundRecord(
+            drafted=previous.submitted,
+            accepted=previous.accepted,
+            emitted=previous.emitted,
+            ends_segment=previous.ends_segment,
+            bypassed=previous.bypassed,
+        )
+        return replace(root, previous=told)
 
     def branches(self) -> Branches:
         """What was drafted beside the target since ``advance``; nothing if the process died."""
         self._host.require(self)
         join = self._own_work()
-        try:
-            branches: Branches = self._executor.result().value
-        except DraftProcessDied:
-            self._dead, branches = True, NO_BRANCHES
+        branches: Branches = self._answer() or NO_BRANCHES
         self._joined(join, branches.stretches)
         return branches
+
+    def _answer(self) -> Any:
+        """What the oldest call returned; ``None`` if the process died."""
+        try:
+            return None if self._dead else self._executor.result().value
+        except DraftProcessDied:
+            self._dead = True
+            return None
 
     def end_round(self, record: RoundRecord) -> None:
         """Write the round's timeline into its record."""

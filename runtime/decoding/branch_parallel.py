@@ -146,7 +146,7 @@ class BranchRun(Run):
         return draw_at_branch_point(branches.candidates, law_V, self.chance)
 
     def _record(self, pending: Pending, branches: Branches) -> RoundRecord:
-        accepted, submitted = len(self.verdict.accepted), len(pending.tokens)
+        accepted, submitted = len(self.verdict.accepted), pending.tree.num_nodes
         hit = self.verdict.branch is not None
         return RoundRecord(
             drafted=pending.levels + branches.drafted,

@@ -17,9 +17,9 @@ from predictors.signals import Root
 from runtime.adapter import Forward
 from runtime.decoding.base import Decoder, Evidence, Step
 from runtime.decoding.run import Run
+from runtime.drafting.chain import LookupDraft
 from runtime.drafting.draft import Draft, Drafter
 from runtime.drafting.drafted import Drafted, DraftedTree
-from runtime.drafting.lookup import LookupDraft
 from runtime.laws import processed_law
 from runtime.pair import ModelPair
 from runtime.randomness import stream

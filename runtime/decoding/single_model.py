@@ -20,8 +20,7 @@ from runtime.pair import ModelPair
 from runtime.randomness import stream
 from runtime.request import Request
 from runtime.self_drafting import Guesser
-from runtime.self_drafting.guesses import NO_ROWS, Rows, Said
-from runtime.self_drafting.trie import levels
+from runtime.self_drafting.guesses import NO_ROWS, Rows, Said, levels
 from runtime.tree import TokenTree
 from runtime.verification import VERIFIERS, draw_verdict
 from runtime.verification.outcome import greedy_path

@@ -13,8 +13,8 @@ from predictors.rounds import RoundRecord
 from runtime.adapter import Forward
 from runtime.decoding.base import Step
 from runtime.decoding.sequential import SequentialDecoder, SequentialRun
-from runtime.drafting.distinct import most_likely, read_rows, without_replacement
 from runtime.drafting.multi_candidate import MultiCandidateConfig, MultiCandidateDraft
+from runtime.drafting.sampler import distinct, most_likely, read_rows
 from runtime.laws import processed_law
 from runtime.pair import ModelPair
 from runtime.request import Request
@@ -98,4 +98,4 @@ class TargetRootsRun(SequentialRun):
         """Distinct draws from the next token's law; at temperature 0, where it is one-hot, the most likely tokens."""
         if self.request.settings.greedy:
             return read_rows(most_likely(logits_V.unsqueeze(0), self.num_roots))[0]
-        return without_replacement(law_V.unsqueeze(0), self.num_roots, self.chance)[0]
+        return distinct(law_V.unsqueeze(0), self.num_roots, 0, self.chance)[0]

@@ -1,25 +1,61 @@
-"""Chain drafting: one token after the other, up to γ, stopped by the controller. Shape suffix: V vocabulary.
+"""Chains: one token after the other, up to γ, stopped by the controller; and tokens of a lookup in the text, at no model cost.
+
+    looked up    x_1 … x_n = what followed the longest match of the text's end        q one-hot
+    drawn        x_{n+1} … ~ the draft model after them                               q its distribution
+
+Which tokens are looked up, and how many are drawn after them, is settled before the round draws anything. So the draft is an
+i.i.d. chain whatever its source, and a verifier of chains stays lossless. No lookup cuts or replaces a chain that was drawn.
 
 A chain is a tree whose levels have one node, but its loop is its own: tokens and laws stay on their device, where the loop over
-levels takes tokens through the host (docs/tried.md has the cost).
+levels takes tokens through the host (docs/tried.md has the cost). Shape suffixes: N looked-up tokens, R rows of the chain, V
+vocabulary.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from predictors.config import Count, NotNegative
+from predictors.config import Count, NotNegative, at_least, at_most
 from predictors.controllers import Session
+from predictors.controllers.base import Sourced
+from predictors.lookup import LONGEST, NOTHING, Found, Lookup
 from predictors.signals import DrawnToken, NextLaw, Root
 from runtime.adapter import LanguageModel, Row
 from runtime.clock import PhaseClock
+from runtime.device import on_device
 from runtime.drafting.draft import Draft, Drafter, ModelDraft
 from runtime.drafting.drafted import Drafted, DraftedTree
-from runtime.drafting.lookup import LookupConfig, LookupDraft
-from runtime.request import Request
+from runtime.randomness import note
+from runtime.request import Request, until_end
 from runtime.tree import EMPTY_TREE, TokenTree, chain_tree
+
+
+@dataclass(frozen=True)
+class LookupConfig(Drafter):
+    """At most ``length`` tokens after a match of at most ``longest``; a match of fewer than ``least`` tokens counts as none."""
+
+    length: Count = 10
+    longest: Annotated[int, at_least(1), at_most(1024)] = LONGEST
+    least: Count = 1
+
+    needs_draft = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.least > self.longest:
+            raise ValueError(
+                f"least={self.least} is more than longest={self.longest}: nothing would be found. Lower it."
+            )
+
+    @property
+    def depth(self) -> int:
+        return self.length
+
+    def open(self, model: LanguageModel, request: Request) -> "LookupDraft":
+        return LookupDraft(self, model.device, request)
 
 
 @dataclass(frozen=True)
@@ -45,7 +81,7 @@ class ChainConfig(Drafter):
 
     def open(self, model: LanguageModel, request: Request) -> Draft:
         chain = ChainDraft(model, request, self.draft_temperature)
-        return chain if self.lookup is None else MixedDraft(self.lookup, chain, model.device, request)
+        return chain if self.lookup is None else LookupDraft(self.lookup, model.device, request, chain)
 
 
 @dataclass
@@ -115,32 +151,77 @@ class ChainDraft(ModelDraft):
         return self._feed([node], chain.tokens[-1].reshape(1), [node - 1])[0]
 
 
-class MixedDraft(LookupDraft):
-    """A model's chain, the tokens of a lookup, or these and a chain after them. In a round without a drawn token the model does
-    nothing; the next one that draws begins with a pass over all that it has not read."""
+class LookupDraft(Draft):
+    """One request's text so far, and drafts that a lookup begins; a ``model`` draws what comes after them, or a chain of its own.
+    In a round without a drawn token the model does nothing; the next one that draws begins with a pass over all that it has not
+    read."""
 
-    def __init__(self, config: LookupConfig, chain: ChainDraft, device: torch.device, request: Request) -> None:
-        super().__init__(config, device, request)
-        self._model = chain
+    def __init__(
+        self, config: LookupConfig, device: torch.device, request: Request, model: ChainDraft | None = None
+    ) -> None:
+        self._config = config
+        self._device = device
+        self._model = model
+        self._vocabulary_size = request.vocabulary_size
+        self._eos_tokens = request.eos_tokens
+        self._randomness = request.randomness
+        self._text = Lookup(config.longest)
+        self._unread: list[int] = []  # committed since the last look-up, and not counted before somebody looks up
 
     @property
     def passes(self) -> int:
-        return self._model.passes
+        return 0 if self._model is None else self._model.passes
 
     def prefill(self, prompt: list[int], newest: Sequence[int]) -> None:
-        super().prefill(prompt, newest)
-        self._model.prefill(prompt, newest)
+        self._unread += [*prompt, *newest]
+        if self._model is not None:
+            self._model.prefill(prompt, newest)
 
     def commit(self, path: Sequence[int], accepted: Sequence[int], newest: Sequence[int]) -> None:
-        super().commit(path, accepted, newest)
-        self._model.commit(path, accepted, newest)
+        self._unread += [*accepted, *newest]
+        if self._model is not None:
+            self._model.commit(path, accepted, newest)
+
+    def found(self) -> Found:
+        """What followed the text's end before."""
+        self._text.extend(self._unread)
+        self._unread = []
+        found = self._text.found(self._config.length)
+        return found if found.length >= self._config.least else NOTHING
 
     def draft(self, root: Root, cap: int, session: Session, clock: PhaseClock) -> Drafted:
-        """Draw the model's own chain."""
-        return self._model.draft(root, cap, session, clock)
+        """Draw the model's own chain; without a model draft what was found, up to ``cap`` tokens."""
+        if self._model is not None:
+            return self._model.draft(root, cap, session, clock)
+        root = root if root.found is not None else replace(root, found=self.found())
+        return self.follow(root, Sourced(cap), cap, clock)
 
-    def _drawn(
-        self, root: Root, tokens: Sequence[int], count: int, clock: PhaseClock
-    ) -> tuple[Sequence[Tensor], list[NextLaw]]:
-        chain = self._model.draw_after(tokens, root, count, clock)
-        return chain.tokens, chain.laws
+    def follow(self, root: Root, sourced: Sourced, cap: int, clock: PhaseClock) -> Drafted:
+        """Draft what ``sourced`` says of ``root.found``, ``cap`` tokens at most. An end-of-sequence token ends the draft."""
+        assert root.found is not None and sourced.looked_up >= 0 and sourced.drawn >= 0
+        tokens = until_end(root.found.tokens[: min(sourced.looked_up, cap)], self._eos_tokens)
+        note(self._randomness, tokens)
+        ended = bool(tokens) and tokens[-1] in self._eos_tokens
+        count = 0 if ended else min(sourced.drawn, cap - len(tokens))
+        chain = Chain(looked_up=tokens)
+        if self._model is not None:
+            chain = self._model.draw_after(tokens, root, count, clock)
+        elif count:
+            raise ValueError(
+                f"the controller wants {count} drawn tokens after a lookup, and drafter 'lookup' has no draft model. Use "
+                'drafter {"kind": "chain", "lookup": {…}}.'
+            )
+        drafted = self._drafted(chain)
+        clock.lap("draft")
+        return drafted
+
+    def _drafted(self, chain: Chain) -> DraftedTree:
+        if not len(chain):
+            return DraftedTree(EMPTY_TREE, [])
+        tokens_N = on_device(chain.looked_up, self._device)
+        certain_NV = torch.zeros(len(tokens_N), self._vocabulary_size, device=self._device)
+        certain_NV.scatter_(1, tokens_N.unsqueeze(1), 1.0)
+        rows = [law.probs_V.unsqueeze(0) for law in chain.laws]
+        probs_RV = torch.cat([certain_NV, *rows, certain_NV.new_zeros(1, self._vocabulary_size)])
+        tree = chain_tree(torch.cat([tokens_N, *(token.reshape(1) for token in chain.tokens)]), probs_RV)
+        return DraftedTree(tree, chain.laws, looked_up=len(tokens_N))

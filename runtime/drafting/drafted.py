@@ -98,7 +98,7 @@ class Copies:
     first: Tensor
 
     def below(self, rows_EW: Tensor) -> "Copies":
-        """The next level, of what was drawn under each copy in rows (`runtime.drafting.distinct`)."""
+        """The next level, of what was drawn under each copy in rows (`runtime.drafting.sampler`)."""
         width, start = rows_EW.shape[1] - 1, self.numbers[-1] + 1
         tokens, above = rows_EW[:, :width].flatten(), self.first.repeat_interleave(width)
         same_EE = (tokens.unsqueeze(1) == tokens) & (above.unsqueeze(1) == above)

@@ -31,7 +31,7 @@ class LevelDraft(ModelDraft):
 
     @abstractmethod
     def _draw_unread(self, depth: int, laws: Sequence[NextLaw]) -> Tensor:
-        """The same for copies of nodes, each under its own law, in rows (`runtime.drafting.distinct`)."""
+        """The same for copies of nodes, each under its own law, in rows (`runtime.drafting.sampler`)."""
 
     def draft(self, root: Root, cap: int, session: Session, clock: PhaseClock) -> Drafted:
         """Grow up to ``cap`` levels. A node is not extended where the session says so or after an end-of-sequence token."""

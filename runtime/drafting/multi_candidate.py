@@ -18,10 +18,10 @@ from predictors.controllers import Session
 from predictors.signals import NextLaw, Root
 from runtime.adapter import LanguageModel
 from runtime.clock import PhaseClock
-from runtime.drafting.distinct import most_likely, read_rows
 from runtime.drafting.draft import Drafter
 from runtime.drafting.drafted import ROOT, Growth
 from runtime.drafting.levels import LevelDraft, stacked
+from runtime.drafting.sampler import most_likely, read_rows
 from runtime.request import Request
 from runtime.tree import DraftLaw, TokenTree
 

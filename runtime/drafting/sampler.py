@@ -1,18 +1,49 @@
-"""From a draft's logits to its law and a token drawn from it: plain calls, or programs recorded once per shape.
+"""From a draft's logits to its law, and from laws to tokens: plain calls, or programs recorded once per shape.
 
-Shape suffixes: ... any rows, E laws, V vocabulary.
+Distinct tokens of a law are its most likely ones, then draws one after the other without replacement, in the order of the draws.
+A row of as many tokens as are asked for ends with their number, which is smaller where fewer are possible: the host reads both at
+once. Shape suffixes: ... any rows, E laws, W tokens of each, V vocabulary.
 """
-
-from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from predictors.sampling import SamplingSettings
-from runtime.drafting.distinct import DistinctProgram, distinct
+from runtime.device import on_device
 from runtime.laws import processed_law
 from runtime.randomness import Chance, Uniform, inverted
 from runtime.recorder import Programs, Recorder
+
+
+def most_likely(weights_EV: Tensor, width: int, least: float = -torch.inf) -> Tensor:
+    """Rows [E, W + 1] of the ``width`` largest of ``weights_EV`` (W: no more than there are), those above ``least`` counted."""
+    best = weights_EV.topk(min(width, weights_EV.shape[1]))
+    return torch.cat([best.indices, (best.values > least).sum(1, keepdim=True)], dim=1)
+
+
+def read_rows(rows_EW: Tensor) -> list[list[int]]:
+    """The tokens of rows on the host: one read."""
+    return [row[: row[-1]] for row in rows_EW.tolist()]
+
+
+def distinct(probs_EV: Tensor, width: int, likeliest: int, chance: Chance) -> list[list[int]]:
+    """``width`` tokens of each row, fewer where fewer are possible: the ``likeliest`` most likely ones, then sequential draws.
+    Nothing is drawn from laws without mass."""
+    drawn = read_rows(most_likely(probs_EV, likeliest, 0.0)) if likeliest else [[] for _ in probs_EV]
+    left_EV = probs_EV.clone()
+    for row, tokens in enumerate(drawn):
+        left_EV[row, tokens] = 0.0
+    supports: list[int] = (left_EV > 0).sum(1).tolist()
+    for turn in range(width - likeliest):
+        rows = [row for row, support in enumerate(supports) if support > turn]
+        if not rows:
+            break
+        at = on_device(rows, probs_EV.device)
+        tokens_E = chance.categorical(left_EV[at])
+        left_EV[at, tokens_E] = 0
+        for row, token in zip(rows, tokens_E.tolist(), strict=True):
+            drawn[row].append(token)
+    return drawn
 
 
 class PlainSampler:
@@ -33,21 +64,21 @@ class PlainSampler:
         return probs.argmax(dim=-1) if self._settings.greedy else self._chance.categorical(probs)
 
     def distinct(self, probs_EV: Tensor, width: int, likeliest: int = 0) -> Tensor:
-        """Rows [E, width + 1] of distinct tokens of laws [E, V] (`runtime.drafting.distinct`): the ``likeliest`` most likely
-        ones, then draws without replacement."""
-        return distinct(probs_EV, width, likeliest, self._chance)
+        """Rows [E, width + 1] of distinct tokens of laws [E, V], the ``likeliest`` most likely ones first."""
+        rows = distinct(probs_EV, width, likeliest, self._chance)
+        padded = [[*row, *[0] * (width - len(row)), len(row)] for row in rows]
+        return on_device(torch.tensor(padded), probs_EV.device)
 
 
-class RecordedSampler:
+class RecordedSampler(PlainSampler):
     """Runs recorded programs: a token's reads the law that was computed last. Same ``chance``, same tokens as `PlainSampler`."""
 
     reads = False
+    _chance: Uniform
 
     def __init__(self, settings: SamplingSettings, chance: Uniform, programs: Programs) -> None:
-        self._settings = settings
-        self._chance = chance
+        super().__init__(settings, chance)
         self._programs = programs
-        self._plain = PlainSampler(settings, chance)
         self._last: tuple[Tensor, SamplingProgram] | None = None
 
     def law(self, logits: Tensor) -> Tensor:
@@ -59,7 +90,7 @@ class RecordedSampler:
 
     def token(self, probs: Tensor) -> Tensor:
         if self._last is None or self._last[0] is not probs:
-            return self._plain.token(probs)
+            return super().token(probs)
         return self._last[1].token(self._chance)
 
     def distinct(self, probs_EV: Tensor, width: int, likeliest: int = 0) -> Tensor:
@@ -98,10 +129,36 @@ class SamplingProgram:
         return self._probs.argmax(dim=-1) if self._settings.greedy else inverted(self._probs, self._uniform)
 
 
-Sampler: TypeAlias = PlainSampler | RecordedSampler
+class DistinctProgram:
+    """Rows of ``width`` tokens for one number of laws: the ``likeliest`` most likely ones, then draws without replacement. Draws
+    use as many numbers as `distinct` where so many tokens are possible."""
+
+    def __init__(self, recorder: Recorder, probs_EV: Tensor, width: int, likeliest: int) -> None:
+        self._width, self._likeliest = width, likeliest
+        self._probs_EV = torch.ones_like(probs_EV)
+        shape = (width - likeliest, len(probs_EV), 1)
+        self._uniform = torch.zeros(shape, dtype=torch.float64, device=probs_EV.device)
+        self._run = recorder.record(self._draw)
+
+    def __call__(self, probs_EV: Tensor, chance: Uniform) -> Tensor:
+        self._probs_EV.copy_(probs_EV)
+        for uniform in self._uniform:  # one turn after the other, as `distinct` does
+            chance.fill(uniform)
+        return self._run().clone()
+
+    def _draw(self) -> Tensor:
+        left_EV, drawn = self._probs_EV.clone(), []
+        if self._likeliest:
+            drawn.append(left_EV.topk(self._likeliest).indices)
+            left_EV.scatter_(1, drawn[0], 0.0)
+        for uniform in self._uniform.unbind():
+            drawn.append(inverted(left_EV, uniform).unsqueeze(1))
+            left_EV.scatter_(1, drawn[-1], 0.0)
+        number_E1 = (self._probs_EV > 0).sum(1, keepdim=True).clamp(max=self._width)
+        return torch.cat([*drawn, number_E1], dim=1)
 
 
-def sampler_for(settings: SamplingSettings, chance: Chance, programs: Programs | None) -> Sampler:
+def sampler_for(settings: SamplingSettings, chance: Chance, programs: Programs | None) -> PlainSampler:
     """Recorded where the model's passes are and ``chance`` allows it, else plain. Plain over recorded
     passes, it leaves tokens unread, too: what is drafted does not depend on where draws come from."""
     if programs is not None and isinstance(chance, Uniform):

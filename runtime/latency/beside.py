@@ -12,9 +12,11 @@ the typical pass would leave out the slow ones, and one left over from a stall o
 """
 
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter, sleep
 
 import torch
@@ -24,14 +26,14 @@ from predictors.sampling import SamplingSettings
 from predictors.signals import Root
 from runtime.adapter import LanguageModel
 from runtime.branching.exchange import NO_BRANCHES, Branches, Pending, Verdict
-from runtime.branching.host import ROOM
+from runtime.branching.host import slot_bytes
 from runtime.compact.model import Sent
 from runtime.latency.cells import Cell
 from runtime.latency.passes import CommittedState, Passes
-from runtime.overlap.executor import Executor
+from runtime.overlap.executor import Executor, default_threads, torch_threads
 from runtime.overlap.process import DraftProcess
-from runtime.overlap.threads import default_threads, torch_threads
 from runtime.pair import ModelPair
+from runtime.tree import EMPTY_TREE, chain_tree
 
 FIRST_WINDOW = 0.008  # seconds until the first deadline
 GROWTH = 1.5  # of the window, where it was too short
@@ -56,9 +58,9 @@ class DraftSide:
     ) -> None:
         generator = torch.Generator().manual_seed(seed)
         self._states = {context: CommittedState(model, context, most_rows, generator) for context in contexts}
-        dtype = law_dtype(model)
+        laws = partial(torch.ones, dtype=torch.promote_types(model.dtype, torch.float32))
         self._blocks = {
-            count: Pending(torch.arange(count), torch.ones(count, vocabulary_size, dtype=dtype), 0, 0, False, [], [])
+            count: Pending(chain_tree(torch.arange(count), laws(count + 1, vocabulary_size)) if count else EMPTY_TREE)
             for count in submitted
         }
 
@@ -84,61 +86,61 @@ class DraftSide:
 
 
 @dataclass
-class TargetBeside:
-    """Passes over ``tokens`` of the target behind ``context`` tokens, while the ``draft`` steps behind as many."""
+class Beside(ABC):
+    """Work on ``count`` tokens or rows after ``context`` tokens, while the other side works after as many. ``window``: seconds
+    until the deadline of the next call."""
 
     target: Passes
     draft: Executor
     threads: int
-    tokens: int
+    count: int
     context: int
     window: float = FIRST_WINDOW
 
     def measure(self) -> tuple[float]:
-        """Seconds of a pass."""
+        """Seconds of a pass or a step."""
         with torch_threads(self.threads):
-            while True:
-                asked = perf_counter()
-                self.draft.submit("work", self.context, asked + self.window)
-                sleep(LEAD * self.window)
-                start = perf_counter()
-                self.target.chain(self.tokens)
-                end = perf_counter()
-                work = self.draft.result()
-                if work.started <= start and end <= work.ended:
-                    self.window = kept(self.window, end - asked)
-                    return (end - start,)
+            while (timed := self._timed()) is None:
                 self.window *= GROWTH
+        seconds, needed = timed
+        self.window = max(FIRST_WINDOW, min(self.window, SLACK * needed))
+        return (seconds,)
+
+    @abstractmethod
+    def _timed(self) -> tuple[float, float] | None:
+        """Seconds of the work, and of the window that it needed; ``None`` if the other side's work was too short for it."""
 
 
-@dataclass
-class DraftBeside:
-    """Steps of ``rows`` of the ``draft`` behind ``context`` tokens, while the target passes behind as many."""
+class TargetBeside(Beside):
+    """A pass of the target over ``count`` tokens."""
 
-    target: Passes
-    draft: Executor
-    threads: int
-    rows: int
-    context: int
-    window: float = FIRST_WINDOW
+    def _timed(self) -> tuple[float, float] | None:
+        asked = perf_counter()
+        self.draft.submit("work", self.context, asked + self.window)
+        sleep(LEAD * self.window)
+        start = perf_counter()
+        self.target.chain(self.count)
+        end = perf_counter()
+        work = self.draft.result()
+        return (end - start, end - asked) if work.started <= start and end <= work.ended else None
 
-    def measure(self) -> tuple[float]:
-        """Mean seconds of the steps that fell within the target's work, but for the first of them."""
-        with torch_threads(self.threads):
-            while True:
-                deadline = perf_counter() + self.window
-                self.draft.submit("steps", self.context, self.rows, deadline)
-                start = perf_counter()
-                while perf_counter() < deadline:
-                    self.target.chain(1)
-                end = perf_counter()
-                stamps: Stamps = self.draft.result().value
-                steps = [after - before for before, after in stamps if start <= before and after <= end][1:]
-                if len(steps) >= LEAST_STEPS:
-                    mean = sum(steps) / len(steps)
-                    self.window = kept(self.window, (LEAST_STEPS + 2) * mean)
-                    return (mean,)
-                self.window *= GROWTH
+
+class DraftBeside(Beside):
+    """The draft's steps of ``count`` rows: the mean of those that fell within the target's work, but for the first of them."""
+
+    def _timed(self) -> tuple[float, float] | None:
+        deadline = perf_counter() + self.window
+        self.draft.submit("steps", self.context, self.count, deadline)
+        start = perf_counter()
+        while perf_counter() < deadline:
+            self.target.chain(1)
+        end = perf_counter()
+        stamps: Stamps = self.draft.result().value
+        steps = [after - before for before, after in stamps if start <= before and after <= end][1:]
+        if len(steps) < LEAST_STEPS:
+            return None
+        mean = sum(steps) / len(steps)
+        return mean, (LEAST_STEPS + 2) * mean
 
 
 @dataclass
@@ -180,32 +182,20 @@ def open_beside(
     vocabulary_size = pair.target.vocabulary_size
     target_threads, draft_threads = default_threads(torch.get_num_threads())
     side = (Sent(draft_model), contexts, max((1, *rows)), submitted, vocabulary_size, seed)
-    slot_bytes = ROOM + (max(submitted) + 1) * vocabulary_size * law_dtype(draft_model).itemsize
-    draft = DraftProcess(DraftSide, side, draft_threads, slot_bytes)
+    draft = DraftProcess(DraftSide, side, draft_threads, slot_bytes(draft_model, vocabulary_size, max(submitted)))
     try:
         generator = torch.Generator().manual_seed(seed)
         cells = []
         for context in contexts:
             passes = CommittedState(pair.target, context, max((1, *tokens)), generator)
-            for count in tokens:
-                timed = TargetBeside(passes, draft, target_threads, count, context).measure
-                cells.append(Cell(("beside_target",), {"tokens": count, "context": context}, timed))
-            for count in rows:
-                stamped = DraftBeside(passes, draft, target_threads, count, context).measure
-                cells.append(Cell(("beside_draft",), {"rows": count, "context": context}, stamped))
+            for kind, axis, counts in ((TargetBeside, "tokens", tokens), (DraftBeside, "rows", rows)):
+                table = "beside_target" if kind is TargetBeside else "beside_draft"
+                for count in counts:
+                    beside = kind(passes, draft, target_threads, count, context)
+                    cells.append(Cell((table,), {axis: count, "context": context}, beside.measure))
         for count in submitted:
-            told = Exchange(draft, target_threads, count).measure
-            cells.append(Cell(("exchange",), {"submitted": count}, told, before))
+            exchange = Exchange(draft, target_threads, count)
+            cells.append(Cell(("exchange",), {"submitted": count}, exchange.measure, before))
         yield cells
     finally:
         draft.close()
-
-
-def kept(window: float, needed: float) -> float:
-    """The next call's window, behind one of ``window`` seconds that needed as many as that."""
-    return max(FIRST_WINDOW, min(window, SLACK * needed))
-
-
-def law_dtype(draft: LanguageModel) -> torch.dtype:
-    """The number format of the draft's laws."""
-    return torch.promote_types(draft.dtype, torch.float32)

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from random import Random
 from time import perf_counter
 from typing import Any
@@ -22,7 +23,9 @@ import torch
 
 from predictors.latency.soundness import BETWEEN_PROCESSES, Place
 from predictors.latency.tables import LatencyTable
-from runtime.latency.contention import seconds_waited
+
+TASKS = Path("/proc/self/task")
+NANOSECOND = 1e-9
 
 # table, at (coordinates by axis), seconds; of the whole visit what it lasted, and waited for a processor
 Row = dict[str, Any]
@@ -104,6 +107,22 @@ def share_waited(rows: Iterable[Row]) -> float:
     alone = [(row["waited"], row["lasted"]) for row in rows if row["table"] not in BETWEEN_PROCESSES]
     waited, lasted = np.sum(alone, axis=0) if alone else (0.0, 1.0)
     return float(waited / lasted)
+
+
+def seconds_waited(tasks: Path = TASKS) -> float:
+    """Seconds that the process's threads were ready to run and did not, summed over them; 0 where the system does not tell.
+
+    Linux counts them (``schedstat``: nanoseconds run, nanoseconds waited, turns). Timings alone need not show them: passes that
+    outlast every slice of time are slowed down alike.
+    """
+    return NANOSECOND * sum(_waited(thread) for thread in tasks.glob("*/schedstat"))
+
+
+def _waited(thread: Path) -> int:
+    try:
+        return int(thread.read_text().split()[1])
+    except OSError:
+        return 0  # it ended meanwhile
 
 
 def _visit(cell: Cell, warmup: int, calls: int) -> list[Row]:

@@ -1,4 +1,4 @@
-"""Cells of what learned controllers compute.
+"""Cells of what is computed between passes besides drawing and verification: by learned controllers, and by self-drafting.
 
     reading    entropy    the confidence of a draft's law, read by the host; 1: and its entropy; behind such a reading and a draft
                           step, as most of a round's are
@@ -9,6 +9,10 @@
     stopping   features   one question to a stop model (`predictors.stopping`): on a draft's law (few numbers) or on its state
                           (many); behind another question and a draft step, as most of a round's are
     survival   positions  one decision of the survival model (`predictors.survival`) about so many drafted tokens, likewise
+    guessing   guessed    what a pass over so many guesses takes outside the model: finding candidates, reading what follows every
+                          guess, growing the guesses and merging them into the pool (`runtime.self_drafting.progressive_tree`,
+                          the dearest of the methods). The tree is a binary one; every guess is new to the tree and known to the
+                          pool; candidates are as many as guesses
 
 Weights, states and laws are random.
 """
@@ -33,18 +37,26 @@ from predictors.stopping.features import BEFORE, LAW, StopSpec, features_of
 from predictors.stopping.network import NetworkShape, StopNetwork, served_logits
 from predictors.stopping.rule import StopCalibration
 from predictors.survival.network import HostCourse, HostNetwork, SurvivalNetwork
-from runtime.adapter import LanguageModel
 from runtime.latency.cells import Cell, timed
 from runtime.laws import processed_law
 from runtime.pair import ModelPair
+from runtime.randomness import Randomness
 from runtime.recorder import recorder_for
+from runtime.request import Request
+from runtime.self_drafting.guesses import Said, levels
+from runtime.self_drafting.progressive_tree import Node, ProgressiveTree, ProgressiveTreeConfig
 
 SAMPLED = SamplingSettings(0.6)
 TOP = 10  # probabilities that a stop model reads of a law
 UNCHANGED = StopCalibration()
 HIDDEN = 16  # units of a survival model
 TAPPED = 4  # hidden states of the target that a head reads, the embedding beside them
+GUESSING = ProgressiveTreeConfig(geometry="paper", max_children=3, max_depth=64, pool_nodes=1024)
+LONGEST_PATH = 64  # of candidates
 LEAST_FEATURES = len(FEATURE_SETS["extended"]) + TAPPED + 1  # of a head, each state being one number
+
+
+Work = Callable[[], object]
 
 
 class Laws:
@@ -65,157 +77,184 @@ class Laws:
         return (float(law.confidence), float(law.entropy)) if entropy else (float(law.confidence),)
 
 
-class Decision:
-    """A head over the extended features, ``num_features`` numbers in all, on ``device``."""
-
-    def __init__(self, num_features: int, laws: Laws, device: torch.device, generator: torch.Generator) -> None:
-        scalars = len(FEATURE_SETS["extended"])
-        hidden = (num_features - scalars) // (TAPPED + 1)
-        embedding = num_features - scalars - TAPPED * hidden
-        self._spec = FeatureSpec("extended", tuple(range(TAPPED)), hidden, embedding, gamma=8)
-        served = ServedHead(HRADNetwork(self._spec.state_size, scalars, None).eval(), device)
-        self._rerun, self._calibration = Rerun(served, recorder_for(device)), Calibration()
-        self._hidden_KD = torch.randn(TAPPED, hidden, generator=generator).to(device)
-        self._embedding_E = torch.randn(embedding, generator=generator).to(device)
-        self._laws = laws
-
-    @torch.inference_mode()
-    def take(self) -> tuple[int, float]:
-        """The likeliest class and the squared distance."""
-        root = Root(32, 1, SAMPLED, None, self._hidden_KD, self._embedding_E)
-        said = self._rerun(served_features(self._spec, root, self._laws.behind(root))).cpu()
-        count = len(self._calibration.bias)
-        return int(self._calibration.probabilities(said[:count]).argmax()), said[count:].tolist()[0]
-
-
-class Choice:
-    """A selector over the default action set, on ``device``. ``hidden`` are sizes of the target's and the draft's states, 0 for a
-    selector that reads none."""
-
-    def __init__(
-        self, hidden: tuple[int, int], vocabulary_size: int, device: torch.device, generator: torch.Generator
-    ) -> None:
-        layers = (1,) if hidden[0] else ()
-        self._spec = SelectionSpec(layers, layers, *hidden, ActionSet().actions)
-        served = ServedSelector(SelectorNetwork(self._spec).eval(), device)
-        self._rerun = Rerun(served, recorder_for(device))
-        random = partial(torch.rand, generator=generator)
-        self._logits_2V = random(2, vocabulary_size).to(device)
-        self._target_V = random(vocabulary_size).softmax(0).to(device)
-        self._states = (random(1, hidden[0]).to(device), random(2, 1, hidden[1]).to(device)) if layers else (None, None)
-        self._seconds_A = np.ones(len(self._spec.actions))
+def head(num_features: int, laws: Laws, device: torch.device, generator: torch.Generator) -> Work:
+    """A head over the extended features, ``num_features`` numbers in all, on ``device``: the likeliest class and the squared
+    distance."""
+    scalars = len(FEATURE_SETS["extended"])
+    hidden = (num_features - scalars) // (TAPPED + 1)
+    embedding = num_features - scalars - TAPPED * hidden
+    spec = FeatureSpec("extended", tuple(range(TAPPED)), hidden, embedding, gamma=8)
+    served = ServedHead(HRADNetwork(spec.state_size, scalars, None).eval(), device)
+    rerun, calibration = Rerun(served, recorder_for(device)), Calibration()
+    count = len(calibration.bias)
+    hidden_KD = torch.randn(TAPPED, hidden, generator=generator).to(device)
+    embedding_E = torch.randn(embedding, generator=generator).to(device)
 
     @torch.inference_mode()
-    def take(self) -> tuple[int, float]:
-        """The place of the action chosen, and the squared distance."""
-        laws_2V = processed_law(self._logits_2V, SAMPLED)
-        root = Root(32, 1, SAMPLED, None, self._states[0])
-        models = BothModels(self._target_V, laws_2V[0], self._states[1])
-        seen = TreeRoot(NextLaw(root, SAMPLED, 0, self._logits_2V[1], laws_2V[1]), lambda: models)
-        features = assembled(state_of(seen) if self._spec.layers else None, scalars_of(seen))
-        *logs_A, distance = self._rerun(features).tolist()
-        return int((np.exp(logs_A) - self._seconds_A).argmax()), distance
+    def decide() -> tuple[int, float]:
+        root = Root(32, 1, SAMPLED, None, hidden_KD, embedding_E)
+        said = rerun(served_features(spec, root, laws.behind(root))).cpu()
+        return int(calibration.probabilities(said[:count]).argmax()), said[count:].tolist()[0]
+
+    return decide
 
 
-class Question:
-    """A stop model over ``inputs``, with MCSD's hidden sizes, of a draft whose hidden state has ``hidden`` numbers."""
-
-    def __init__(self, inputs: str, hidden: int, laws: Laws, device: torch.device, generator: torch.Generator) -> None:
-        self._spec, self._inputs = StopSpec((1,), hidden, TOP), inputs
-        self.features = self._spec.size(inputs)
-        shape = NetworkShape(hidden_sizes=(64,) if inputs == LAW else (512, 128))
-        network = StopNetwork(self.features, shape).eval().to(device)
-        self._rerun = Rerun(partial(served_logits, network), recorder_for(device))
-        self._laws = laws
-        self._hidden_KD = torch.rand(1, hidden, generator=generator).to(device)
-
-    @torch.inference_mode()
-    def take(self) -> list[float]:
-        """The logit, the squared distance and the features' sketch."""
-        law = self._laws.behind(Root(32, 1, SAMPLED, None), self._hidden_KD)
-        return self._rerun(features_of(law, self._spec, self._inputs).unsqueeze(0)).tolist()
-
-
-class Outlook:
-    """The survival model about ``positions`` drafted tokens."""
-
-    def __init__(self, positions: int, laws: Laws, device: torch.device) -> None:
-        self._positions = positions
-        self._look = Rerun(token_numbers, recorder_for(device))
-        self._network = HostNetwork(SurvivalNetwork(HIDDEN).eval())
-        root, token = Root(32, 1, SAMPLED, None), torch.zeros((), dtype=torch.int64, device=device)
-        self._drawn = DrawnToken(laws.behind(root), token)
+def selector(hidden: tuple[int, int], vocabulary_size: int, device: torch.device, generator: torch.Generator) -> Work:
+    """A selector over the default action set, on ``device``: the place of the action chosen, and the squared distance. ``hidden``
+    are sizes of the target's and the draft's states, 0 for a selector that reads none."""
+    layers = (1,) if hidden[0] else ()
+    spec = SelectionSpec(layers, layers, *hidden, ActionSet().actions)
+    rerun = Rerun(ServedSelector(SelectorNetwork(spec).eval(), device), recorder_for(device))
+    random = partial(torch.rand, generator=generator)
+    logits_2V = random(2, vocabulary_size).to(device)
+    target_V = random(vocabulary_size).softmax(0).to(device)
+    target_1D, draft_21D = (
+        (random(1, hidden[0]).to(device), random(2, 1, hidden[1]).to(device)) if layers else (None, None)
+    )
+    seconds_A = np.ones(len(spec.actions))
 
     @torch.inference_mode()
-    def take(self) -> float:
-        """What is said of the last token."""
-        course, chance = HostCourse(self._network, 1, 0.0, 0.5, 0.0), 1.0
-        for _ in range(self._positions):
-            said = course.add(*self._drawn.numbers(self._look), True)
+    def choose() -> tuple[int, float]:
+        laws_2V = processed_law(logits_2V, SAMPLED)
+        models = BothModels(target_V, laws_2V[0], draft_21D)
+        law = NextLaw(Root(32, 1, SAMPLED, None, target_1D), SAMPLED, 0, logits_2V[1], laws_2V[1])
+        seen = TreeRoot(law, lambda: models)
+        features = assembled(state_of(seen) if spec.layers else None, scalars_of(seen))
+        *logs_A, distance = rerun(features).tolist()
+        return int((np.exp(logs_A) - seconds_A).argmax()), distance
+
+    return choose
+
+
+def stop_model(inputs: str, spec: StopSpec, laws: Laws, device: torch.device, generator: torch.Generator) -> Work:
+    """A stop model over ``inputs``, with MCSD's hidden sizes: the logit, the squared distance and the features' sketch."""
+    shape = NetworkShape(hidden_sizes=(64,) if inputs == LAW else (512, 128))
+    network = StopNetwork(spec.size(inputs), shape).eval().to(device)
+    rerun = Rerun(partial(served_logits, network), recorder_for(device))
+    hidden_KD = torch.rand(1, spec.draft_hidden_size, generator=generator).to(device)
+
+    @torch.inference_mode()
+    def ask() -> list[float]:
+        law = laws.behind(Root(32, 1, SAMPLED, None), hidden_KD)
+        return rerun(features_of(law, spec, inputs).unsqueeze(0)).tolist()
+
+    return ask
+
+
+def survival_model(positions: int, laws: Laws, device: torch.device) -> Work:
+    """The survival model about ``positions`` drafted tokens: what is said of the last one."""
+    look = Rerun(token_numbers, recorder_for(device))
+    network = HostNetwork(SurvivalNetwork(HIDDEN).eval())
+    drawn = DrawnToken(laws.behind(Root(32, 1, SAMPLED, None)), torch.zeros((), dtype=torch.int64, device=device))
+
+    @torch.inference_mode()
+    def ask() -> float:
+        course, chance = HostCourse(network, 1, 0.0, 0.5, 0.0), 1.0
+        for _ in range(positions):
+            said = course.add(*drawn.numbers(look), True)
             chance *= UNCHANGED.probability(said.now) * UNCHANGED.probability(said.following)
         return chance
 
-
-def question_cells(
-    pair: ModelPair,
-    device: torch.device,
-    generator: torch.Generator,
-    before: Callable[[], None],
-    step: Callable[[], None],
-) -> list[Cell]:
-    """Cells of the tables ``reading``, ``survival`` and ``stopping``: of a model that reads laws, and of one that reads the
-    draft's last hidden state. ``before`` begins a round up to its first draft step, ``step`` is a further one."""
-    assert pair.draft is not None
-    laws, hidden = Laws(pair.target.vocabulary_size, device, generator), _hidden_size(pair.draft)
-    kinds = (LAW, BEFORE) if hidden > TOP + 1 else (LAW,)
-    questions = [Question(inputs, hidden, laws, device, generator) for inputs in kinds]
-    asked: list[tuple[str, dict[str, int], Callable[[], object]]] = [
-        *(("reading", {"entropy": too}, partial(laws.read, bool(too))) for too in (0, 1)),
-        *(("stopping", {"features": one.features}, one.take) for one in questions),
-        *(("survival", {"positions": count}, Outlook(count, laws, device).take) for count in (1, 4)),
-    ]
-
-    def after(work: Callable[[], object]) -> None:
-        before()
-        work()
-        step()
-
-    return [Cell((table,), at, timed(work, device), partial(after, work)) for table, at, work in asked]
+    return ask
 
 
-def choice_cells(
-    pair: ModelPair, device: torch.device, generator: torch.Generator, before: Callable[[], None]
-) -> list[Cell]:
-    """Cells of the table ``selection``: without states, and with the last hidden state of each model."""
-    assert pair.draft is not None
-    target, draft = (_hidden_size(model) for model in (pair.target, pair.draft))
-    vocabulary = pair.target.vocabulary_size
-    return [
-        Cell(
-            ("selection",),
-            {"features": hidden[0] + 2 * hidden[1]},
-            timed(Choice(hidden, vocabulary, device, generator).take, device),
-            before,
-        )
-        for hidden in ((0, 0), (target, draft))
-    ]
+class Upkeep:
+    """A tree of ``guessed`` nodes and its pool, made anew for every call."""
 
+    def __init__(self, guessed: int, vocabulary_size: int, device: torch.device, generator: torch.Generator) -> None:
+        self._guessed = guessed
+        self._logits_RV = torch.rand(guessed, vocabulary_size, generator=generator).to(device)
+        self._request = Request([0], 1, GUESSING.growth, Randomness(0), frozenset(), vocabulary_size, (), False)
+        self.prepare()
 
-def _hidden_size(model: LanguageModel) -> int:
-    """Of the last hidden state; that of the embedding where a model is no Hugging Face one."""
-    return len(model.embedding(0))
+    def prepare(self) -> None:
+        """The tree as it stands before a pass, and a pool that saw the same pass before."""
+        self._tree = ProgressiveTree(GUESSING, self._request)
+        self._plant()
+        self.take()
+        self._plant()
+
+    def take(self) -> int:
+        """What happens in front of a pass and behind it; the number of candidates."""
+        candidates = self._tree.candidates(0)
+        tree = levels(candidates, LONGEST_PATH)
+        tree.token_list, tree.parent_list  # noqa: B018 (what the pass is fed)
+        rows = self._tree.rows()
+        self._tree.follow(self._logits_RV)
+        following = [self._guessed + token for token in rows.tokens]
+        self._tree.learn(Said(0, candidates, [0] * (1 + tree.num_nodes), following, [1]))
+        return tree.num_nodes
+
+    def _plant(self) -> None:
+        nodes = [Node(0)]
+        for token in range(1, self._guessed):
+            nodes.append(nodes[(token - 1) // 2].add(token))
+        self._tree.first = nodes[:1]
 
 
 def decision_cells(
+    pair: ModelPair,
     features: Sequence[int],
+    device: torch.device,
+    generator: torch.Generator,
+    evict: Callable[[], None],
+    begin: Callable[[], None],
+    step: Callable[[], None],
+) -> list[Cell]:
+    """Cells of all tables: a head on as many numbers as ``features`` say, a selector without states and with the last hidden
+    state of each model, a stop model that reads laws and one that reads the draft's last hidden state.
+
+    ``evict`` precedes what is asked once a round; ``begin`` and another question what is asked at every draft ``step``."""
+    assert pair.draft is not None
+    vocabulary_size = pair.target.vocabulary_size
+    laws = Laws(vocabulary_size, device, generator)
+    target, draft = (len(model.embedding(0)) for model in (pair.target, pair.draft))  # sizes of their hidden states
+    stops = StopSpec((1,), draft, TOP)
+    kinds = (LAW, BEFORE) if draft > TOP + 1 else (LAW,)
+
+    def again(work: Work) -> Callable[[], None]:
+        def before() -> None:
+            begin()
+            work()
+            step()
+
+        return before
+
+    once: list[tuple[str, dict[str, int], Work]] = [
+        *(("predictor", {"features": count}, head(count, laws, device, generator)) for count in features),
+        *(
+            ("selection", {"features": own + 2 * drafts}, selector((own, drafts), vocabulary_size, device, generator))
+            for own, drafts in ((0, 0), (target, draft))
+        ),
+    ]
+    often: list[tuple[str, dict[str, int], Work]] = [
+        *(("reading", {"entropy": too}, partial(laws.read, bool(too))) for too in (0, 1)),
+        *(
+            ("stopping", {"features": stops.size(inputs)}, stop_model(inputs, stops, laws, device, generator))
+            for inputs in kinds
+        ),
+        *(("survival", {"positions": count}, survival_model(count, laws, device)) for count in (1, 4)),
+    ]
+    cells = [Cell((table,), at, timed(work, device), evict) for table, at, work in once]
+    return cells + [Cell((table,), at, timed(work, device), again(work)) for table, at, work in often]
+
+
+def guessing_cells(
+    guessed: Sequence[int],
     vocabulary_size: int,
     device: torch.device,
     generator: torch.Generator,
-    before: Callable[[], None],
+    evict: Callable[[], None],
 ) -> list[Cell]:
-    """Cells of the table ``predictor``, over a draft's vocabulary of ``vocabulary_size``."""
-    laws = Laws(vocabulary_size, device, generator)
-    return [
-        Cell(("predictor",), {"features": count}, timed(Decision(count, laws, device, generator).take, device), before)
-        for count in features
-    ]
+    """Cells of the table ``guessing``. ``evict`` empties the caches as a pass does."""
+
+    def cell(count: int) -> Cell:
+        upkeep = Upkeep(count, vocabulary_size, device, generator)
+
+        def before() -> None:
+            upkeep.prepare()
+            evict()
+
+        return Cell(("guessing",), {"guessed": count}, timed(upkeep.take, device), before)
+
+    return [cell(count) for count in guessed]

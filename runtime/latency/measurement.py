@@ -10,14 +10,10 @@ import torch
 
 from predictors.config import Checked, Count, Whole, ascending, at_least, not_empty, one_of
 from runtime.latency.beside import open_beside
-from runtime.latency.branches import branch_cells
 from runtime.latency.cells import Cell
-from runtime.latency.decision import LEAST_FEATURES, choice_cells, decision_cells, question_cells
-from runtime.latency.guessing import guessing_cells
-from runtime.latency.passes import CONTINUATION, CommittedState, begin_round, pass_cells, prefill_cells
-from runtime.latency.plain import plain_cells
-from runtime.latency.reference import reference_cells
-from runtime.latency.rounds import round_cells
+from runtime.latency.decision import LEAST_FEATURES, decision_cells, guessing_cells
+from runtime.latency.passes import CONTINUATION, CommittedState, begin_round, pass_cells, prefill_cells, reference_cells
+from runtime.latency.rounds import branch_cells, plain_cells, round_cells
 from runtime.latency.weightless import weightless_pair
 from runtime.pair import ModelPair
 from runtime.tree import DraftLaw
@@ -116,6 +112,7 @@ def open_cells(pair: ModelPair, config: LatencyConfig) -> Iterator[tuple[list[Ce
     prepared = weightless_pair(pair, max(LEAST_PREPARED_ROWS, 2 * most_nodes), generator)
     evict = partial(CommittedState(target, contexts[0], 1, generator).chain, 1)
     started = [CommittedState(model, contexts[0], 1, generator) for model in (target, draft)]
+    begin, step = partial(begin_round, *started), partial(started[1].level, 1)
     submitted = config.drafted[0], config.drafted[-1]
     at_once = config.beside_tokens, config.beside_rows, contexts, submitted, config.seed, evict
     with open_beside(pair, *at_once) as beside:
@@ -127,7 +124,7 @@ def open_cells(pair: ModelPair, config: LatencyConfig) -> Iterator[tuple[list[Ce
             *round_cells(
                 prepared, config.drafted, config.tree_paths, config.tree_nodes, config.tree_rules, config.seed, evict
             ),
-            *guessing_cells(config.guessed, target, device, generator, evict),
+            *guessing_cells(config.guessed, target.vocabulary_size, device, generator, evict),
         ]
         if pair.draft is None:
             cells = [cell for cell in cells if not cell.tables[0].startswith("draft")]
@@ -135,9 +132,7 @@ def open_cells(pair: ModelPair, config: LatencyConfig) -> Iterator[tuple[list[Ce
             cells += [
                 *branch_cells(prepared, config.branch_rows, config.seed, evict),
                 *beside,
-                *decision_cells(config.features, pair.target.vocabulary_size, device, generator, evict),
-                *choice_cells(pair, device, generator, evict),
-                *question_cells(pair, device, generator, partial(begin_round, *started), partial(started[1].level, 1)),
+                *decision_cells(pair, config.features, device, generator, evict, begin, step),
             ]
         yield cells, notes + more_notes
 

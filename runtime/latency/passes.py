@@ -4,43 +4,46 @@
     target           tokens, context  a chain of ``tokens`` nodes: the newest token and the drafted ones
     draft_prefill    tokens           open a state, one pass over a prompt, commit it
     target_prefill   tokens
+    draft_hugging_face, target_hugging_face    the first two over bare Hugging Face: its own forward over a `DynamicCache`
 
 A pass drops its nodes again, which is timed with it: states of one context serve all its cells. In decoding the two models
 alternate and evict each other from the caches: before each call, untimed, the other model runs over one token. Before a draft
 pass the draft then takes one step, untimed too: of the steps of a round only the first meets cold caches, and levels of several
-rows never do. (On two cores a step right after a target pass took 0.48 ms, later ones 0.39 to 0.41, and a step of chains of 4
-and 8, drawing left out, 0.43 on average. Cold steps put a round of 8 at 4 % too much, warm ones every round at 1 % too little.)
+rows never do. (Cold steps put a round of 8 at 4 % too much, warm ones every round at 1 % too little.)
+
+Bare Hugging Face makes mask and positions itself, so every pass is a chain, and one of n nodes stands for a level of n siblings.
+That favours Hugging Face by a few percent, as siblings need a mask of ours. (`HuggingFaceState` is no such reference: its cache,
+positions and masks are ours.)
 """
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 import torch
 from torch import Tensor
+from transformers import DynamicCache
 
 from runtime.adapter import LanguageModel
+from runtime.causal_model import CausalLanguageModel
 from runtime.latency.cells import Cell, timed
 
 CONTINUATION = 64  # tokens a prefilled state has room for beyond its prompt
 
 
 class Passes(Protocol):
-    """Passes of one model on ``device`` behind committed tokens, each of which leaves the state as it was."""
+    """Passes of one model on ``device`` behind committed tokens, each of which leaves the state as it was: a ``chain`` of nodes,
+    each the next one's parent, or a ``level`` of siblings. Tokens are drawn at random."""
 
     device: torch.device
 
-    def chain(self, count: int) -> None:
-        """A pass over ``count`` nodes, each the next one's parent."""
-        ...
+    def chain(self, count: int) -> None: ...
 
-    def level(self, rows: int) -> None:
-        """A pass over ``rows`` siblings."""
-        ...
+    def level(self, rows: int) -> None: ...
 
 
 class CommittedState:
-    """A state of ``model`` behind ``context`` committed tokens, which every pass leaves as it was. Tokens are drawn at random."""
+    """`Passes` of ``model`` by its adapter, behind ``context`` tokens."""
 
     def __init__(self, model: LanguageModel, context: int, most_nodes: int, generator: torch.Generator) -> None:
         self.device = model.device
@@ -50,16 +53,39 @@ class CommittedState:
         self._tokens = random_tokens(model, most_nodes, generator)
 
     def chain(self, count: int) -> None:
-        """A pass over ``count`` nodes, each the next one's parent, given as a host list: that is how the target gets them."""
+        """Given as a host list: that is how the target gets it."""
         self._run(self._tokens[:count].tolist(), None)
 
     def level(self, rows: int) -> None:
-        """A pass over ``rows`` siblings, given as a tensor: that is how drafts feed what they drew."""
+        """Given as a tensor: that is how drafts feed what they drew."""
         self._run(self._tokens[:rows], None if rows == 1 else [-1] * rows)
 
     def _run(self, tokens: Sequence[int] | Tensor, parents: Sequence[int] | None) -> None:
         self._state.forward(tokens, parents)
         self._state.keep([])
+
+
+class BareState:
+    """`Passes` of bare Hugging Face: model(input_ids, past_key_values=cache, use_cache=True), then cache.crop(-tokens)."""
+
+    @torch.inference_mode()
+    def __init__(self, model: CausalLanguageModel, context: int, most_nodes: int, generator: torch.Generator) -> None:
+        self.device = model.device
+        self._model = model.model
+        self._cache = DynamicCache()
+        tokens_1N = random_tokens(model, context + most_nodes, generator).to(self.device).unsqueeze(0)
+        self._run(tokens_1N[:, :context])
+        self._tokens_1N = tokens_1N[:, context:]
+
+    @torch.inference_mode()
+    def chain(self, count: int) -> None:
+        self._run(self._tokens_1N[:, :count])
+        self._cache.crop(-count)
+
+    level = chain
+
+    def _run(self, tokens_1N: Tensor) -> None:
+        self._model(input_ids=tokens_1N, past_key_values=self._cache, use_cache=True)
 
 
 def pass_cells(
@@ -86,6 +112,25 @@ def pass_cells(
             at = {"tokens": count, "context": context}
             cells.append(Cell((f"target{suffix}",), at, measure, partial(drafts.level, 1)))
     return cells
+
+
+def reference_cells(
+    target: LanguageModel,
+    draft: LanguageModel,
+    tokens: Sequence[int],
+    rows: Sequence[int],
+    contexts: Sequence[int],
+    generator: torch.Generator,
+) -> list[Cell]:
+    """The cells of bare Hugging Face: none of a table whose grid is empty, none at all unless both models run by the compact
+    forward, which they are compared with."""
+    if not (_is_compact(target) and _is_compact(draft)):
+        return []
+    return pass_cells(target, draft, tokens, rows, contexts, generator, BareState, "_hugging_face")
+
+
+def _is_compact(model: LanguageModel) -> TypeGuard[CausalLanguageModel]:
+    return isinstance(model, CausalLanguageModel) and model.forward != "hugging_face"
 
 
 def begin_round(target: Passes, draft: Passes) -> None:

@@ -3,9 +3,9 @@
     text ~ target,  rounds ~ P(rounds | text)        has the joint distribution of the real decoder's (text, rounds)
 
 A round starts after the text's first tokens, and the decoder's own choices are made as they would have been made there, had
-they led to this text (`runtime.leading.chain` has the formulas, docs/leading.md their derivation):
+they led to this text (`runtime.leading.leader` has the formulas, docs/leading.md their derivation):
 
-    text = GivenText.of(pair, prompt, tokens, settings)      one pass of the target: its distributions along the text
+    text = GivenText.of(pair, prompt, tokens, settings, budget)     one pass of the target: its distributions along the text
     tape = plan(decoder, text, seed)                         the real decoder, drawing each choice given the text; untimed
     decoder.generate(text.prompt, randomness=tape.chance(), **text.options)       the same decode, read off the tape; timed
 

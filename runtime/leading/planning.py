@@ -6,16 +6,13 @@ from copy import copy
 from predictors.sampling import SamplingSettings
 from runtime.decoding.base import Decoder, Generation
 from runtime.decoding.branch_parallel import BranchParallelDecoder
-from runtime.decoding.routed import RoutedDecoder
 from runtime.decoding.sequential import SequentialDecoder
 from runtime.decoding.single_model import SingleModelDecoder
-from runtime.drafting.chain import ChainConfig
-from runtime.drafting.lookup import LookupConfig
+from runtime.drafting.chain import ChainConfig, LookupConfig
 from runtime.leading.leader import Leader
-from runtime.leading.logits import StandIn
-from runtime.leading.luck import Luck, Uniforms, luck_of, seeded_uniforms
+from runtime.leading.luck import Luck, luck_of, seeded_uniforms
 from runtime.leading.tape import Tape
-from runtime.leading.text import GivenText
+from runtime.leading.text import GivenText, StandIn
 from runtime.verification import VERIFIERS
 from runtime.verification.chain import block, tokenwise
 from runtime.verification.outcome import Rule
@@ -24,7 +21,7 @@ LED_RULES: set[Rule] = {tokenwise, block}  # hsd is block
 LED_LOOKUP_RULES = {*LED_RULES, VERIFIERS["match"].rule}  # on one-hot drafts it is tokenwise
 
 
-def plan(decoder: Decoder, text: GivenText, seed: int, uniforms: Uniforms | None = None, tails: bool = True) -> Tape:
+def plan(decoder: Decoder, text: GivenText, seed: int, tails: bool = True) -> Tape:
     """The choices of ``decoder`` along ``text``, drawn from its own distribution given the text.
 
     Takes the drafting of a decode, and under block verification one pass of the target for every token that is drafted after the
@@ -34,8 +31,6 @@ def plan(decoder: Decoder, text: GivenText, seed: int, uniforms: Uniforms | None
     ----------
     seed
         Of the uniform numbers: a text's decoders share them by position in the text (`runtime.leading.luck`).
-    uniforms
-        Numbers in [0, 1) by row and slot, in place of the seeded ones.
     tails
         Draw those later tokens given the text, too. ``False`` saves the passes and shares the draft's among a text's plans. It is
         exact where no decision depends on them: for controllers that look at no draft, as long as no end-of-sequence token is
@@ -52,7 +47,7 @@ def plan(decoder: Decoder, text: GivenText, seed: int, uniforms: Uniforms | None
         )
     if text.settings.greedy:
         return Tape(text.tokens, seed, rounds=None)
-    tape, generation = led(decoder, text, seed, luck_of(uniforms or seeded_uniforms(seed)), tails)
+    tape, generation = led(decoder, text, seed, luck_of(seeded_uniforms(seed)), tails)
     assert tape.followed(generation), "every token of a led decode is the text's"
     return tape
 
@@ -82,22 +77,16 @@ def _over_text(decoder: SequentialDecoder, text: GivenText, tails: bool) -> Sequ
     return made
 
 
-def why_not_led(decoder: Decoder, settings: SamplingSettings | None = None) -> str | None:
-    """The reason why ``decoder`` cannot be led along a text, ``None`` where it can be.
+def why_not_led(decoder: Decoder, settings: SamplingSettings) -> str | None:
+    """The reason why ``decoder`` cannot be led along a text sampled by ``settings``, ``None`` where it can be.
 
-    At ``settings`` of temperature 0 every lossless decoder emits the target's one text, and nothing needs leading.
+    At temperature 0 every lossless decoder emits the target's one text, and nothing needs leading.
     """
-    if isinstance(decoder, RoutedDecoder):
-        routes = [route for _, route in decoder.routes] if settings is None else [decoder.route(settings)]
-        return next((reason for route in routes if (reason := why_not_led(route, settings))), None)
+    decoder = decoder.route(settings)
     if decoder.lossy:
         return "it is lossy: a text of the target is not a text of its own"
-    if settings is not None and settings.greedy:
+    if settings.greedy:
         return None
-    return _why_not_led_when_sampling(decoder)
-
-
-def _why_not_led_when_sampling(decoder: Decoder) -> str | None:
     if isinstance(decoder, BranchParallelDecoder):
         return "it is branch-parallel: what it drafts concurrently with the target is not enumerated given a text yet"
     if isinstance(decoder, SingleModelDecoder):

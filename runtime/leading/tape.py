@@ -6,6 +6,7 @@ devices, and a controller may read a clock.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 
 import torch
@@ -70,37 +71,23 @@ class TapeChance:
         verdicts = [tape.tokens[0], *(answer for one in rounds for answer in (one.accepted, one.token))]
         numbers = [tape.first_uniform, *(number for one in rounds for number in one.verdict_uniforms)]
         draft_numbers = [number for one in rounds for number in one.draft_uniforms]
-        self._draft = kind(tokens, draft_numbers, tape.seed, self._require_planned_draft)
-        self._verify = kind(verdicts, numbers, tape.seed, self._require_planned_verdict)
+        self._draft = kind(tokens, draft_numbers, tape.seed, partial(self._require_planned, True))
+        self._verify = kind(verdicts, numbers, tape.seed, partial(self._require_planned, False))
 
     def stream(self, purpose: str) -> Chance:
-        """The stream of one purpose."""
-        streams = {"draft": self._draft, "verify": self._verify}
-        if purpose not in streams:
-            raise OffTapeError(
-                f"a tape holds draws for draft and verify, not for {purpose!r}: this loop cannot be led."
-            )
-        return streams[purpose]
+        """The stream of one purpose, ``draft`` or ``verify``."""
+        return {"draft": self._draft, "verify": self._verify}[purpose]
 
-    @property
-    def _planned(self) -> int:
-        """Tokens that the tape holds up to the end of the round in flight."""
+    def _require_planned(self, drafts: bool) -> None:
+        """`OffTapeError` unless the next draw is of the round in flight: a draft before its last token, a verdict after it."""
         number = (self._verify.taken - 1) // 2  # the prefill takes one verdict, every round two
         if number >= len(self._ends):
             raise OffTapeError(f"the decoder begins round {number + 1}, and {len(self._ends)} were planned. {REMEDY}")
-        return self._ends[number] if number >= 0 else 0
-
-    def _require_planned_draft(self) -> None:
-        if self._draft.taken >= self._planned:
+        taken, planned = self._draft.taken, self._ends[number] if number >= 0 else 0
+        if drafts != (taken < planned):
             raise OffTapeError(
-                f"the decoder drafts token {self._draft.taken + 1}, and {self._planned} were planned up to this round. {REMEDY}"
-            )
-
-    def _require_planned_verdict(self) -> None:
-        if self._draft.taken != self._planned:
-            raise OffTapeError(
-                f"the decoder verifies after {self._draft.taken} drafted tokens, and {self._planned} were planned up to this "
-                f"round. {REMEDY}"
+                f"the decoder {f'drafts token {taken + 1}' if drafts else f'verifies after {taken} drafted tokens'}, and "
+                f"{planned} were planned up to this round. {REMEDY}"
             )
 
 

@@ -1,35 +1,48 @@
-"""Messages of two processes: written into slots and read there, tensors as typed bytes and all else as a pickle behind them.
+"""Messages of two processes through memory that both map: `SLOTS` slots for each direction, message i in slot i % SLOTS.
 
-The pickle names each tensor by where its bytes start, its dtype and its shape. It travels through the slot as well: the
-connection only announces a message by a few bytes and never fills up, so that neither side ever waits for the other to empty it.
+Tensors are written as typed bytes, all else as a pickle after them that names each tensor by where its bytes start, its dtype and
+its shape. The connection only announces a message by a few bytes and never fills up, so that neither side ever waits for the
+other to empty it. With at most SLOTS calls unanswered, no unread message is ever overwritten: reply i tells that request i was
+read, and request i + SLOTS tells that reply i was.
 """
 
+import mmap
+import os
 import pickle
 import struct
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from io import BytesIO
 from math import prod
 from multiprocessing.connection import Connection
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from runtime.overlap.slab import SLOTS, aligned
-
-REMEDY = (
-    "Both processes must be able to import its class or function: move it from the main script or notebook into a module, "
-    "or decode with overlap: none or streams."
-)
-# What pickle raises for it, in both directions.
-UNPICKLABLE = (pickle.PickleError, AttributeError, ImportError, TypeError)
+SLOTS = 4
+ALIGNMENT = 64  # bytes: tensors of every dtype, slots and vector loads
+LEAST_SLOT = 1 << 14  # bytes: room for the text of any error
+SHARED_MEMORY = Path("/dev/shm")
 PLACE = struct.Struct("=qq")  # what is announced: where the message's pickle starts and ends in its slot
 
 
-class Channel:
-    """One side of the conversation: numbered messages through slots, announced over a connection.
+class Answer(NamedTuple):
+    """What a call in the draft process came to: its ``value`` or the ``error`` it raised, when it ran, and what was ``warned`` as
+    (text, category, file, line)."""
 
-    ``sent`` and ``received`` count messages; message i of a direction is in slot i % SLOTS.
+    value: Any
+    error: Exception | None
+    started: float
+    ended: float
+    warned: list[tuple[str, type[Warning], str, int]]
+
+
+class Channel:
+    """One side of the conversation. ``sent`` and ``received`` count messages; message 0 to the draft process is its set-up, which
+    comes through the connection itself.
 
     ``torn``: an interruption fell between an announcement and its count, so the two sides may disagree. Wait for an announcement
     before `receive`: what interrupts waiting tears nothing.
@@ -60,8 +73,10 @@ class Channel:
         self.torn = False
 
     def read(self) -> Any:
-        """The message last received; raises as the function of that name."""
-        return read(self._incoming[(self.received - 1) % SLOTS], *self._place)
+        """The message last received; its tensors are copies. `ValueError` if it cannot be unpickled in this process."""
+        slot, (start, end) = self._incoming[(self.received - 1) % SLOTS], self._place
+        with travelling("receive from another process"):
+            return _Reader(BytesIO(slot[start:end]), slot).load()
 
 
 class _Writer(pickle.Pickler):
@@ -105,10 +120,8 @@ def write(message: Any, slot: memoryview) -> tuple[int, int]:
     """
     stream = BytesIO()
     writer = _Writer(stream, slot)
-    try:
+    with travelling("send to another process"):
         writer.dump(message)
-    except UNPICKLABLE as error:
-        raise ValueError(f"cannot send to another process: {error}. {REMEDY}") from error
     pickled = stream.getbuffer()
     end = writer.used + len(pickled)
     if end > len(slot):
@@ -117,23 +130,59 @@ def write(message: Any, slot: memoryview) -> tuple[int, int]:
     return writer.used, end
 
 
-def read(slot: memoryview, start: int, end: int) -> Any:
-    """The message in ``slot`` whose pickle lies between ``start`` and ``end``; its tensors are copies.
-
-    Raises
-    ------
-    ValueError
-        If it cannot be unpickled in this process.
-    """
-    try:
-        return _Reader(BytesIO(slot[start:end]), slot).load()
-    except UNPICKLABLE as error:
-        raise ValueError(f"cannot receive from another process: {error}. {REMEDY}") from error
-
-
 def _tensor(slot: memoryview, start: int, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
     """A view of the slot's memory."""
     count = prod(shape)
     if count == 0:  # there is no view of nothing
         return torch.empty(shape, dtype=dtype)
     return torch.frombuffer(slot, dtype=dtype, count=count, offset=start).view(shape)
+
+
+@contextmanager
+def travelling(action: str) -> Iterator[None]:
+    """What pickle raises within the block, in either direction, is a `ValueError` with the remedy."""
+    try:
+        yield
+    except (pickle.PickleError, AttributeError, ImportError, TypeError) as error:
+        raise ValueError(
+            f"cannot {action}: {error}. Both processes must be able to import its class or function: move it from the main "
+            "script or notebook into a module, or decode with overlap: none or streams."
+        ) from error
+
+
+def slots(file_descriptor: int, slot_bytes: int) -> tuple[list[memoryview], list[memoryview]]:
+    """The slots for requests and those for replies in a file that is `reserved`; the mapping lives as long as they do."""
+    memory = memoryview(mmap.mmap(file_descriptor, 2 * SLOTS * slot_bytes))
+    every = [memory[i * slot_bytes : (i + 1) * slot_bytes] for i in range(2 * SLOTS)]
+    return every[:SLOTS], every[SLOTS:]
+
+
+def aligned(count: int) -> int:
+    """``count`` bytes rounded up to `ALIGNMENT`."""
+    return -(-count // ALIGNMENT) * ALIGNMENT
+
+
+@contextmanager
+def reserved(slot_bytes: int) -> Iterator[int]:
+    """An anonymous file, open within the block, with all its memory reserved: where there is too little, no later write fails.
+
+    Raises
+    ------
+    OSError
+        Naming the bytes needed, where, and the remedy.
+    """
+    folder = str(SHARED_MEMORY) if SHARED_MEMORY.is_dir() else tempfile.gettempdir()
+    size = 2 * SLOTS * slot_bytes
+    with ExitStack() as opened:
+        try:
+            file = opened.enter_context(tempfile.TemporaryFile(dir=folder))
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, size)
+            else:  # macOS
+                file.write(bytes(size))
+                file.flush()
+        except OSError as error:
+            need = f"the draft process needs {size} bytes of shared memory in {folder}"
+            remedy = "free or enlarge it, or decode with overlap: none"
+            raise OSError(error.errno, f"{error.strerror}: {need}; {remedy}") from error
+        yield file.fileno()

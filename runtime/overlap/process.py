@@ -1,14 +1,30 @@
 """An executor in a process of its own, with its own threads and its own interpreter lock."""
 
+import os
+import select
+import signal
+import socket
+import subprocess
 import sys
+import warnings
+import weakref
 from collections.abc import Callable
+from contextlib import ExitStack
+from io import BytesIO
+from multiprocessing.connection import Connection
 from typing import Any
 
-from runtime.overlap.child import Child, DraftProcessDied
-from runtime.overlap.executor import Reply
-from runtime.overlap.slab import SLOTS, rounded
+import torch
 
-__all__ = ["DraftProcess", "DraftProcessDied"]
+from runtime.overlap.executor import Reply
+from runtime.overlap.messages import LEAST_SLOT, SLOTS, Answer, Channel, aligned, reserved, slots, travelling
+
+GRACE = 1.0  # seconds a child has to end by itself once the connection is closed
+ENDING = 10.0  # seconds one that hung up by itself has to end, so that one can say how
+
+
+class DraftProcessDied(RuntimeError):  # noqa: N818 - an event, not a mistake
+    """The draft process ended, or the exchange with it broke off; what was outstanding is lost."""
 
 
 class DraftProcess:
@@ -53,37 +69,39 @@ class DraftProcess:
     def __init__(self, factory: Callable[..., Any], arguments: tuple[Any, ...], threads: int, slot_bytes: int) -> None:
         if sys.platform == "win32":
             raise ValueError("there is no draft process on Windows; decode with overlap: none or streams.")
-        self._factory = factory
-        self._arguments = arguments
-        self._threads = threads
-        self._slot_bytes = rounded(slot_bytes)
+        self._options = (factory, arguments), threads, aligned(max(slot_bytes, LEAST_SLOT))
         self._child: Child | None = None
         self._next = 0  # the reply that is read next
-        self._seen: dict[Any, Any] = {}
+        self._seen: dict[Any, Any] = {}  # a warning registry, for filters that warn once
 
     def submit(self, method: str, *arguments: Any) -> None:
         """As `Executor.submit`; waits for the child to start, and for forgotten calls whose slots are needed."""
-        child = self._running()
-        assert child.sent - self._next < SLOTS, f"more than {SLOTS} calls outstanding"
-        while child.sent - child.received >= SLOTS:
+        if self._child is not None and self._child.channel.torn:
+            self.restart()
+        if self._child is None:
+            self._child = Child(*self._options)
+            self._next = self._child.channel.sent
+        child, channel = self._child, self._child.channel
+        assert channel.sent - self._next < SLOTS, f"more than {SLOTS} calls outstanding"
+        while channel.sent - channel.received >= SLOTS:
             child.receive()
         child.send((method, arguments))
 
     def result(self) -> Reply:
         child = self._child
-        assert child is not None and self._next < child.sent, "no call is outstanding"
-        while child.received <= self._next:
+        assert child is not None and self._next < child.channel.sent, "no call is outstanding"
+        while child.channel.received <= self._next:
             child.receive()
         self._next += 1
-        return child.read().reply(self._seen)
+        return child.reply(self._seen)
 
     def forget(self) -> None:
         if self._child is None:
             return
-        if self._child.torn:
+        if self._child.channel.torn:
             self.restart()
         else:
-            self._next = self._child.sent
+            self._next = self._child.channel.sent
 
     def restart(self) -> None:
         """Kill what is left of the child, with all that is outstanding; the next `submit` starts another one."""
@@ -92,15 +110,113 @@ class DraftProcess:
             child.kill()
 
     def close(self) -> None:
-        """As `Executor.close`; a call that is running has `child.GRACE` seconds to end."""
+        """As `Executor.close`; a call that is running has `GRACE` seconds to end."""
         child, self._child = self._child, None
         if child is not None:
             child.end()
 
-    def _running(self) -> Child:
-        if self._child is not None and self._child.torn:
-            self.restart()
-        if self._child is None:
-            self._child = Child(self._factory, self._arguments, self._threads, self._slot_bytes)
-            self._next = self._child.sent
-        return self._child
+
+class Child:
+    """A running draft process: it ends when this object goes, or its process does, however it does.
+
+    The set-up travels by value (`torch.save`: tensors that share memory go once, and the parent's stay where they are).
+    """
+
+    def __init__(self, set_up: Any, threads: int, slot_bytes: int) -> None:
+        pickled = BytesIO()
+        with travelling("set up the draft process"):
+            torch.save(set_up, pickled)
+        with reserved(slot_bytes) as memory:
+            requests, replies = slots(memory, slot_bytes)
+            self._process, self._connection = _start(memory, slot_bytes, threads)
+        self.end = weakref.finalize(self, _end, self._process, self._connection)
+        self.channel = Channel(self._connection, requests, replies)
+        self._death: str | None = None
+        self._poll = select.poll()
+        self._poll.register(self._connection, select.POLLIN)
+        with ExitStack() as undo:
+            undo.callback(self.kill)
+            try:
+                self._connection.send_bytes(pickled.getbuffer())
+            except ConnectionError as error:
+                raise self._died() from error
+            self.channel.sent += 1
+            self.receive()
+            self.reply({})
+            undo.pop_all()
+
+    def send(self, message: Any) -> None:
+        """Raises `DraftProcessDied`, or as `messages.write`."""
+        self._require_whole()
+        try:
+            self.channel.send(message)
+        except ConnectionError as error:
+            raise self._died() from error
+
+    def receive(self) -> None:
+        """Wait for the next reply. Raises `DraftProcessDied`."""
+        self._require_whole()
+        self._poll.poll()  # waits, and takes nothing that an interruption could lose
+        try:
+            self.channel.receive()
+        except (EOFError, ConnectionError) as error:
+            raise self._died() from error
+
+    def reply(self, seen: dict[Any, Any]) -> Reply:
+        """The one last received. Warns and raises here what was warned and raised there, by the warning registry ``seen``."""
+        answer: Answer = self.channel.read()
+        for text, category, file, line in answer.warned:
+            warnings.warn_explicit(text, category, file, line, registry=seen)
+        if answer.error is not None:
+            raise answer.error
+        return Reply(answer.value, answer.started, answer.ended)
+
+    def kill(self) -> None:
+        """End the process at once."""
+        if self.end.alive:
+            self._process.kill()
+        self.end()
+
+    def _require_whole(self) -> None:
+        if self._death is not None:
+            raise DraftProcessDied(self._death)
+        if self.channel.torn:
+            raise DraftProcessDied("the exchange with the draft process was interrupted in the middle of a message.")
+
+    def _died(self) -> DraftProcessDied:
+        self._death = f"the draft process {_ending(self._process)}."
+        self.channel.torn = False  # only broken off: `submit` says so until somebody restarts it
+        return DraftProcessDied(self._death)
+
+
+def _start(memory: int, slot_bytes: int, threads: int) -> tuple[subprocess.Popen[bytes], Connection]:
+    ours, theirs = socket.socketpair()
+    with theirs:  # the child's copy is the only one: when either process dies, the other's connection ends
+        options = [theirs.fileno(), memory, slot_bytes, threads]
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "runtime.overlap.worker", *map(str, options)],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
+            pass_fds=(theirs.fileno(), memory),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,  # what the parent prints is its own
+            start_new_session=True,  # a terminal's Ctrl-C does not reach it
+        )
+    return process, Connection(ours.detach())
+
+
+def _end(process: subprocess.Popen[bytes], connection: Connection) -> None:
+    """Hang up and see the process end, at the latest when it is killed after `GRACE`."""
+    connection.close()
+    try:
+        process.wait(GRACE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _ending(process: subprocess.Popen[bytes]) -> str:
+    try:
+        code = process.wait(ENDING)
+    except subprocess.TimeoutExpired:
+        return "closed its connection"
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

@@ -1,11 +1,13 @@
 """The draft process: builds a service, then answers calls of its methods until the other side hangs up.
 
-Started by `runtime.overlap.child` as ``python -P -m runtime.overlap.worker <socket> <memory> <slot bytes> <threads>``.
+Started by `runtime.overlap.process` as ``python -P -m runtime.overlap.worker <socket> <memory> <slot bytes> <threads>``.
 """
 
 import os
+import pickle
 import signal
 import sys
+import traceback
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -17,9 +19,10 @@ from typing import Any
 
 import torch
 
-from runtime.overlap.messages import REMEDY, UNPICKLABLE, Channel
-from runtime.overlap.outcome import Outcome, failure
-from runtime.overlap.slab import slots
+from runtime.overlap.messages import Answer, Channel, slots, travelling
+
+LONGEST_TRACE = 1500  # characters of a traceback's end
+LONGEST_TEXT = 500  # characters of the text of an error that cannot travel itself
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
 
@@ -39,21 +42,20 @@ def main() -> None:
 
 
 def serve(connection: Connection, channel: Channel) -> None:
-    """Answer the set-up (message 0), which comes through the connection itself, then calls (message i)."""
-    outcome = _outcome(partial(_set_up, connection.recv_bytes()))
-    service = outcome.value
-    _answer(channel, outcome._replace(value=None))
-    del outcome
+    """Answer the set-up, then calls."""
+    answer = _answer(partial(_set_up, connection.recv_bytes()))
+    service = answer.value
+    channel.received += 1
+    _send(channel, answer._replace(value=None))
+    del answer
     while True:
         channel.receive()
-        _answer(channel, _outcome(partial(_requested, service, channel)))
+        _send(channel, _answer(partial(_requested, service, channel)))
 
 
 def _set_up(pickled: bytes) -> Call:
-    try:
+    with travelling("set up the draft process"):
         factory, arguments = torch.load(BytesIO(pickled), weights_only=False)
-    except UNPICKLABLE as error:
-        raise ValueError(f"cannot set up the draft process: {error}. {REMEDY}") from error
     return factory, arguments
 
 
@@ -62,8 +64,8 @@ def _requested(service: Any, channel: Channel) -> Call:
     return getattr(service, method), arguments
 
 
-def _outcome(prepare: Callable[[], Call]) -> Outcome:
-    value, error, trace = None, None, ""
+def _answer(prepare: Callable[[], Call]) -> Answer:
+    value, error = None, None
     started = perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -72,17 +74,32 @@ def _outcome(prepare: Callable[[], Call]) -> Outcome:
             started = perf_counter()
             value = call(*arguments)
         except Exception as raised:  # the service's own, whatever it is: the caller's to handle
-            error, trace = failure(raised)
+            error = _picklable(raised)
         ended = perf_counter()
     warned = [(str(warning.message), warning.category, warning.filename, warning.lineno) for warning in caught]
-    return Outcome(value, error, trace, started, ended, warned)
+    return Answer(value, error, started, ended, warned)
 
 
-def _answer(channel: Channel, outcome: Outcome) -> None:
+def _picklable(error: Exception) -> Exception:
+    """``error`` with the end of its traceback as a note; a `RuntimeError` with its text where it would not survive pickling."""
+    trace = "".join(traceback.format_exception(error))[-LONGEST_TRACE:]
     try:
-        channel.send(outcome)
-    except ValueError as refusal:
-        channel.send(outcome.without_value(refusal))
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # whatever its class's constructor raises: many cannot be called with `args`
+        error = RuntimeError(f"{type(error).__name__}: {error}")
+    error.add_note(f"In the draft process:\n{trace}")
+    return error
+
+
+def _send(channel: Channel, answer: Answer) -> None:
+    try:
+        channel.send(answer)
+    except ValueError as refusal:  # then something small that is sure to be pickled
+        error: Exception = ValueError(str(refusal)[:LONGEST_TEXT])
+        if answer.error is not None:
+            error = RuntimeError(f"{type(answer.error).__name__}: {answer.error}"[:LONGEST_TEXT])
+            error.__notes__ = answer.error.__notes__
+        channel.send(answer._replace(value=None, error=error, warned=[]))
 
 
 if __name__ == "__main__":

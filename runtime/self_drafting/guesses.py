@@ -4,19 +4,26 @@
     candidates   tokens that followed the newest token in earlier guesses: a tree to verify in the same pass
 
 Candidates are a function of earlier passes alone, so they are there before the token they are compared with is drawn, which is
-all that losslessness asks (specification of drafting, section 6). Shape suffixes: R rows of guesses, V vocabulary.
+all that losslessness asks (specification of drafting, section 6). Pools hold the continuations of a token as a trie:
+
+    M(T, T'):   for each child v' of T':  where T has a child of the same token, merge below it; else graft v' with all below it
+
+Source: Progressive Tree Drafting, section 3.2; the printed formula adds v' without its descendants (specification of drafting,
+section 6.2). Shape suffixes: R rows of guesses, V vocabulary.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
 from runtime.request import Request
-from runtime.self_drafting.trie import NGramPool, Trie, TriePool
+from runtime.tree import EMPTY_TREE, DraftLaw, TokenTree
+
+Trie: TypeAlias = dict[int, "Trie"]  # what follows, by token, in the order it was first seen
 
 
 @dataclass(frozen=True)
@@ -51,7 +58,7 @@ class Guesses(ABC):
     """One request's guesses, and a pool of what followed. ``reads_predictions``: whether it reads what a pass ``predicted``."""
 
     reads_predictions = False
-    _pool: NGramPool | TriePool
+    _pool: "Pool"
 
     @abstractmethod
     def rows(self) -> Rows:
@@ -71,12 +78,18 @@ class Guesses(ABC):
         return following
 
 
+class Pool(Protocol):
+    """Bounded memory of what followed every token."""
+
+    def get(self, token: int) -> Trie:
+        """What followed ``token``."""
+
+
 class Guesser(Protocol):
     """A way of self-drafting: its configuration."""
 
     def open(self, request: Request) -> Guesses:
         """One request's guesses, begun from its prompt, with a source of chance that is their own."""
-        ...
 
 
 class PromptTokens:
@@ -94,3 +107,60 @@ class PromptTokens:
     def length(self, longest: int) -> int:
         """A uniform draw from 1 .. ``longest``."""
         return 1 + int(self._chance.categorical(torch.ones(longest)))
+
+
+def levels(trie: Trie, deepest: int, ends: Container[int] = ()) -> TokenTree:
+    """The first ``deepest`` levels of ``trie`` as a tree to verify, level by level; nothing behind a token of ``ends``."""
+    tokens: list[int] = []
+    parents: list[int] = []
+    level = [(-1, trie)]
+    for _ in range(deepest):
+        below = []
+        for parent, children in level:
+            for token, deeper in children.items():
+                below.append((len(tokens), {} if token in ends else deeper))
+                tokens.append(token)
+                parents.append(parent)
+        level = below
+    if not tokens:
+        return EMPTY_TREE
+    return TokenTree(tokens=torch.tensor(tokens), parents=torch.tensor(parents), law=DraftLaw.DETERMINISTIC)
+
+
+def merge(trie: Trie, other: Trie) -> int:
+    """Merge a copy of ``other`` into ``trie``; the number of nodes added."""
+    added = 0
+    for token, below in other.items():
+        own = trie.get(token)
+        if own is None:
+            own = trie[token] = {}
+            added += 1
+        added += merge(own, below)
+    return added
+
+
+def num_nodes(trie: Trie) -> int:
+    """Nodes of ``trie``, its root not counted."""
+    return sum(1 + num_nodes(below) for below in trie.values())
+
+
+class TriePool:
+    """Continuations of every token, at most ``capacity`` nodes each; the oldest first token and all behind it go first."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._tries: dict[int, Trie] = {}
+        self._sizes: dict[int, int] = {}
+
+    def get(self, token: int) -> Trie:
+        """What followed ``token``."""
+        return self._tries.get(token, {})
+
+    def merge(self, token: int, continuations: Trie) -> None:
+        """Remember that ``continuations`` followed ``token``."""
+        trie = self._tries.setdefault(token, {})
+        size = self._sizes.get(token, 0) + merge(trie, continuations)
+        while size > self._capacity:
+            oldest = next(iter(trie))
+            size -= 1 + num_nodes(trie.pop(oldest))
+        self._sizes[token] = size

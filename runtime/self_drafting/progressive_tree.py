@@ -22,8 +22,7 @@ from predictors.config import Checked, Count, at_least, one_of
 from predictors.sampling import SamplingSettings
 from runtime.laws import processed_law
 from runtime.request import Request
-from runtime.self_drafting.guesses import Guesses, PromptTokens, Rows, Said
-from runtime.self_drafting.trie import Trie, TriePool, merge
+from runtime.self_drafting.guesses import Guesses, PromptTokens, Rows, Said, Trie, TriePool, merge
 
 GEOMETRIES = ("spine", "paper")
 FIRST_BRANCHES = 2  # of the initial tree

@@ -18,7 +18,7 @@ from pipelines.code import PLUMBING, ROOT, Code, runs, stage_modules, write_list
 
 PIPELINES = (ROOT / "dvc.yaml", ROOT / "pipelines/studies/dvc.yaml")
 MODULES = sorted({module for file in PIPELINES for module in stage_modules(file).values()})
-STARTED = ("runtime.overlap.child", "runtime.overlap.worker")  # a process of its own, which no import shows
+STARTED = ("runtime.overlap.process", "runtime.overlap.worker")  # a process of its own, which no import shows
 BY_NAME = {"pipelines/cli.py"}  # imports by a computed name the stage that was asked for, which its own stage lists
 
 

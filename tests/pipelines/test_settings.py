@@ -15,7 +15,7 @@ from pipelines.measuring.names import CHOICES, PROVENANCE
 from pipelines.outputs import write_json
 from pipelines.settings import ENGINES, Rule, rule_of, said
 from predictors.sampling import SamplingSettings
-from runtime.drafting.lookup import LookupConfig
+from runtime.drafting.chain import LookupConfig
 from tests.toys import tiny_llama
 
 MODELS = {"target": ("org/big", "c1"), "draft": ("org/small", "c2")}

@@ -4,8 +4,7 @@ from predictors.controllers import Controller, Session
 from predictors.controllers.base import Sourced
 from runtime import VERIFIERS, ModelPair
 from runtime.decoding.sequential import SequentialDecoder
-from runtime.drafting.chain import ChainConfig
-from runtime.drafting.lookup import LookupConfig
+from runtime.drafting.chain import ChainConfig, LookupConfig
 from tests.toys import TableModel
 
 PROMPT = [2, 0, 1, 0, 1]  # of three tokens all have occurred: something is always found

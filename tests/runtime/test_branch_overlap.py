@@ -9,7 +9,7 @@ import torch
 
 from runtime import Randomness, build_decoder
 from runtime.decoding.branch_parallel import BranchRun
-from runtime.overlap import child
+from runtime.overlap import process
 from tests.branches import branch_decoder
 from tests.bundles import random_bundle
 from tests.greedy import greedy_text
@@ -173,7 +173,7 @@ def test_a_second_decoder_from_full_memory_to_collection(served, pair, text, tmp
             raise OSError(errno.ENOSPC, "No space left on device")
 
         patched.setattr(os, "posix_fallocate", full)
-        patched.setattr(child.subprocess, "Popen", lambda *_, **__: pytest.fail("a process was started"))
+        patched.setattr(process.subprocess, "Popen", lambda *_, **__: pytest.fail("a process was started"))
         with pytest.raises(OSError, match=r"No space left.*bytes of shared memory in .*overlap: none"):
             other.generate(PROMPT)
     expected = [text[:20], greedy_text(pair.target.model, OTHER, 20)]

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from predictors.sampling import SamplingSettings
-from runtime.drafting.distinct import read_rows
-from runtime.drafting.sampler import PlainSampler, RecordedSampler
+from runtime.drafting.sampler import PlainSampler, RecordedSampler, read_rows
 from runtime.randomness import Randomness
 from runtime.recorder import Programs
 from tests.runtime.recording import Traced

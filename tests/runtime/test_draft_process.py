@@ -10,8 +10,8 @@ from types import ModuleType
 import pytest
 import torch
 
-from runtime.overlap import child, messages
-from runtime.overlap.slab import SLOTS, reserved
+from runtime.overlap import messages, process
+from runtime.overlap.messages import SLOTS, reserved
 from tests.runtime.overlap_services import SLOT_BYTES, Joined, Toy, ToyError, draft_process, failing_factory, value
 
 
@@ -37,7 +37,7 @@ def draft(shared):
 @pytest.fixture
 def no_process(monkeypatch):
     """Starting a process fails the test."""
-    monkeypatch.setattr(child.subprocess, "Popen", lambda *_, **__: pytest.fail("a process was started"))
+    monkeypatch.setattr(process.subprocess, "Popen", lambda *_, **__: pytest.fail("a process was started"))
 
 
 # What travels
@@ -146,7 +146,7 @@ def test_a_factory_that_fails_leaves_no_process(monkeypatch):
         return started[-1]
 
     popen = subprocess.Popen
-    monkeypatch.setattr(child.subprocess, "Popen", start)
+    monkeypatch.setattr(process.subprocess, "Popen", start)
     with pytest.raises(ToyError, match="no weights"):
         draft_process("no weights", factory=failing_factory).submit("pid")
     assert [process.returncode is None for process in started] == [False]

@@ -186,7 +186,7 @@ def test_an_interruption_within_an_exchange_replaces_the_process(draft, monkeypa
     pid = value(draft, "pid")
     if not forgets:
         draft.submit("pid")
-    channel = draft._child._channel
+    channel = draft._child.channel
     monkeypatch.setattr(channel, "_connection", Interrupted(channel._connection))
     with pytest.raises(KeyboardInterrupt):
         draft.submit("pid") if forgets else draft.result()

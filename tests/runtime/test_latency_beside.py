@@ -64,7 +64,7 @@ def at_work(latency: float, overtime: float = 0.001):
 
 def test_a_targets_pass_within_the_drafts_work_counts(clock):
     target, draft = Passes(clock, 0.005), Scripted(clock, at_work(0.0005))
-    cell = TargetBeside(target, draft, THREADS, tokens=5, context=32)
+    cell = TargetBeside(target, draft, THREADS, count=5, context=32)
     assert cell.measure() == pytest.approx((0.005,))
     assert draft.calls == [("work", 32, pytest.approx(100.008))]
     assert target.calls == [(5, THREADS)]
@@ -81,7 +81,7 @@ def test_a_targets_pass_within_the_drafts_work_counts(clock):
 )
 def test_a_pass_that_the_drafts_work_does_not_cover_is_repeated(clock, seconds, latency, calls):
     target, draft = Passes(clock, seconds), Scripted(clock, at_work(latency))
-    cell = TargetBeside(target, draft, THREADS, tokens=5, context=32)
+    cell = TargetBeside(target, draft, THREADS, count=5, context=32)
     assert cell.measure() == pytest.approx((seconds,))
     assert len(draft.calls) == len(target.calls) == calls
     assert cell.window == pytest.approx(0.008 * 1.5 ** (calls - 1))
@@ -118,7 +118,7 @@ def stepping(seconds: float, latency: float = 0.0):
 
 def test_a_drafts_steps_within_the_targets_work_count(clock):
     target, draft = Passes(clock, 0.005), Scripted(clock, stepping(0.001))
-    cell = DraftBeside(target, draft, THREADS, rows=3, context=32)
+    cell = DraftBeside(target, draft, THREADS, count=3, context=32)
     assert cell.measure() == pytest.approx((0.001,))
     assert draft.calls == [("steps", 32, 3, pytest.approx(100.008))]
     assert target.calls == [(1, THREADS)] * 2  # without pause until the deadline
@@ -135,14 +135,14 @@ def test_only_steps_between_the_targets_first_and_last_pass_count_and_the_first_
         return Reply([*stamps, (time, now + slow)], now, now + slow)  # ended after it
 
     draft = Scripted(clock, reply)
-    cell = DraftBeside(Passes(clock, 0.5), draft, THREADS, rows=1, context=32)
+    cell = DraftBeside(Passes(clock, 0.5), draft, THREADS, count=1, context=32)
     assert cell.measure() == pytest.approx((sum(own) / 4,))
     assert len(draft.calls) == 1
 
 
 def test_too_few_steps_within_the_targets_work_are_repeated_for_longer(clock):
     target, draft = Passes(clock, 0.005), Scripted(clock, stepping(0.01))
-    cell = DraftBeside(target, draft, THREADS, rows=1, context=32)
+    cell = DraftBeside(target, draft, THREADS, count=1, context=32)
     assert cell.measure() == pytest.approx((0.01,))
     assert cell.window == pytest.approx(
         0.008 * 1.5**5
@@ -183,10 +183,11 @@ def test_the_answer_holds_the_blocks_tokens_and_their_laws_over_the_targets_voca
     side = InTurn(DraftSide(TableModel(8, seed=0), [4], 1, [0, 3], vocabulary_size=10, seed=0))
     side.submit("advance", None, None, submitted)
     side.submit("branch")
-    block = side.result().value
-    assert len(block.tokens) == submitted
-    assert block.draft_probs.shape == (submitted, 10)
-    assert block.draft_probs.dtype == torch.float64
+    block = side.result().value.tree
+    assert block.num_nodes == submitted
+    if submitted:
+        assert block.draft_probs.shape == (submitted + 1, 10)
+        assert block.draft_probs.dtype == torch.float64
     assert side.result().value.candidates is None
 
 

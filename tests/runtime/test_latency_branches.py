@@ -7,8 +7,8 @@ import torch
 
 from runtime import ModelPair
 from runtime.branching.candidates import Candidates
-from runtime.latency import branches
-from runtime.latency.branches import LEVELS, BranchRounds, Verdicts, branch_cells
+from runtime.latency import rounds as module
+from runtime.latency.rounds import LEVELS, BranchRounds, Verdicts, branch_cells
 from runtime.latency.weightless import WeightlessModel, weightless_pair
 from tests.toys import tiny_llama
 
@@ -75,11 +75,11 @@ def test_a_verdict_is_the_decoders_own_between_that_many_candidates(weightless, 
         made.append((tried, torch.nn.functional.one_hot(torch.tensor(token), 64).float()))
         return look(tried, token)
 
-    real, look = branches.draw_at_branch_point, Candidates.place
-    monkeypatch.setattr(branches, "draw_at_branch_point", draw)
+    real, look = module.draw_at_branch_point, Candidates.place
+    monkeypatch.setattr(module, "draw_at_branch_point", draw)
     monkeypatch.setattr(Candidates, "place", place)
     seconds = count(1)
-    monkeypatch.setattr(branches, "seconds_of", lambda work, device: (work(), float(next(seconds)))[1])
+    monkeypatch.setattr(module, "seconds_of", lambda work, device: (work(), float(next(seconds)))[1])
     assert [verdicts.measure() for _ in range(3)] == [(1.0,), (2.0,), (3.0,)]
     assert len(made) == 3  # nothing but the verdict is timed, once a call
     for tried, target_V in made:

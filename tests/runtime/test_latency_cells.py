@@ -4,7 +4,7 @@ from itertools import count
 from random import Random
 
 from runtime.latency import Cell, replaced, share_waited, sweep, tables_of
-from runtime.latency.contention import seconds_waited
+from runtime.latency.cells import seconds_waited
 
 
 def fake_cells(log, number=12, sizes=(3, 4)):

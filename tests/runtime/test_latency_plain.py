@@ -3,8 +3,8 @@
 import torch
 
 from runtime import ModelPair
-from runtime.latency import plain as module
-from runtime.latency.plain import TOKENS, plain_cells
+from runtime.latency import rounds as module
+from runtime.latency.rounds import TOKENS, plain_cells
 from tests.toys import tiny_llama
 
 CONTEXT = 12

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from runtime import ModelPair
-from runtime.latency.reference import reference_cells
+from runtime.latency.passes import reference_cells
 from tests.toys import tiny_llama
 
 

@@ -10,7 +10,7 @@ from predictors.signals import Root
 from runtime import ModelPair
 from runtime.clock import PhaseClock
 from runtime.latency import rounds
-from runtime.latency.decision import SAMPLED, Decision, Laws, decision_cells
+from runtime.latency.decision import SAMPLED, Laws, decision_cells, head
 from runtime.latency.rounds import Rounds, chain_decoder, round_cells, tree_decoder
 from runtime.latency.weightless import weightless_pair
 from tests.toys import tiny_llama
@@ -143,15 +143,17 @@ def test_a_pass_over_more_rows_than_prepared_is_noticed(weightless):
 
 def test_a_decision_runs_the_head_over_that_many_features():
     laws = Laws(20, CPU, generator())
-    decision = Decision(23, laws, CPU, generator())
-    likeliest, distance = decision.take()
+    likeliest, distance = head(23, laws, CPU, generator())()
     assert likeliest in (0, 1, 2)
     law = laws.behind(Root(32, 1, SAMPLED, None))
     scalars = torch.tensor([1.0, 0.0, 0.0, 0.0, float(law.confidence), float(law.entropy)])
-    states = torch.cat([decision._hidden_KD.reshape(-1), decision._embedding_E]).half().float()
+    same = generator()
+    hidden, embedding = torch.randn(4, 3, generator=same), torch.randn(5, generator=same)
+    states = torch.cat([hidden.reshape(-1), embedding]).half().float()
     assert len(states) + len(scalars) == 23
     assert distance == pytest.approx(float(torch.cat([states, scalars]).square().mean()))
-    (cell,) = decision_cells([23], 20, CPU, generator(), lambda: None)
+    pair, idle = ModelPair(tiny_llama(20, seed=0), tiny_llama(20, seed=1)), lambda: None
+    cell, *_ = decision_cells(pair, [23], CPU, generator(), idle, idle, idle)
     assert (cell.tables, cell.at, len(cell.measure())) == (("predictor",), {"features": 23}, 1)
 
 

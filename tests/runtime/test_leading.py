@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from runtime.leading.chain import LedChain
+from runtime.leading.leader import LedChain
 from runtime.tree import chain_tree
 from runtime.verification import VERIFIERS
 from tests.runtime.leading import random_probs

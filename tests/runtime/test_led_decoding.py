@@ -6,7 +6,7 @@ import pytest
 
 from predictors.sampling import SamplingSettings
 from runtime.drafting.sampler import PlainSampler
-from runtime.leading.chain import LedChain
+from runtime.leading.leader import LedChain
 from tests.runtime.leading import CONTROLLERS, SETTINGS, chain_decoder, decoded, led_along_texts, toy_pair
 from tests.toys import total_variation
 

@@ -6,10 +6,9 @@ import pytest
 
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, build_decoder
-from runtime.drafting.lookup import LookupDraft
+from runtime.drafting.chain import LookupDraft
 from runtime.leading import OffTapeError, plan, why_not_led
-from runtime.leading.chain import LedChain
-from runtime.leading.leader import Leader
+from runtime.leading.leader import Leader, LedChain
 from runtime.recorder import Programs
 from tests.runtime.leading import SETTINGS, decoded, led_along_texts
 from tests.runtime.lookups import CHOICES, PROMPT, lookup_decoder, mixed_decoder, toy_pair
@@ -25,14 +24,14 @@ SOURCES = {name: CHOICES[name] for name in ("then_drawn", "looked_up", "nothing"
 @pytest.fixture(autouse=True)
 def logged(monkeypatch):
     """Every round's drafted tokens, drawn after a lookup or not."""
-    honest = LookupDraft._chain
+    honest = LookupDraft._drafted
 
-    def logging(self, tokens, drawn, laws):
-        drafted = honest(self, tokens, drawn, laws)
+    def logging(self, chain):
+        drafted = honest(self, chain)
         LOG.append(tuple(drafted.tree.token_list))
         return drafted
 
-    monkeypatch.setattr(LookupDraft, "_chain", logging)
+    monkeypatch.setattr(LookupDraft, "_drafted", logging)
     LOG.clear()
 
 
@@ -74,7 +73,7 @@ def test_also_under_filters(settings):
 @pytest.mark.parametrize("verifier", ["tokenwise", "block", "match"])
 def test_a_lookup_alone_is_led(verifier):
     decoder = lookup_decoder(ModelPair(PAIR.target), verifier, length=3)
-    assert why_not_led(decoder) is None
+    assert why_not_led(decoder, SETTINGS) is None
     assert missed(decoder) < 1e-9
 
 
@@ -114,7 +113,7 @@ def test_a_tail_drawn_as_if_the_lookup_was_right_is_noticed(monkeypatch):
 
 
 def test_a_lookup_that_is_not_noted_is_noticed(monkeypatch):
-    monkeypatch.setattr("runtime.drafting.lookup.note", lambda randomness, tokens: None)
+    monkeypatch.setattr("runtime.drafting.chain.note", lambda randomness, tokens: None)
     with pytest.raises(AssertionError, match="every drafted token was drawn"):
         missed(mixed_decoder(PAIR, CHOICES["looked_up"], **MIXED))
 

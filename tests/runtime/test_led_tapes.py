@@ -8,7 +8,8 @@ from runtime import ModelPair, Randomness, build_decoder
 from runtime.decoding.routed import RoutedDecoder
 from runtime.drafting.sampler import PlainSampler, RecordedSampler, sampler_for
 from runtime.leading import GivenText, OffTapeError, plan, why_not_led
-from runtime.leading.luck import KEEP, seeded_uniforms
+from runtime.leading.luck import KEEP, luck_of, seeded_uniforms
+from runtime.leading.planning import led
 from runtime.recorder import Programs
 from tests.ancestral import LlamaLogits
 from tests.runtime.leading import PROMPT, SETTINGS, chain_decoder, toy_pair
@@ -145,8 +146,9 @@ def decided(tape):
 
 def test_given_uniforms_take_the_place_of_seeded_ones(pair):
     decoder, text = build_decoder(pair, ARMS["fixed"]), recorded_text(pair)
-    assert plan(decoder, text, 0, seeded_uniforms(3)).rounds == plan(decoder, text, 3).rounds
-    lucky = plan(decoder, text, 3, lambda row, slot: 0.0 if slot == KEEP else 0.5)
+    seeded, _ = led(decoder, text, 0, luck_of(seeded_uniforms(3)), tails=True)
+    assert seeded.rounds == plan(decoder, text, 3).rounds
+    lucky, _ = led(decoder, text, 3, luck_of(lambda row, slot: 0.0 if slot == KEEP else 0.5), tails=True)
     assert all(one.accepted == len(one.drafted) for one in lucky.rounds)
 
 
@@ -196,7 +198,7 @@ def test_recorded_programs_read_the_tape_too(arm, recorded):
     assert tape.followed(decoder.generate(PROMPT, randomness=tape.chance(recorded), **text.options))
     kind = RecordedSampler if recorded else PlainSampler
     sampler = sampler_for(SETTINGS, tape.chance(recorded).stream("draft"), pair.draft.programs)
-    assert isinstance(sampler, kind) and sampler.reads is False
+    assert type(sampler) is kind and sampler.reads is False
 
 
 def test_plain_sampling_over_recorded_passes_leaves_tokens_unread():
@@ -224,14 +226,14 @@ def test_plain_sampling_over_recorded_passes_leaves_tokens_unread():
 )
 def test_what_cannot_be_led_says_why(pair, config, reason):
     decoder = build_decoder(pair, config)
-    assert reason in why_not_led(decoder)
+    assert reason in why_not_led(decoder, SETTINGS)
     with pytest.raises(ValueError, match=reason):
         plan(decoder, recorded_text(pair), seed=0)
     greedy = SamplingSettings(0.0)
     assert (why_not_led(decoder, greedy) is None) == (reason != "lossy")
     led = build_decoder(pair, ARMS["fixed"])
     routed = RoutedDecoder(pair, [(SETTINGS, led), (SamplingSettings(0.5), decoder)])
-    assert reason in why_not_led(routed) and why_not_led(routed, SETTINGS) is None
+    assert why_not_led(routed, SETTINGS) is None
     assert reason in why_not_led(routed, SamplingSettings(0.6))
 
 
@@ -261,10 +263,10 @@ def test_texts_that_the_target_cannot_emit_are_refused():
     pair = toy_pair()
     pair.target.table[0, 1, 2] = -torch.inf
     with pytest.raises(ValueError, match="token 2 at position 0"):
-        GivenText.of(pair.target, PROMPT, [2, 0], SETTINGS)
+        GivenText.of(pair, PROMPT, [2, 0], SETTINGS, 2)
 
 
 def test_texts_of_another_pair_are_noticed():
-    text = GivenText.of(toy_pair(1), PROMPT, [0, 1, 0, 1], SETTINGS)
+    text = GivenText.of(toy_pair(1), PROMPT, [0, 1, 0, 1], SETTINGS, 4)
     with pytest.raises(ValueError, match="of another pair"):
         plan(chain_decoder(toy_pair(5), "block"), text, seed=0)

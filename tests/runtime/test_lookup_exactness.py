@@ -9,9 +9,8 @@ import torch
 
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, build_decoder
-from runtime.drafting.chain import Chain, MixedDraft
+from runtime.drafting.chain import Chain, LookupDraft
 from runtime.drafting.drafted import DraftedTree
-from runtime.drafting.lookup import LookupDraft
 from runtime.tree import DraftLaw, chain_tree
 from runtime.verification import VERIFIERS
 from tests.ancestral import LlamaLogits, target_law
@@ -107,13 +106,13 @@ def test_a_configured_lookup_alone():
 
 def with_trees(monkeypatch, change):
     """Drafts of a lookup whose tree is ``change(tree, laws)``."""
-    honest = LookupDraft._chain
+    honest = LookupDraft._drafted
 
-    def changed(self, tokens, drawn, laws):
-        drafted = honest(self, tokens, drawn, laws)
-        return DraftedTree(change(drafted.tree, laws), laws, drafted.looked_up)
+    def changed(self, chain):
+        drafted = honest(self, chain)
+        return DraftedTree(change(drafted.tree, chain.laws), chain.laws, drafted.looked_up)
 
-    monkeypatch.setattr(LookupDraft, "_chain", changed)
+    monkeypatch.setattr(LookupDraft, "_drafted", changed)
 
 
 def test_a_lookup_that_is_taken_for_a_draw_is_noticed(monkeypatch):
@@ -146,7 +145,7 @@ def test_a_deterministic_chain_with_a_drawn_tail_wastes_tokens(monkeypatch):
 @pytest.mark.parametrize("least_likely", [True, False])
 def test_a_source_chosen_after_the_chain_was_drawn_is_noticed(monkeypatch, least_likely):
     """The lookup takes the place of a drawn chain that differs from it, or is not likely."""
-    honest = MixedDraft.draft
+    honest = LookupDraft.draft
 
     def swapped(self, root, cap, session, clock):
         drafted = honest(self, root, cap, session, clock)
@@ -159,13 +158,13 @@ def test_a_source_chosen_after_the_chain_was_drawn_is_noticed(monkeypatch, least
         self._model.commit([], [], [])
         return self.follow(root, CHOICES["looked_up"](root), cap, clock)
 
-    monkeypatch.setattr(MixedDraft, "draft", swapped)
+    monkeypatch.setattr(LookupDraft, "draft", swapped)
     assert missed(mixed_decoder(PAIR, CHOICES["own"])) > 1e-3
 
 
 def test_a_chain_cut_where_the_lookup_differs_is_noticed(monkeypatch):
     """Cut before the token that differs, where keeping it would be exact."""
-    honest = MixedDraft.draft
+    honest = LookupDraft.draft
 
     def cut(self, root, cap, session, clock):
         drafted = honest(self, root, cap, session, clock)
@@ -176,5 +175,5 @@ def test_a_chain_cut_where_the_lookup_differs_is_noticed(monkeypatch):
         chain = Chain(list(drafted.tree.tokens[:kept]), drafted.laws[:kept])
         return DraftedTree(chain.tree(), chain.laws)
 
-    monkeypatch.setattr(MixedDraft, "draft", cut)
+    monkeypatch.setattr(LookupDraft, "draft", cut)
     assert missed(mixed_decoder(PAIR, CHOICES["own"])) > 1e-3

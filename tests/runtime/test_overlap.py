@@ -5,10 +5,8 @@ from time import perf_counter
 import pytest
 import torch
 
-from runtime.overlap.executor import InTurn
-from runtime.overlap.slab import SLOTS
-from runtime.overlap.thread import Beside, draft_stream
-from runtime.overlap.threads import default_threads
+from runtime.overlap.executor import Beside, InTurn, default_threads, draft_stream
+from runtime.overlap.messages import SLOTS
 from tests.runtime.overlap_services import (
     FakeCudaTensor,
     FakeStreams,

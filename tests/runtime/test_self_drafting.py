@@ -3,11 +3,9 @@
 import pytest
 import torch
 
-from runtime.self_drafting.guesses import PromptTokens
-from runtime.self_drafting.lookahead import LookaheadConfig
+from runtime.self_drafting.guesses import PromptTokens, TriePool, levels, merge, num_nodes
+from runtime.self_drafting.ngrams import LookaheadConfig, NGramPool, SelfDraftConfig
 from runtime.self_drafting.progressive_tree import ProgressiveTreeConfig, verified
-from runtime.self_drafting.self_draft import SelfDraftConfig
-from runtime.self_drafting.trie import NGramPool, TriePool, levels, merge, num_nodes
 from runtime.tree import DraftLaw
 from tests.guesses import EOS, Scripted, chain, paths, request, said
 

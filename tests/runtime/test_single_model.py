@@ -7,7 +7,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from predictors.rounds import hit_rate
 from runtime import ModelPair, Randomness, build_decoder
 from runtime.decoding.single_model import SingleModelRun
-from runtime.latency.guessing import Upkeep
+from runtime.latency.decision import Upkeep
 from runtime.self_drafting import GUESSERS
 from tests.greedy import greedy_text
 from tests.toys import TableModel, TableState, tiny_llama

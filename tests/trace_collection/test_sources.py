@@ -21,7 +21,7 @@ from predictors.stopping.features import StopSpec
 from predictors.training.sources.contest import Options
 from predictors.training.text_table import TextTable
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
-from runtime.drafting.lookup import LookupConfig
+from runtime.drafting.chain import LookupConfig
 from tests.bundles import sourced_bundle
 from tests.predictors.affine_profile import AS_RUN
 from tests.toys import TableModel, enumerate_outcomes, tiny_llama, total_variation
