@@ -6,7 +6,7 @@ A round knows its start, whether a branch survived the round before, and the pol
     candidates    by the draft's confidence there      tokens on a branch    min(γ, budget - start - P - 2)
     hit           P <= would, and the text's token is one of the candidates and accepted (`predictors.replay.branches`)
 
-Shape suffixes: X readings, S starts, P tokens of a block (0..γ), T stages (idle, retained), M states of memory.
+Shape suffixes: X readings, S starts, P tokens of a block (0..γ), V rounds.
 """
 
 from collections.abc import Callable, Sequence
@@ -124,34 +124,37 @@ def branch_decoded(
 ) -> Totals:
     """Exact totals of every text by a policy that drafts as ``idle`` says, and keeps of a branch what ``retained`` says.
 
-    Visits [X, S, 2 M] are of idle stages, then of retained ones.
+    On its path is known whether a branch survived, then the state of memory.
     """
-    chains, states, both = starts.retained, memory.states, [one.by_state(memory) for one in (idle, retained)]
-    staged = Drafts(
-        *(np.concatenate(values, axis=2) for values in zip(*(vars(one).values() for one in both), strict=True))
-    )
+    both = ([*vars(one.by_state(memory)).values()] for one in (idle, retained))
+    staged = Drafts(*(np.stack(values, axis=2) for values in zip(*both, strict=True)))
 
-    def after(reading: np.ndarray, start: np.ndarray, accepted: np.ndarray, submitted: np.ndarray) -> np.ndarray:
-        return np.asarray(starts.hit_XSP[reading, start, submitted] * states + memory.after(accepted, submitted))
+    def after(
+        places: tuple[np.ndarray, ...], drafted: tuple[np.ndarray, ...], accepted_V: np.ndarray
+    ) -> Sequence[np.ndarray]:
+        hit_V = starts.hit_XSP[places[0], places[1], drafted[0]]
+        return hit_V.astype(int), memory.after(accepted_V, drafted[0])
 
-    path = Path.of(chains, staged, memory.first, after)
-    rounds, which_V = _rounds(starts, path, staged, states)
-    hit_V = starts.hit_XSP[path.reading_V, path.start_V, path.submitted_V]
-    levels_V, asked_V = np.array([made.levels for made in rounds])[which_V], staged.asked_XSM[path.cells]
+    chains = starts.retained
+    path = Path.of(chains, staged.tokens, after, 0, memory.first)
+    drafts = staged.at(path.places)
+    rounds, which_V = _rounds(starts, path, drafts)
+    hit_V = starts.hit_XSP[path.reading_V, path.start_V, drafts.submitted]
+    levels_V = np.array([made.levels for made in rounds])[which_V]
     seconds_V = np.array([starts.round_seconds(made) for made in rounds])[which_V]
     seconds_X = starts.prefill_X + chains.summed(path, seconds_V)
-    seconds_X += question * chains.summed(path, asked_V) + chains.read_seconds(path, staged)
-    return chains.totals(path, staged, levels_V, path.accepted_V + hit_V, seconds_X)
+    seconds_X += question * chains.summed(path, drafts.asked) + chains.read_seconds(path, drafts)
+    return chains.totals(path, drafts, levels_V, path.accepted_V + hit_V, seconds_X)
 
 
-def _rounds(starts: BranchStarts, path: Path, staged: Drafts, states: int) -> tuple[list[BranchRound], np.ndarray]:
+def _rounds(starts: BranchStarts, path: Path, drafts: Drafts) -> tuple[list[BranchRound], np.ndarray]:
     """The different rounds of branch-parallel decodes, and which one each of them is [V]."""
-    chains, size_V, survived_V = starts.retained, path.submitted_V, path.cells[2] >= states
-    behind = path.reading_V, path.start_V, size_V
-    count_V, grown_V = starts.count_XSP[behind], starts.grown_XSP[behind]
+    chains, size_V, survived_V = starts.retained, drafts.submitted, path.places[2] > 0
+    after = path.reading_V, path.start_V, size_V
+    count_V, grown_V = starts.count_XSP[after], starts.grown_XSP[after]
     idle_V, levels_V = np.where(survived_V, 0, size_V), np.where(count_V > 0, 1 + grown_V, 0)
-    cut_V = size_V < chains.cap_XS[behind[:2]]
-    known_V = np.where(survived_V, cut_V, staged.passes_XSM[path.cells] > size_V) & (count_V > 0)
+    cut_V = size_V < chains.cap_XS[after[:2]]
+    known_V = np.where(survived_V, cut_V, drafts.passes > size_V) & (count_V > 0)
     columns = (
         chains.context_X[path.reading_V] + path.start_V,
         size_V,
@@ -161,7 +164,7 @@ def _rounds(starts: BranchStarts, path: Path, staged: Drafts, states: int) -> tu
         count_V,
         survived_V,
         known_V,
-        chains.would_XS[behind[:2]] >= size_V,
+        chains.would_XS[after[:2]] >= size_V,
     )
     numbers_V = np.ravel_multi_index(columns, [int(column.max()) + 1 for column in columns])
     _, first_U, which_V = np.unique(numbers_V, return_index=True, return_inverse=True)

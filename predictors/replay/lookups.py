@@ -12,7 +12,6 @@ from functools import cached_property
 import numpy as np
 
 from predictors.replay.grid import Drafts, Starts, first_of
-from predictors.replay.policies import drafts_of
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class Lookups:
         drawable_XS = np.take_along_axis(self._drawable_LXS, looked_up_XS[None], axis=0)[0]
         drawn_XS = np.minimum.reduce([drawn_XS, drawable_XS, room_XS - looked_up_XS])
         drawn_XS1, looked_up_XS1 = np.where(ended_XS, 0, drawn_XS)[..., None], looked_up_XS[..., None]
-        return drafts_of(looked_up_XS1 + drawn_XS1, drawn_XS1, looked_up_XSM=looked_up_XS1)
+        return Drafts.of(looked_up_XS1 + drawn_XS1, drawn_XS1, looked_up=looked_up_XS1)
 
     @cached_property
     def _room_XS(self) -> np.ndarray:

@@ -16,17 +16,14 @@ from predictors.replay.chains import ChainPolicy
 from predictors.replay.decode import Clock, Reading
 from predictors.stopping.network import RESIDUAL, NetworkShape
 from predictors.stopping.rule import StopRule
+from predictors.training.calibration import calibrated, product_calibration
 from predictors.training.labelling.table import write_labels
 from predictors.training.labelling.tokens import KIND, TokenLabelConfig, label
 from predictors.training.predictor import Materials
-from predictors.training.stops import rules
-from predictors.training.stops.calibration import calibrated, fit_calibration, product_calibration
-from predictors.training.stops.drafts import Drafts
-from predictors.training.stops.model import StopModel
+from predictors.training.stops import predictor as rules
+from predictors.training.stops.model import StopModel, fit_calibration, log_loss, quality
 from predictors.training.stops.predictor import StopPredictor, _metrics
-from predictors.training.stops.quality import quality
-from predictors.training.stops.rows import HARD, SlotFeatures, TokenRows
-from predictors.training.stops.training import log_loss
+from predictors.training.stops.rows import HARD, Drafts, SlotFeatures, TokenRows
 from predictors.training.text_table import TextTable
 from tests.predictors.affine_profile import toy_profile
 from tests.predictors_training.synthetic_drafts import GAMMA, SPEC, SPLITS, write_texts

@@ -8,7 +8,7 @@ import torch
 
 from pipelines.evidence.prices import RoundParts
 from predictors.controllers import build_controller
-from predictors.replay import chains, decode, policies
+from predictors.replay import chains, decode
 from predictors.replay.chains import ChainPolicy, replayed
 from predictors.replay.decode import Clock, Reading, reached_after
 from predictors.replay.grid import Drafts, Starts, decoded
@@ -244,7 +244,7 @@ def taken_over(starts, config, otherwise):
     takes_XS, submitted_XS, looked_up_XS, asked_XS = (column.reshape(starts.left_XS.shape) for column in taken)
     assert not asked_XS.any()
     drawn_XS = submitted_XS - looked_up_XS
-    lookup = policies.drafts_of(submitted_XS[..., None], drawn_XS[..., None], looked_up_XSM=looked_up_XS[..., None])
+    lookup = Drafts.of(submitted_XS[..., None], drawn_XS[..., None], looked_up=looked_up_XS[..., None])
     return chosen(takes_XS, lookup, otherwise)
 
 

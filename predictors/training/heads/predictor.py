@@ -24,18 +24,22 @@ from predictors.latency.throughput import draft_cost
 from predictors.replay.acceptance import acceptance_of
 from predictors.replay.prices import Prices
 from predictors.schema import SPLITS
-from predictors.training.heads.baselines import fit_baselines
-from predictors.training.heads.decodes import Decoding, decodes_of
-from predictors.training.heads.quality import measured_metrics, measured_policies, measured_quality, sentence, tracked
-from predictors.training.heads.roots import Roots, Rows, met
+from predictors.training.calibration import fit_calibration
+from predictors.training.heads.quality import (
+    fit_baselines,
+    measured_metrics,
+    measured_policies,
+    measured_quality,
+    sentence,
+    tracked,
+)
+from predictors.training.heads.roots import CLASS, TARGETS, Roots, Rows, Target, met
 from predictors.training.heads.rules import Candidates, Chosen, choose_rules, fixed_rules, static_pair
-from predictors.training.heads.served import Choice, Said, Served
-from predictors.training.heads.target import CLASS, TARGETS, Target
+from predictors.training.heads.served import Choice, Decoding, Said, Served, decodes_of
 from predictors.training.heads.training import HeadTrainConfig, TrainedHead, train
 from predictors.training.labelling.chains import KIND
 from predictors.training.metrics import macro_auc
 from predictors.training.predictor import Fitted, Materials, Trust
-from predictors.training.temperature import fit_calibration
 
 CONTROLLERS: dict[bool, tuple[str, Any]] = {  # and settings on its card, by whether classes are lengths
     False: ("hrad", ClassSetting),

@@ -17,8 +17,8 @@ import numpy as np
 
 from predictors.config import Checked, Count, Probability, not_empty
 from predictors.decision_rule import ARGMAX, EXPECTATION, DecisionRule, LengthRule
+from predictors.training.heads.roots import Target
 from predictors.training.heads.served import Choice, Rule, Served
-from predictors.training.heads.target import Target
 from predictors.training.rule_choice import RuleChoice, choose_by, fastest, table_of
 
 NEVER = 1.01  # a probability no class reaches
@@ -136,7 +136,7 @@ class Tables:
         return self.retaining[drafting]
 
     def _table(self, policies: Sequence[tuple[Choice, Choice]]) -> np.ndarray:
-        return table_of([self.held.totals(*policy) for policy in policies])
+        return table_of(self.held.totals(*policy) for policy in policies)
 
 
 def fixed_rules(static: tuple[int, int], rule: Rule, candidates: Candidates) -> Chosen:

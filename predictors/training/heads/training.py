@@ -1,6 +1,6 @@
 """Train a head on roots of texts: reduction, balancing, Lightning, best validation loss.
 
-Targets are ``drawn`` classes, or ``expected`` ones: their probabilities given the text (`predictors.training.heads.target`). The
+Targets are ``drawn`` classes, or ``expected`` ones: their probabilities given the text (`predictors.training.heads.roots`). The
 fixed reduction is standardisation, then an optional PCA of the state columns:
 
     μ, σ: mean and standard deviation of each column (σ = 0 → 1)        C: leading principal axes of (x - μ) / σ
@@ -18,9 +18,8 @@ from torch import Tensor, nn
 from predictors.config import Count, Positive, Share, not_empty, of_length, one_of
 from predictors.network import HRADNetwork, Reduction
 from predictors.training.balance import METHODS, balance, natural_shares
-from predictors.training.heads.roots import Rows
-from predictors.training.heads.target import Target
-from predictors.training.temperature import prior_shift
+from predictors.training.calibration import prior_shift
+from predictors.training.heads.roots import Rows, Target
 from predictors.training.trainer import Rows as Batches
 from predictors.training.trainer import TrainConfig, Trained, Training, fitted, seeded, spread, standardise
 

@@ -16,9 +16,8 @@ from predictors.replay.lookups import Lookups
 from predictors.source_rule import Seen, SourceRule
 from predictors.survival.rule import SurvivalSetting
 from predictors.training.rule_choice import RuleChoice, best_of
-from predictors.training.survival.grid import Source, Taken, no_source
-from predictors.training.survival.predictor import SurvivalModel, SurvivalPredictor
-from predictors.training.survival.rules import Played
+from predictors.training.survival.grid import Source, Taken
+from predictors.training.survival.predictor import Played, SurvivalModel
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class Options:
 
         def source(*rounds: np.ndarray) -> Taken:
             cells = rounds[0], rounds[1]
-            submitted_V, looked_up_V = drafts.submitted_XSM[(*cells, 0)], drafts.looked_up_XSM[(*cells, 0)]
+            submitted_V, looked_up_V = drafts.tokens(*cells, 0)
             return Taken(takes_XS[cells], submitted_V, looked_up_V, np.zeros_like(submitted_V))
 
         return source
@@ -79,7 +78,7 @@ class Options:
             [lookups.sourced(np.full_like(like_XS, tokens), np.full_like(like_XS, tail)) for tokens in tokens_N]
             for tail in self.tails
         ]
-        names = ("submitted_XSM", "looked_up_XSM")
+        names = ("submitted", "looked_up")
         return np.array([[[getattr(one, name)[..., 0] for one in row] for row in drafts_MN] for name in names])
 
 
@@ -94,43 +93,40 @@ class Paced:
 
 @dataclass(frozen=True)
 class Contest:
-    """``chains`` as they are done at setting ``inner``, and other ``options``."""
+    """``chains`` as they are done at a setting, and other ``options``."""
 
     options: Options
     chains: Played
-    inner: SurvivalSetting
 
     @staticmethod
-    def of(
-        predictor: SurvivalPredictor, model: SurvivalModel, split: str, place: int, tails: tuple[int, ...]
-    ) -> "Contest":
-        """On the texts of a split, at the setting in that place."""
-        inner = model.settings[place]
+    def of(model: SurvivalModel, split: str, place: int, lookup: int, tails: tuple[int, ...]) -> "Contest":
+        """On the texts of a split, at the setting in that place, beside a lookup of so many tokens."""
         grid = model.grids[split][place]
-        starts = replace(grid.starts, lookup=LookupLength(predictor.lookup))
-        chains = predictor.played(replace(grid, starts=starts), model, inner)
-        return Contest(Options(Lookups(starts), tails), chains, inner)
+        starts = replace(grid.starts, lookup=LookupLength(lookup))
+        chains = model.played(replace(grid, starts=starts), model.settings[place])
+        return Contest(Options(Lookups(starts), tails), chains)
+
+    @property
+    def inner(self) -> SurvivalSetting:
+        return self.chains.made
 
     @property
     def document_X(self) -> np.ndarray:
         """Each text's document."""
         return self.chains.grid.starts.document_X
 
-    def static(self) -> Totals:
-        """The best static chain."""
-        return self.chains.static(self.inner.static_length)
-
     def served(self, paced: Paced | None = None) -> Totals:
         """Chains where no rule lets another source take over."""
-        inner = self.inner if paced is None else self.inner.at_pace(paced.pace)
-        return self.chains.under(inner, no_source if paced is None else self._source(paced.rule, inner))
-
-    def _source(self, rule: TakeoverConfig | SourceRule, inner: SurvivalSetting) -> Source:
+        if paced is None:
+            return self.chains.decoded()
+        inner, rule = self.inner.at_pace(paced.pace), paced.rule
         if isinstance(rule, TakeoverConfig):
-            return self.options.takeover(rule)
-        return self.options.weighed(rule, inner.rule.rate, inner.costs)
+            source = self.options.takeover(rule)
+        else:
+            source = self.options.weighed(rule, inner.rule.rate, inner.costs)
+        return replace(self.chains, made=inner).decoded(source)
 
     def best(self, rules: Sequence[Paced], folds: int, seed: int) -> RuleChoice:
-        """The rule of most tokens per second, and what choosing it is worth over the static chain."""
-        rule, choice = best_of(rules, self.served, self.static(), self.document_X, folds, seed)
+        """The rule of most tokens per second, and what choosing it is worth over the best static chain."""
+        rule, choice = best_of(rules, self.served, self.chains.static(), self.document_X, folds, seed)
         return replace(choice, rule=rule)

@@ -14,7 +14,7 @@ from predictors.latency.actions import undisturbed
 from predictors.latency.profile import LatencyProfile
 from predictors.source_rule import Seen, SourceRule, root_features, token_features
 from predictors.training.sources.contest import Contest, Options
-from predictors.training.survival.training import LENGTHS
+from predictors.training.survival.model import LENGTHS
 
 LEAST_SCALE = 1e-3
 MIDDLE = LENGTHS[len(LENGTHS) // 2]
@@ -96,9 +96,9 @@ def _gained(options: Options) -> tuple[float, ...]:
 
 def _roots(contest: Contest, length: int) -> tuple[list[np.ndarray], Seen]:
     """Rounds [V] of a static chain of ``length`` tokens at whose roots something is found, and what is known there."""
-    walk = contest.chains.grid.static(length)
-    found_V = contest.options.lookups.match_XS[walk.reading_V, walk.start_V] > 0
-    rounds = [one[found_V] for one in (walk.reading_V, walk.start_V, walk.rejected_V, walk.luck_V)]
+    path = contest.chains.grid.static(length)
+    found_V = contest.options.lookups.match_XS[path.reading_V, path.start_V] > 0
+    rounds = [one[found_V] for one in path.places]
     return rounds, contest.options.seen(*rounds)
 
 
@@ -107,7 +107,7 @@ def _chains(contest: Contest) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     made, chains = [], contest.chains
     for length in LENGTHS:
         rounds, seen = _roots(contest, length)
-        drafted_V, _ = chains.draft(contest.inner)(*rounds)
+        drafted_V, _ = chains.chain(*rounds)
         accepted_V = np.minimum(chains.grid.starts.would_XS[rounds[0], rounds[1]], drafted_V)
         made.append((root_features(seen), accepted_V + 1.0, drafted_V.astype(float)))
     features_VF, tokens_V, drafted_V = (np.concatenate(column) for column in zip(*made, strict=True))

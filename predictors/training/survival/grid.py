@@ -1,19 +1,18 @@
 """Features of every chain that could be drafted along recorded texts, and decodes of a survival model there, in arrays.
 
-    rows that a policy meets    rounds follow from its decisions, and what it knows of past rounds from them: `Walk`
+    rows that a policy meets    rounds follow from its decisions, and what it knows of past rounds from them
     features                    `predictors.survival.features`, the same lines that are served
 
 Shape suffixes: X readings, S starts, G positions of a chain, F features, V rounds.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from predictors.replay.grid import Drafts, Starts, Totals, decoded
-from predictors.replay.policies import drafts_of
+from predictors.replay.grid import Drafts, Path, Starts, Totals
 from predictors.replay.prices import Prices
 from predictors.survival.features import FIRST_LUCK, LUCK, REJECTED, SCALARS, Course, luck_after, numbers_of
 
@@ -29,48 +28,8 @@ class Taken(NamedTuple):
 
 # from readings, starts, and of past chains whether the last was rejected, and luck [V]: how many tokens of a chain to draft, and
 # queries asked [V]; what is drafted instead
-Draft = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+Chain = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 Source = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], Taken]
-
-
-def no_source(reading_V: np.ndarray, *_: np.ndarray) -> Taken:
-    """Chains alone."""
-    none_V = np.zeros_like(reading_V)
-    return Taken(none_V > 0, none_V, none_V, none_V)
-
-
-@dataclass(frozen=True)
-class Walk:
-    """Rounds [V] of one decode of every reading, and what was known of past chains before each."""
-
-    reading_V: np.ndarray
-    start_V: np.ndarray
-    rejected_V: np.ndarray
-    luck_V: np.ndarray
-    submitted_V: np.ndarray
-    looked_up_V: np.ndarray
-    asked_V: np.ndarray
-
-    @staticmethod
-    def of(starts: Starts, draft: Draft, source: Source = no_source) -> "Walk":
-        """From the first start to every text's end."""
-        reading_V, rounds = np.flatnonzero(starts.left_XS[:, 0]), []
-        start_V, rejected_V = np.zeros_like(reading_V), np.zeros(len(reading_V))
-        luck_V = np.full(len(reading_V), FIRST_LUCK)
-        while len(reading_V):
-            known = reading_V, start_V, rejected_V, luck_V
-            takes_V, *sourced, queries_V = source(*known)
-            drafted_V, asked_V = draft(*known)
-            submitted_V, looked_up_V = np.where(takes_V, sourced, (drafted_V, np.zeros_like(drafted_V)))
-            rounds.append((*known, submitted_V, looked_up_V, np.where(takes_V, 0, asked_V) + queries_V))
-            accepted_V = np.minimum(starts.would_LXS[looked_up_V, reading_V, start_V], submitted_V)
-            now_V = (accepted_V < submitted_V).astype(float)
-            luck_V = np.where(takes_V, luck_V, luck_after(luck_V, accepted_V, now_V))
-            rejected_V = np.where(takes_V, rejected_V, now_V)
-            on_V = starts.left_XS[reading_V, start_V] > accepted_V + 1
-            reading_V, start_V = reading_V[on_V], (start_V + accepted_V + 1)[on_V]
-            rejected_V, luck_V = rejected_V[on_V], luck_V[on_V]
-        return Walk(*map(np.concatenate, zip(*rounds, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -116,31 +75,51 @@ class SurvivalGrid:
         made[..., REJECTED], made[..., LUCK] = rejected_V[:, None], luck_V[:, None]
         return made
 
-    def would(self, walk: Walk) -> tuple[np.ndarray, np.ndarray]:
+    def would(self, path: Path) -> tuple[np.ndarray, np.ndarray]:
         """Tokens that would be accepted, and the most that can be drafted, at every round [V]."""
-        cells = walk.reading_V, walk.start_V
+        cells = path.reading_V, path.start_V
         return self.starts.would_XS[cells], self.starts.cap_XS[cells]
 
-    def static(self, length: int) -> Walk:
-        """Rounds of always ``length`` tokens."""
-        return Walk.of(self.starts, self.chains(length))
+    def path(self, chain: Chain, source: Source | None = None) -> Path:
+        """Rounds that draft a ``chain`` where no ``source`` takes over, with what is known of past chains before each."""
 
-    def chains(self, length: int) -> Draft:
+        def draft(*round_V: np.ndarray) -> tuple[np.ndarray, ...]:
+            chain_V, asked_V = chain(*round_V)
+            if source is None:
+                none_V = np.zeros_like(chain_V)
+                return chain_V, none_V, asked_V, none_V > 0
+            takes_V, submitted_V, looked_up_V, queries_V = source(*round_V)
+            asked_V = np.where(takes_V, 0, asked_V) + queries_V
+            return np.where(takes_V, submitted_V, chain_V), np.where(takes_V, looked_up_V, 0), asked_V, takes_V
+
+        def after(
+            places: tuple[np.ndarray, ...], drafted: tuple[np.ndarray, ...], accepted_V: np.ndarray
+        ) -> Sequence[np.ndarray]:
+            (*_, rejected_V, luck_V), (submitted_V, *_, takes_V) = places, drafted
+            now_V = (accepted_V < submitted_V).astype(float)
+            later_V = luck_after(luck_V, accepted_V, now_V)
+            return np.where(takes_V, rejected_V, now_V), np.where(takes_V, luck_V, later_V)
+
+        return Path.of(self.starts, draft, after, 0.0, FIRST_LUCK)
+
+    def static(self, length: int) -> Path:
+        """Rounds of always ``length`` tokens."""
+        return self.path(self.chains(length))
+
+    def chains(self, length: int) -> Chain:
         """Those of so many tokens."""
         cap_XS = self.starts.cap_XS
 
-        def draft(reading_V: np.ndarray, start_V: np.ndarray, *_: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        def chain(reading_V: np.ndarray, start_V: np.ndarray, *_: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             return np.minimum(cap_XS[reading_V, start_V], length), np.zeros_like(start_V)
 
-        return draft
+        return chain
 
-    def totals(self, walk: Walk, question: float) -> Totals:
+    def totals(self, path: Path, question: float) -> Totals:
         """What its rounds take."""
-        made_3XS1 = np.zeros((3, *self.starts.cap_XS.shape, 1), np.int64)
-        made_3XS1[:, walk.reading_V, walk.start_V, 0] = walk.submitted_V, walk.looked_up_V, walk.asked_V
-        submitted, looked_up, asked = made_3XS1
-        drafts: Drafts = drafts_of(submitted, submitted - looked_up, asked, looked_up_XSM=looked_up)
-        return decoded(self.starts, drafts, question)
+        submitted_V, looked_up_V, asked_V, _ = path.drafted
+        drafts = Drafts.of(submitted_V, submitted_V - looked_up_V, asked_V, looked_up=looked_up_V)
+        return self.starts.decoded(path, drafts, question)
 
 
 def _everywhere(values_N: np.ndarray, slots_NG: np.ndarray) -> np.ndarray:

@@ -24,9 +24,8 @@ from predictors.training.trees.evaluation import (
     evaluate_selector,
     rates_by_setting,
 )
-from predictors.training.trees.objective import SCORED, THROUGHPUT
 from predictors.training.trees.rows import Labelling
-from predictors.training.trees.training import Candidate, SelectorConfig, fit_selector
+from predictors.training.trees.training import SCORED, THROUGHPUT, Candidate, SelectorConfig, fit_selector
 
 
 @dataclass(frozen=True)
