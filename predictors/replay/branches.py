@@ -130,7 +130,7 @@ def _branching(
 def _hits(text: RecordedText, row: int, count: int, config: BranchSettings, chances: Chances) -> bool:
     """Whether the text's token at ``row`` is one of ``count`` candidates, and accepted."""
     if text.settings.greedy or config.branch_verifier == MATCH:
-        return text.of_token("rank", row) < count
+        return text.number("rank", row) < count
     hits_C = text.columns["hits"][row - 1]
     if count > len(hits_C):
         raise BeyondRecordError(

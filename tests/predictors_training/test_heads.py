@@ -295,7 +295,7 @@ def test_lengths_at_the_budgets_edge_are_right(made):
     """Nobody can draft more than the budget leaves. With no other limit a draft of all that is accepted is always right."""
     decodes = made.decodes["test", 0]
     starts = replace(decodes.idle, would_XS=np.full_like(decodes.idle.would_XS, GAMMA))
-    served = Served(replace(decodes, starts=starts), made.roots, made.query)
+    served = Served(replace(decodes, idle=starts), made.roots, made.query)
     assert (starts.cap_XS[starts.valid_XS] < GAMMA).any()
     assert length_accuracy(served, served.totals(GAMMA, GAMMA)) == 1
 

@@ -21,7 +21,7 @@ from predictors.config import Count, one_of
 from predictors.decision_rule import DecisionRule, LengthRule
 from predictors.network import HRADNetwork, squared_distance
 from predictors.replay.branch_grid import BranchStarts, branch_decoded
-from predictors.replay.grid import NO_MEMORY, Drafts, Memory, Starts, Totals, decoded
+from predictors.replay.grid import NO_MEMORY, Drafts, Starts, Totals, decoded
 from predictors.replay.policies import confidence, heads, previous_round, static
 from predictors.replay.prices import Prices
 from predictors.schema import SPLITS, TRAIN
@@ -54,21 +54,17 @@ class Decoding(BranchSettings):
 
 @dataclass(frozen=True)
 class Decodes:
-    """``starts`` of one split and setting, for chains or branch-parallel decoding, and the table's ``row_XS`` of each (of none
-    after a text's end)."""
+    """Decodes at one split and setting: starts where drafts are made with the target ``idle``, the table's ``row_XS`` of each (of
+    none after a text's end), and in branch-parallel decoding ``branches``."""
 
-    starts: Starts | BranchStarts
+    idle: Starts
     row_XS: np.ndarray
-
-    @property
-    def idle(self) -> Starts:
-        """Where drafts are made with the target idle."""
-        return self.starts.idle if isinstance(self.starts, BranchStarts) else self.starts
+    branches: BranchStarts | None = None
 
     @property
     def retained(self) -> Starts | None:
         """Where a branch survived the round before; chains have none."""
-        return self.starts.retained if isinstance(self.starts, BranchStarts) else None
+        return None if self.branches is None else self.branches.retained
 
     @property
     def document_X(self) -> np.ndarray:
@@ -86,15 +82,15 @@ def decodes_of(
         texts = table.rows(split).readings(seed, 1 if split == TRAIN else repeats)
         for settings, some in texts.items():
             readings, priced = [reading for reading, _ in some], prices[not settings.greedy]
-            starts: Starts | BranchStarts
             if decoding.method == CHAIN:
-                starts = Starts.of(readings, decoding.gamma, decoding.verifier, priced)
+                idle, branches = Starts.of(readings, decoding.gamma, decoding.verifier, priced), None
             else:
-                starts = BranchStarts.of(readings, decoding, decoding.verifier, priced, decoding.concurrent)
+                branches = BranchStarts.of(readings, decoding, decoding.verifier, priced, decoding.concurrent)
+                idle = branches.idle
             rows_X = np.array([reading.text.length - 1 for reading in readings])
             row_XS = np.array([rows.start for _, rows in some])[:, None]
             row_XS = row_N[row_XS + np.minimum(np.arange(rows_X.max()), rows_X[:, None] - 1)]
-            made[split, table.settings.index(settings)] = Decodes(starts, row_XS)
+            made[split, table.settings.index(settings)] = Decodes(idle, row_XS, branches)
     return made
 
 
@@ -147,18 +143,13 @@ class Served:
 
     def totals(self, draft: Choice, retention: Choice) -> Totals:
         """Every text decoded by a policy."""
-        memory, stages = self._stages(draft, retention)
-        if isinstance(self.decodes.starts, BranchStarts):
-            return branch_decoded(self.decodes.starts, stages[0], stages[1], self.query, memory)
-        return decoded(self.decodes.starts, stages[0], self.query, memory)
-
-    def _stages(self, draft: Choice, retention: Choice) -> tuple[Memory, list[Drafts]]:
-        """The memory of a policy; in every state of it, of chains one stage, of branches also what is retained."""
-        stages = [self.drafts(draft, False)]
-        stages += [] if self.decodes.retained is None else [self.drafts(retention, True)]
-        remembers = any(one.submitted.shape[2] > 1 for one in stages)
+        idle, branches = self.drafts(draft, False), self.decodes.branches
+        retained = idle if branches is None else self.drafts(retention, True)
+        remembers = any(one.submitted.shape[2] > 1 for one in (idle, retained))
         memory = previous_round(self.roots.spec.gamma) if remembers else NO_MEMORY
-        return memory, [one.by_state(memory) for one in stages]
+        if branches is None:
+            return decoded(self.decodes.idle, idle, self.query, memory)
+        return branch_decoded(branches, idle, retained, self.query, memory)
 
     def drafts(self, choice: Choice, retains: bool) -> Drafts:
         """What is drafted, or retained, at every start."""

@@ -80,26 +80,26 @@ def _known(table: TextTable, config: ChainLabelConfig) -> tuple[np.ndarray, np.n
 
 def _report(table: TextTable, rows_N: np.ndarray, class_N: np.ndarray) -> dict[str, Any]:
     """Counts of labelled roots by split, slice, setting and drawn class, and of those dropped."""
-    columns = {name: table.column(name)[rows_N] for name in ("split", "slice", "document")}
-    names = np.array([made.name for made in table.settings], dtype=object)
-    settings_N = names[table.setting_N[rows_N]]
+    split_N, slice_N, document_N = (table.column(name)[rows_N] for name in ("split", "slice", "document"))
+    setting_N = np.array([made.name for made in table.settings], dtype=object)[table.setting_N[rows_N]]
+    every_N = np.zeros(len(rows_N), dtype=int)
+
+    def classes(group_N: np.ndarray, groups: Iterable[Any]) -> dict[Any, dict[str, dict[str, int]]]:
+        """By group and split."""
+        counts = Counter(zip(group_N.tolist(), split_N.tolist(), class_N.tolist(), strict=True))
+        return {
+            group: {split: {name: counts[group, split, c] for c, name in enumerate(CLASSES)} for split in SPLITS}
+            for group in groups
+        }
+
     return {
-        "rows": {split: int((columns["split"] == split).sum()) for split in SPLITS},
-        "documents": {split: len(set(columns["document"][columns["split"] == split])) for split in SPLITS},
-        "classes": _classes(columns["split"], class_N),
-        "slices": _by(columns["slice"], columns["split"], class_N),
-        "settings": _by(settings_N, columns["split"], class_N),
+        "rows": {split: int((split_N == split).sum()) for split in SPLITS},
+        "documents": {split: len(set(document_N[split_N == split])) for split in SPLITS},
+        "classes": classes(every_N, [0])[0],
+        "slices": classes(slice_N, sorted(set(slice_N))),
+        "settings": classes(setting_N, sorted(set(setting_N))),
         "dropped": {TOO_LATE: len(table) - len(rows_N)},
     }
-
-
-def _by(group_N: np.ndarray, split_N: np.ndarray, class_N: np.ndarray) -> dict[str, Any]:
-    return {name: _classes(split_N[group_N == name], class_N[group_N == name]) for name in sorted(set(group_N))}
-
-
-def _classes(split_N: np.ndarray, class_N: np.ndarray) -> dict[str, dict[str, int]]:
-    counts = Counter(zip(split_N.tolist(), class_N.tolist(), strict=True))
-    return {split: {name: counts[split, c] for c, name in enumerate(CLASSES)} for split in SPLITS}
 
 
 def _require_classes(report: dict[str, Any], gamma: int) -> None:
