@@ -19,7 +19,7 @@ from predictors.branch_settings import BranchSettings
 from predictors.latency.branching import BranchRound, branch_parallel_prediction, branch_round_latency
 from predictors.replay.branches import MATCH, require_replayable
 from predictors.replay.decode import Reading
-from predictors.replay.grid import NO_MEMORY, Drafts, Memory, Path, Starts, Totals
+from predictors.replay.grid import NO_MEMORY, Columns, Drafts, Memory, Path, Starts, Totals
 from predictors.replay.prices import Prices
 from predictors.replay.text import BeyondRecordError
 
@@ -47,14 +47,11 @@ class BranchStarts:
         idle = replace(retained, cap_XS=np.minimum(retained.cap_XS, most))
         return BranchStarts(readings, config, concurrent, idle, retained)
 
-    @property
-    def _row_XSP(self) -> np.ndarray:
-        """The row after so many tokens of the text, as an index."""
-        starts = np.arange(self.retained.would_XS.shape[1])
-        return np.asarray(np.minimum(starts[:, None] + np.arange(self.config.gamma + 1), starts[-1])[None])
-
-    def _at_rows(self, values: Sequence[np.ndarray], row_XSP: np.ndarray) -> np.ndarray:
-        return np.asarray(self.retained.by_start(values)[np.arange(len(self.readings))[:, None, None], row_XSP])
+    def _after(self, values: Sequence[np.ndarray]) -> np.ndarray:
+        """Of each reading's ``values`` by row: those after so many tokens of the text [X, S, P, …]."""
+        start_S = np.arange(self.retained.would_XS.shape[1])
+        row_SP = np.minimum(start_S[:, None] + np.arange(self.config.gamma + 1), start_S[-1])
+        return self.retained.by_start(values)[:, row_SP]
 
     @cached_property
     def grown_XSP(self) -> np.ndarray:
@@ -68,12 +65,7 @@ class BranchStarts:
     @cached_property
     def count_XSP(self) -> np.ndarray:
         """Candidates after a block."""
-        path_XSP = np.minimum(np.arange(self.config.gamma + 1), self.retained.would_XS[..., None])
-        row_XSP = np.minimum(np.arange(path_XSP.shape[1])[:, None] + path_XSP, path_XSP.shape[1] - 1)
-        beside_XSP = np.arange(self.config.gamma + 1) - path_XSP
-        rows_XSPG = self._at_rows([one.text.columns["confidence"] for one in self.readings], row_XSP)
-        slot_XSP1 = np.minimum(beside_XSP, rows_XSPG.shape[-1] - 1)[..., None]
-        confidence_XSP = np.take_along_axis(rows_XSPG, slot_XSP1, axis=-1)[..., 0]
+        confidence_XSP = replace(self.retained, depth=self.config.gamma + 1).column("confidence")
         number = np.frompyfunc(lambda confidence: self.config.num_branches(float(confidence)), 1, 1)
         return np.where(self.grown_XSP > 0, number(np.nan_to_num(confidence_XSP)), 0).astype(int)
 
@@ -85,8 +77,8 @@ class BranchStarts:
         open_XSP = (count_XSP > 0) & (place_P <= self.retained.would_XS[..., None])
         open_XSP &= place_P < self.retained.left_XS[..., None]
         if texts[0].settings.greedy or self.config.branch_verifier == MATCH:
-            return open_XSP & (self._at_rows([text.columns["rank"] for text in texts], self._row_XSP) < count_XSP)
-        hits_XSPC = self._at_rows([text.columns["hits"] for text in texts], self._row_XSP)
+            return open_XSP & (self._after([text.columns["rank"] for text in texts]) < count_XSP)
+        hits_XSPC = self._after([text.columns["hits"] for text in texts])
         if (open_XSP & (count_XSP > hits_XSPC.shape[-1])).any():
             raise BeyondRecordError(
                 f"{count_XSP.max()} candidates cannot be replayed where {hits_XSPC.shape[-1]} were recorded. Raise "
@@ -94,7 +86,7 @@ class BranchStarts:
             )
         which_XSP1 = np.clip(count_XSP - 1, 0, hits_XSPC.shape[-1] - 1)[..., None]
         chance_XSP = np.take_along_axis(hits_XSPC, which_XSP1, axis=-1)[..., 0]
-        return open_XSP & (self._at_rows([one.tried[1:] for one in self.readings], self._row_XSP) < chance_XSP)
+        return open_XSP & (self._after([one.tried[1:] for one in self.readings]) < chance_XSP)
 
     @cached_property
     def sampled(self) -> bool:
@@ -104,13 +96,9 @@ class BranchStarts:
     @cached_property
     def prefill_X(self) -> np.ndarray:
         """Seconds of both models' prefills."""
-        profile = self.retained.prices.profile
-        return np.array(
-            [
-                branch_parallel_prediction(profile, (), 1, prompt, self.sampled, self.concurrent).seconds
-                for prompt in self.retained.context_X.tolist()
-            ]
-        )
+        how = self.sampled, self.concurrent
+        prompts, profile = self.retained.context_X.tolist(), self.retained.prices.profile
+        return np.array([branch_parallel_prediction(profile, (), 1, prompt, *how).seconds for prompt in prompts])
 
     @cached_property
     def round_seconds(self) -> Callable[[BranchRound], float]:
@@ -129,9 +117,7 @@ def branch_decoded(
     both = ([*vars(one.by_state(memory)).values()] for one in (idle, retained))
     staged = Drafts(*(np.stack(values, axis=2) for values in zip(*both, strict=True)))
 
-    def after(
-        places: tuple[np.ndarray, ...], drafted: tuple[np.ndarray, ...], accepted_V: np.ndarray
-    ) -> Sequence[np.ndarray]:
+    def after(places: Columns, drafted: Columns, accepted_V: np.ndarray) -> Columns:
         hit_V = starts.hit_XSP[places[0], places[1], drafted[0]]
         return hit_V.astype(int), memory.after(accepted_V, drafted[0])
 

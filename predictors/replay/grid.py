@@ -7,7 +7,7 @@ A round that starts at row s, of a draft of which `would` tokens are accepted, s
 
 So a policy says once what it drafts at every start (`Drafts`), and a decode is the path of starts from the first to the end.
 Counts equal those of `predictors.replay.chains`, seconds those of `predictors.replay.prices`. What a policy drafts of a lookup
-says `predictors.replay.lookups`.
+says `predictors.training.sources.lookups`.
 
 Shape suffixes: X readings, S starts (index s - 1, as a text's columns), G positions of a chain, M states of a policy's memory,
 L tokens of a lookup.
@@ -16,6 +16,7 @@ L tokens of a lookup.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -23,10 +24,11 @@ from predictors.replay.decode import Reading
 from predictors.replay.prices import Prices, PriceTable
 from predictors.replay.text import BeyondRecordError, LookupSettings
 
-# of readings, starts and what is known there [V]: submitted tokens, those of them that were looked up, and anything else
-Draft = Callable[..., tuple[np.ndarray, ...]]
-# of such places, what was drafted and the tokens accepted [V]: what is known in the next round
-After = Callable[[tuple[np.ndarray, ...], tuple[np.ndarray, ...], np.ndarray], Sequence[np.ndarray]]
+Columns = tuple[np.ndarray, ...]  # of rounds, each [V]
+# of readings, starts and what is known there: submitted tokens, those of them that were looked up, and anything else
+Draft = Callable[..., Columns]
+# of such places, what was drafted and the tokens accepted: what is known in the next round
+After = Callable[[Columns, Columns, np.ndarray], Columns]
 
 
 def first_of(holds_XSG: np.ndarray) -> np.ndarray:
@@ -53,26 +55,19 @@ class Starts:
     lookup: LookupSettings | None = None
 
     @staticmethod
-    def of(
-        readings: Sequence[Reading], depth: int, verifier: str, prices: Prices, lookup: LookupSettings | None = None
-    ) -> "Starts":
-        """`ValueError` if there are no readings, or a chain of ``depth`` tokens or the ``lookup`` was not recorded."""
+    def of(readings: Sequence[Reading], depth: int, verifier: str, prices: Prices) -> "Starts":
+        """Without a lookup. `ValueError` if there are no readings, or a chain of ``depth`` tokens was not recorded."""
         slots = min((one.text.slots for one in readings), default=0)
         if not 1 <= depth <= slots:
             raise BeyondRecordError(
                 f"chains of {depth} tokens cannot be replayed on {len(readings)} texts recorded with gamma_max={slots}. Raise "
                 "traces.texts.gamma_max and collect again."
             )
-        rows_X = np.array([one.text.length - 1 for one in readings])
-        left_XS = np.maximum(rows_X[:, None] - np.arange(rows_X.max()), 0)
-        would_XS, cap_XS = np.zeros_like(left_XS), np.zeros_like(left_XS)
-        for would_S, cap_S, one in zip(would_XS, cap_XS, readings, strict=True):
-            count = one.text.length - 1
-            would_S[:count] = one.accepted(verifier)[1:]
-            cap_S[:count] = np.minimum(depth, one.text.budget - 2 - np.arange(count))
-        if lookup is not None:
-            readings[0].text.require_lookup(lookup)
-        starts = Starts(readings, depth, verifier, prices, would_XS, cap_XS, left_XS, lookup)
+        left_XS = Starts.by_start([np.arange(one.text.length - 1, 0, -1) for one in readings])
+        would_XS = Starts.by_start([one.accepted(verifier)[1:] for one in readings])
+        budget_X1 = np.array([[one.text.budget] for one in readings])
+        cap_XS = np.where(left_XS > 0, np.minimum(depth, budget_X1 - 2 - np.arange(left_XS.shape[1])), 0)
+        starts = Starts(readings, depth, verifier, prices, would_XS, cap_XS, left_XS)
         return replace(starts, cap_XS=np.minimum(cap_XS, first_of(starts.ends_XSG) + 1))
 
     @property
@@ -90,11 +85,6 @@ class Starts:
         """Cached tokens before the first round."""
         return np.array([one.text.prompt_tokens for one in self.readings])
 
-    @cached_property
-    def on_path_XSG(self) -> np.ndarray:
-        """Whether the token drafted at a position is the text's."""
-        return np.arange(self.depth) < self.would_XS[..., None]
-
     def gather(self, values: Sequence[np.ndarray], looked_up: int = 0) -> np.ndarray:
         """Of each reading's ``values`` [N, G, …] by row and slot: those along the chain from every start [X, S, G, …], after
         ``looked_up`` tokens. Beyond ``cap_XS`` they mean nothing, and after a wrong lookup."""
@@ -108,10 +98,11 @@ class Starts:
             made[place, :count] = of_text[rows_SG, np.minimum(position_G - path_SG, of_text.shape[1] - 1)]
         return made
 
-    def by_start(self, values: Sequence[np.ndarray]) -> np.ndarray:
+    @staticmethod
+    def by_start(values: Sequence[Any]) -> np.ndarray:
         """Of each reading's ``values`` [N, …] by row: those at every start [X, S, …]; 0 where no round can start."""
         first = np.asarray(values[0])
-        made = np.zeros((*self.would_XS.shape, *first.shape[1:]), first.dtype)
+        made = np.zeros((len(values), max(map(len, values)), *first.shape[1:]), first.dtype)
         for place, of_text in enumerate(values):
             made[place, : len(of_text)] = of_text
         return made
@@ -119,6 +110,14 @@ class Starts:
     def column(self, name: str) -> np.ndarray:
         """`gather` of a recorded column, such as ``confidence``."""
         return self.gather([one.text.columns[name] for one in self.readings])
+
+    def drawn(self, own: str, beside: str, looked_up: int = 0) -> np.ndarray:
+        """A recorded number of the token drawn at every position [X, S, G], after ``looked_up`` ones: by the columns of the
+        text's ``own`` token and of those ``beside`` it."""
+        columns = [one.text.columns for one in self.readings]
+        own_XSG = self.gather([np.broadcast_to(one[own][:, None], one[beside].shape) for one in columns], looked_up)
+        on_path_XSG = looked_up + np.arange(self.depth) < self.would_LXS[looked_up, ..., None]
+        return np.where(on_path_XSG, own_XSG, self.gather([one[beside] for one in columns], looked_up))
 
     def summed(self, path: "Path", values_V: np.ndarray | list[float]) -> np.ndarray:
         """Sums [X] of values of every round."""
@@ -172,13 +171,8 @@ class Starts:
 
     def ends_after(self, looked_up: int) -> np.ndarray:
         """The same [X, S, G] of tokens drawn after ``looked_up`` ones."""
-        own, beside = [], []
-        for one in self.readings:
-            columns, eos = one.text.columns, list(one.text.eos_tokens)
-            beside.append(np.isin(columns["tokens"], eos))
-            own.append(np.isin(columns["token"], eos)[:, None].repeat(beside[-1].shape[1], axis=1))
-        on_path_XSG = looked_up + np.arange(self.depth) < self.would_LXS[looked_up, ..., None]
-        return np.where(on_path_XSG, self.gather(own, looked_up), self.gather(beside, looked_up))
+        tokens_XSG, eos = self.drawn("token", "tokens", looked_up), [list(one.text.eos_tokens) for one in self.readings]
+        return np.stack([np.isin(tokens_SG, known) for tokens_SG, known in zip(tokens_XSG, eos, strict=True)])
 
 
 @dataclass(frozen=True)
@@ -211,7 +205,7 @@ class Drafts:
         shape_XSM = (*self.submitted.shape[:2], memory.states)
         return Drafts(*(np.broadcast_to(values, shape_XSM) for values in vars(self).values()))
 
-    def at(self, places: tuple[np.ndarray, ...]) -> "Drafts":
+    def at(self, places: Columns) -> "Drafts":
         """In rounds [V] at readings, starts and states."""
         return Drafts(*(values[places] for values in vars(self).values()))
 
@@ -262,8 +256,8 @@ class Path:
     """The rounds of all decodes [V]: ``places`` are their readings, starts and what is known there; what was ``drafted``, and how
     much of it accepted."""
 
-    places: tuple[np.ndarray, ...]
-    drafted: tuple[np.ndarray, ...]
+    places: Columns
+    drafted: Columns
     accepted_V: np.ndarray
 
     @property
@@ -278,8 +272,8 @@ class Path:
     def of(starts: Starts, draft: Draft, after: After, *first: float) -> "Path":
         """From the first start, where ``first`` is known, to every text's end."""
         reading_V, rounds = np.flatnonzero(starts.left_XS[:, 0]), []
-        places: tuple[np.ndarray, ...] = (reading_V, np.zeros_like(reading_V))
-        places += tuple(np.full(len(reading_V), value) for value in first)
+        known = (np.full(len(reading_V), value) for value in first)
+        places: Columns = (reading_V, np.zeros_like(reading_V), *known)
         while len(places[0]):
             drafted, cells = draft(*places), places[:2]
             accepted_V = np.minimum(starts.would_LXS[(drafted[1], *cells)], drafted[0])
@@ -307,10 +301,9 @@ class Path:
 def decoded(starts: Starts, drafts: Drafts, question: float = 0.0, memory: Memory = NO_MEMORY) -> Totals:
     """Exact totals of every text under a policy whose ``question`` takes so many seconds."""
     drafts = drafts.by_state(memory)
-    path = Path.of(
-        starts,
-        drafts.tokens,
-        lambda places, drafted, accepted_V: [np.where(drafted[1] > 0, places[2], memory.after(accepted_V, drafted[0]))],
-        memory.first,
-    )
+
+    def after(places: Columns, drafted: Columns, accepted_V: np.ndarray) -> Columns:
+        return (np.where(drafted[1] > 0, places[2], memory.after(accepted_V, drafted[0])),)
+
+    path = Path.of(starts, drafts.tokens, after, memory.first)
     return starts.decoded(path, drafts.at(path.places), question)

@@ -125,12 +125,7 @@ class RecordedText:
 
     def tapped(self, kind: str, layers: tuple[int, ...], draft_layers: tuple[int, ...]) -> "RecordedText":
         """What a controller of ``kind`` sees, whose decoder taps these layers: without the target's states where it taps none.
-
-        Raises
-        ------
-        BeyondRecordError
-            Unless they were recorded.
-        """
+        `BeyondRecordError` unless they were recorded."""
         recorded = () if self.roots is None else self.roots.layers
         for model, wanted, known, key in (
             ("target", layers, recorded, "layers"),

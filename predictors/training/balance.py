@@ -69,7 +69,9 @@ def balance(
     size, joined = features.shape[1], features if expected is None else torch.cat([features, expected * FAINT], dim=1)
     rows, found = _smote(joined, labels, counts, seed)
     expected = None if expected is None else rows[:, size:] / FAINT
-    return Balanced(BY_SMOTE, rows[:, :size].contiguous(), found, natural_shares(found, len(classes)), expected=expected)
+    return Balanced(
+        BY_SMOTE, rows[:, :size].contiguous(), found, natural_shares(found, len(classes)), expected=expected
+    )
 
 
 def natural_shares(labels: Tensor, num_classes: int = len(CLASSES)) -> tuple[float, ...]:

@@ -111,13 +111,7 @@ def choose(
     table: GuessTable, method: str, profile: LatencyProfile, replicates: int, seed: int
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The way of ``method`` that emits most tokens per second over all passes, and what is said of all its ways, a row per way
-    and sampling setting.
-
-    Raises
-    ------
-    ValueError
-        If the traces hold no way of ``method``, or the profile lacks a table.
-    """
+    and sampling setting. `ValueError` if the traces hold no way of ``method``, or the profile lacks a table."""
     ways = table.manifest.ways
     places = [place for place, way in enumerate(ways) if way["method"] == method]
     if not places:

@@ -63,13 +63,7 @@ def best_of(
 
 def choose_by(pick: Pick, static_2X: np.ndarray, document_X: np.ndarray, folds: int, seed: int) -> RuleChoice:
     """The rule that is served, and what choosing it is worth out of fold. All that is chosen, ``pick`` chooses on the readings
-    that its mask allows.
-
-    Raises
-    ------
-    ValueError
-        If there are fewer documents than ``folds``, or fewer than two of either.
-    """
+    that its mask allows. `ValueError` if there are fewer documents than ``folds``, or fewer than two of either."""
     fold_X = fold_of(document_X, folds, seed)
     ours_2X = np.zeros((2, len(fold_X)))
     for fold in range(folds):

@@ -83,14 +83,8 @@ class TraceTable(Generic[Kind]):
 
     @classmethod
     def read(cls, folder: str | Path) -> Self:
-        """All rows of a finished collection.
-
-        Raises
-        ------
-        ValueError
-            If the manifest is missing (collection did not finish), of another schema version, or incomplete; or a shard is
-            missing, damaged or of another shape.
-        """
+        """All rows of a finished collection. `ValueError` if the manifest is missing (collection did not finish), of another
+        schema version, or incomplete; or a shard is missing, damaged or of another shape."""
         place = Path(folder) if isinstance(folder, str) else folder
         manifest = _read_manifest(place / MANIFEST, cls.kind, cls.version)
         shards = [_read_shard(place / one.name, one, cls.columns, manifest, cls.wide) for one in manifest.shards]

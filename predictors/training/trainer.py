@@ -35,14 +35,17 @@ class TrainConfig(Checked):
 
 Network = TypeVar("Network", bound=nn.Module)
 Loss = Callable[[nn.Module, tuple[Tensor, ...]], Tensor]  # of a network and a batch, whose first column are features
+Judged = Callable[[nn.Module, tuple[Tensor, ...]], dict[str, Tensor]]
 
 
 class Training(L.LightningModule, Generic[Network]):
-    """A ``loss`` of an injected network, which knows nothing of Lightning."""
+    """A ``loss`` of an injected network, which knows nothing of Lightning; ``judged``: what validation rows come to by name, of
+    which ``val_loss`` decides (if not given, the same loss)."""
 
-    def __init__(self, network: Network, config: TrainConfig, loss: Loss) -> None:
+    def __init__(self, network: Network, config: TrainConfig, loss: Loss, judged: Judged | None = None) -> None:
         super().__init__()
         self.head, self.config, self.loss = network, config, loss
+        self.judged = judged or (lambda head, batch: {"val_loss": loss(head, batch)})
 
     def training_step(self, batch: tuple[Tensor, ...], index: int) -> Tensor:
         loss = self.loss(self.head, batch)
@@ -50,7 +53,8 @@ class Training(L.LightningModule, Generic[Network]):
         return loss
 
     def validation_step(self, batch: tuple[Tensor, ...], index: int) -> None:
-        self.log("val_loss", self.loss(self.head, batch), on_step=False, on_epoch=True, batch_size=len(batch[0]))
+        for name, value in self.judged(self.head, batch).items():
+            self.log(name, value, on_step=False, on_epoch=True, batch_size=len(batch[0]))
 
     def configure_optimizers(self) -> Any:
         config = self.config

@@ -67,8 +67,8 @@ def table(materials):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_trained_model_knows_what_its_inputs_tell(table, name):
-    config, labels = MODELS[name], label(table, TokenLabelConfig())
-    model = StopModel(table, labels, config, calibrated_tokens=GAMMA)
+    config, labels = replace(MODELS[name], calibrated_tokens=GAMMA), label(table, TokenLabelConfig())
+    model = StopModel(table, labels, config)
     features = model.features["test"]
     drafts = Drafts.of(features, GAMMA - features.sees)
     measured = quality(model.tokens["test"], drafts, partial(model.chances, "test"))
@@ -81,8 +81,8 @@ def test_a_trained_model_knows_what_its_inputs_tell(table, name):
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_texts_too_short_for_a_whole_draft_promise_nothing(table):
-    config = MODELS["early_stop-1"]
-    model = StopModel(table, label(table, TokenLabelConfig()), config, calibrated_tokens=3)
+    config = replace(MODELS["early_stop-1"], calibrated_tokens=3)
+    model = StopModel(table, label(table, TokenLabelConfig()), config)
     drafts = Drafts.of(model.features["test"], GAMMA)
     short = drafts.take(~drafts.whole_DG.all(axis=1))
     measured = quality(model.tokens["test"], short, partial(model.chances, "test"))
@@ -163,7 +163,8 @@ def test_mismatches_weigh_in_soft_labels_too():
 def test_calibration_reaches_as_far_as_was_recorded(table):
     config = replace(MODELS["specdecpp"], epochs=1)
     labels = label(table, TokenLabelConfig())
-    made, most = (StopModel(table, labels, config, tokens).calibrations for tokens in (GAMMA + 1, GAMMA - 1))
+    configs = (replace(config, calibrated_tokens=tokens) for tokens in (GAMMA + 1, GAMMA - 1))
+    made, most = (StopModel(table, labels, one).calibrations for one in configs)
     assert made == most
 
 

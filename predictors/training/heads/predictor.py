@@ -22,7 +22,6 @@ from predictors.features import FEATURE_SETS
 from predictors.latency.actions import undisturbed
 from predictors.latency.throughput import draft_cost
 from predictors.replay.acceptance import acceptance_of
-from predictors.replay.prices import Prices
 from predictors.schema import SPLITS
 from predictors.training.calibration import fit_calibration
 from predictors.training.heads.quality import (
@@ -104,8 +103,7 @@ class HeadFit:
         require_served(config.decoding, labels.facts)
         self.roots = Roots.of(table, labels, config.feature_set)
         self.target = Target(config.target, self.roots.spec.gamma)
-        prices = {sampled: Prices(self.profile, sampled) for sampled in (False, True)}
-        self.decodes = decodes_of(table, config.decoding, prices, config.repeats, int(labels.facts["seed"]))
+        self.decodes = decodes_of(table, config.decoding, self.profile, config.repeats, int(labels.facts["seed"]))
         features = self.roots.spec.state_size + len(self.roots.spec.scalars)
         self.query = undisturbed(self.profile).latency("predictor", features=features).seconds
 

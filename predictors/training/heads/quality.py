@@ -34,24 +34,16 @@ Baseline = Callable[[Rows], np.ndarray]  # probabilities [P, L] of rows
 
 def fit_baselines(train: Rows, target: Target) -> dict[str, Baseline]:
     """Baselines by name, fitted on training rows."""
+    labels, size = train.labels(target), len(target.classes)
+    shares_L = np.bincount(labels, minlength=size) / len(train)
+    counts = np.ones((size + 1, size))  # the last row: nothing is known of the round before
+    np.add.at(counts, (_previous(train, target), labels), 1)
+    following = counts / counts.sum(axis=1, keepdims=True)
     return {
-        "majority": _majority(train, target),
-        "previous_label": _previous_label(train, target),
+        "majority": lambda rows: np.tile(shares_L, (len(rows), 1)),
+        "previous_label": lambda rows: following[_previous(rows, target)],
         "draft_confidence": _draft_confidence(train, target),
     }
-
-
-def _majority(train: Rows, target: Target) -> Baseline:
-    shares = np.bincount(train.labels(target), minlength=len(target.classes)) / len(train)
-    return lambda rows: np.tile(shares, (len(rows), 1))
-
-
-def _previous_label(train: Rows, target: Target) -> Baseline:
-    size = len(target.classes)
-    counts = np.ones((size + 1, size))  # the last row: nothing is known of the round before
-    np.add.at(counts, (_previous(train, target), train.labels(target)), 1)
-    shares = counts / counts.sum(axis=1, keepdims=True)
-    return lambda rows: shares[_previous(rows, target)]
 
 
 def _previous(rows: Rows, target: Target) -> np.ndarray:
@@ -64,17 +56,11 @@ def _draft_confidence(train: Rows, target: Target) -> Baseline:
     from sklearn.preprocessing import StandardScaler
 
     labels = train.labels(target)
-    if len(np.unique(labels)) == 1:  # nothing to tell apart: a draft that is never, or always, accepted
-        return _majority(train, target)
+    seen, one_hot_LL = np.unique(labels), np.eye(len(target.classes))
+    if len(seen) == 1:  # nothing to tell apart: a draft that is never, or always, accepted
+        return lambda rows: one_hot_LL[np.full(len(rows), seen[0])]
     model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)).fit(_first(train), labels)
-    return lambda rows: _spread(model.predict_proba(_first(rows)), model.classes_, len(target.classes))
-
-
-def _spread(known_PC: np.ndarray, classes: np.ndarray, count: int) -> np.ndarray:
-    """Probabilities of all classes, 0 of those that had no training row."""
-    probabilities_PC = np.zeros((len(known_PC), count))
-    probabilities_PC[:, classes] = known_PC
-    return probabilities_PC
+    return lambda rows: model.predict_proba(_first(rows)) @ one_hot_LL[seen]  # 0 of classes without a training row
 
 
 def _first(rows: Rows) -> np.ndarray:

@@ -92,18 +92,9 @@ class Roots:
             raise ValueError(
                 "a feature state of the texts is not finite (overflow of float16). Collect the traces again."
             )
-        first = {name: table.column(name)[:, 0] for name in ("confidence", "entropy")}
-        return Roots(
-            spec=spec,
-            state_RS=state_RS,
-            confidence_R=first["confidence"],
-            entropy_R=first["entropy"],
-            known_R=known_R,
-            reached_RG=reached_RG,
-            accepted_R=accepted_R,
-            document_R=table.column("document"),
-            setting_R=table.setting_N,
-        )
+        confidence_R, entropy_R = (table.column(name)[:, 0] for name in ("confidence", "entropy"))
+        labelled = known_R, reached_RG, accepted_R
+        return Roots(spec, state_RS, confidence_R, entropy_R, *labelled, table.column("document"), table.setting_N)
 
     def features(self, row_P: np.ndarray, past_P: np.ndarray) -> Tensor:
         """Raw features [P, S + C], by the function that serving uses."""

@@ -7,7 +7,6 @@ either a static length, a confidence ε (a float), or a rule on the head's calib
 Shape suffixes: R rows of the table, X readings, S starts, M states of memory, L classes.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any
@@ -19,6 +18,7 @@ from predictors.branch_settings import BranchSettings
 from predictors.calibration import Calibration
 from predictors.config import Count, one_of
 from predictors.decision_rule import DecisionRule, LengthRule
+from predictors.latency.profile import LatencyProfile
 from predictors.network import HRADNetwork, squared_distance
 from predictors.replay.branch_grid import BranchStarts, branch_decoded
 from predictors.replay.grid import NO_MEMORY, Drafts, Starts, Totals, decoded
@@ -73,10 +73,10 @@ class Decodes:
 
 
 def decodes_of(
-    table: TextTable, decoding: Decoding, prices: Mapping[bool, Prices], repeats: int, seed: int
+    table: TextTable, decoding: Decoding, profile: LatencyProfile, repeats: int, seed: int
 ) -> dict[tuple[str, int], Decodes]:
     """By split and number of the setting; ``repeats`` of chance on held-out texts that are sampled, one on others."""
-    made = {}
+    made, prices = {}, {sampled: Prices(profile, sampled) for sampled in (False, True)}
     for split in SPLITS:
         row_N = np.flatnonzero(table.column("split") == split)
         texts = table.rows(split).readings(seed, 1 if split == TRAIN else repeats)

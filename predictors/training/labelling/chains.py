@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.lib.stride_tricks import sliding_window_view
 
 from predictors.config import Checked, at_least
 from predictors.network import CLASSES
@@ -42,13 +43,8 @@ def class_of(accepted_N: np.ndarray, gamma: int) -> np.ndarray:
 
 
 def label(table: TextTable, config: ChainLabelConfig) -> Labels:
-    """Label the roots of all texts.
-
-    Raises
-    ------
-    ValueError
-        If the verifier cannot be replayed, a document or prompt stands in two splits, or a class has no training row.
-    """
+    """Label the roots of all texts. `ValueError` if the verifier cannot be replayed, a document or prompt stands in two splits,
+    or a class has no training row."""
     rows_N, reached_NG, accepted_N = _known(table, config)
     _require_disjoint(table, "document")
     _require_disjoint(table, "prompt_id")
@@ -66,16 +62,16 @@ def label(table: TextTable, config: ChainLabelConfig) -> Labels:
 def _known(table: TextTable, config: ChainLabelConfig) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The roots with γ tokens of text before them: rows [N], P(N >= n) [N, γ] and drawn counts [N]."""
     ratios, probabilities, prompt = (table.column(name) for name in ("ratio", "probability", "prompt_id"))
-    rows, chances, counts = [], [], []
+    found = [(np.zeros(0, int), np.zeros((0, config.gamma)), np.zeros(0, int))]
     for text in table.text_slices:
-        uniforms = luck(str(prompt[text.start]), text.stop - text.start + 1, config.seed)[0]
-        for row in range(text.start, text.stop - config.gamma + 1):
-            ahead = slice(row, row + config.gamma)
-            reached_G = reached(ratios[ahead], probabilities[ahead], config.verifier)
-            rows.append(row)
-            chances.append(reached_G)
-            counts.append(accepted(reached_G, uniforms[row - text.start + 1 :][: config.gamma]))
-    return np.array(rows, dtype=int), np.array(chances).reshape(-1, config.gamma), np.array(counts, dtype=int)
+        if (length := text.stop - text.start) >= config.gamma:
+            uniforms = luck(str(prompt[text.start]), length + 1, config.seed)[0, 1:]
+            columns = (ratios[text], probabilities[text], uniforms)
+            ratio_NG, probability_NG, uniform_NG = (sliding_window_view(one, config.gamma) for one in columns)
+            reached_NG = reached(ratio_NG, probability_NG, config.verifier)
+            found.append((text.start + np.arange(len(reached_NG)), reached_NG, accepted(reached_NG, uniform_NG)))
+    rows_N, reached_NG, accepted_N = map(np.concatenate, zip(*found, strict=True))
+    return rows_N, reached_NG, accepted_N
 
 
 def _report(table: TextTable, rows_N: np.ndarray, class_N: np.ndarray) -> dict[str, Any]:

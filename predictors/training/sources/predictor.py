@@ -21,8 +21,7 @@ from predictors.survival.rule import SurvivalSetting
 from predictors.training.intervals import log_gain
 from predictors.training.predictor import Fitted, Materials, told, tracked_name
 from predictors.training.rule_choice import RuleChoice, worth
-from predictors.training.sources.contest import Contest, Paced
-from predictors.training.sources.learning import distances, learned
+from predictors.training.sources.contest import Contest, Paced, distances, learned
 from predictors.training.survival.predictor import SurvivalModel, SurvivalPredictor
 
 SURVIVAL, TAKEOVER, SOURCE = "survival", "takeover", "source"

@@ -18,7 +18,7 @@ from lightning.pytorch.loggers import Logger
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
-from predictors.config import Positive, one_of
+from predictors.config import Count, Positive, one_of
 from predictors.network import squared_distance
 from predictors.schema import SPLITS, TRAIN, VALIDATION
 from predictors.stopping.features import BEFORE, INPUTS
@@ -40,31 +40,25 @@ Chances = Callable[[np.ndarray, np.ndarray, np.ndarray | int], np.ndarray]
 @dataclass(frozen=True)
 class StopTrainConfig(TrainConfig):
     """How a stop model is trained: controller ``kind``, ``inputs`` of `predictors.stopping.features`, ``network``, ``labels``.
-    ``mismatch_weight``: what the rejected share of a token counts in the loss against the accepted one."""
+    ``mismatch_weight``: what the rejected share of a token counts in the loss against the accepted one. The products of
+    ``calibrated_tokens`` chances, of those recorded, are calibrated."""
 
     kind: str = "early_stop"
     inputs: Annotated[str, one_of(*INPUTS)] = BEFORE
     network: NetworkShape = field(default_factory=NetworkShape)
     labels: Annotated[str, one_of(*LABELS)] = SOFT
     mismatch_weight: Positive = 1.0
+    calibrated_tokens: Count = 6
 
 
 class StopModel:
     """Trained on training texts, stopped early by validation texts, and calibrated on both: networks this small say of the texts
     they learned from what they say of others, and the few validation documents by themselves are up to .03 off.
 
-    ``labels`` (`predictors.training.labelling.tokens`) are of the trace of ``table``, texts of all splits; ``calibrated_tokens``:
-    the products of how many chances, of those recorded, are calibrated.
+    ``labels`` (`predictors.training.labelling.tokens`) are of the trace of ``table``, texts of all splits.
     """
 
-    def __init__(
-        self,
-        table: TextTable,
-        labels: Labels,
-        config: StopTrainConfig,
-        calibrated_tokens: int,
-        logger: Logger | None = None,
-    ) -> None:
+    def __init__(self, table: TextTable, labels: Labels, config: StopTrainConfig, logger: Logger | None = None) -> None:
         self.settings = table.settings
         self.features = {split: SlotFeatures(table.rows(split), config.inputs) for split in SPLITS}
         self.tokens = {split: TokenRows.of(made, labels, config.labels) for split, made in self.features.items()}
@@ -72,13 +66,13 @@ class StopModel:
         said = {split: self.features[split].everywhere(self._said) for split in SPLITS}
         self.distance = {split: distance_NG for split, (_, distance_NG) in said.items()}
         self.logits = {split: logits_NG for split, (logits_NG, _) in said.items()}
-        every = {split: Drafts.of(self.features[split], calibrated_tokens) for split in (TRAIN, VALIDATION)}
+        every = {split: Drafts.of(self.features[split], config.calibrated_tokens) for split in (TRAIN, VALIDATION)}
+        whole = [(self.logits[split], made) for split, made in every.items()]
         self.calibrations = []
         for number in range(len(self.settings)):
             own = {split: made.take(self._setting_N(split)[made.start_D] == number) for split, made in every.items()}
             parts = [(self.logits[split], made) for split, made in own.items()]
             # where all tokens of a setting have one fate, it is calibrated with the others
-            whole = [(self.logits[split], made) for split, made in every.items()]
             self.calibrations.append(fit_calibration(parts if mixed(parts) else whole))
 
     def _trained(self, config: StopTrainConfig, logger: Logger | None) -> Trained[StopNetwork]:
@@ -123,13 +117,7 @@ def log_loss(mismatch_weight: float, network: nn.Module, batch: tuple[Tensor, ..
 
 
 def fit_calibration(parts: Said) -> RisingCalibration:
-    """Of least log loss over the drafts of all ``parts``.
-
-    Raises
-    ------
-    ValueError
-        If all tokens have one fate.
-    """
+    """Of least log loss over the drafts of all ``parts``. `ValueError` if all tokens have one fate."""
     if not mixed(parts):
         raise ValueError("every drafted token has one fate, so nothing can be calibrated. Collect more prompts.")
     columns = [

@@ -11,7 +11,6 @@ All on the same texts with the same luck (`predictors.replay.grid`); one price t
 Shape suffixes: N rows of a table, X readings, S starts, G slots or positions of a chain.
 """
 
-from collections.abc import Sequence
 from dataclasses import asdict, astuple, dataclass
 from functools import partial
 from itertools import product
@@ -24,11 +23,10 @@ from predictors.config import Count
 from predictors.latency.actions import undisturbed
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.throughput import draft_cost
-from predictors.replay.decode import Reading
 from predictors.replay.grid import Starts, Totals, decoded
 from predictors.replay.policies import confidence, static, stopping
 from predictors.replay.prices import Prices
-from predictors.schema import SPLITS, TEST, TRAIN, VALIDATION
+from predictors.schema import TEST, TRAIN, VALIDATION
 from predictors.stopping.features import BEHIND
 from predictors.stopping.rule import StopRule, StopSetting
 from predictors.training.calibration import calibrated
@@ -72,30 +70,23 @@ class Played:
 
 @dataclass(frozen=True)
 class StopPredictor(StopTrainConfig, Trust):
-    """How a stop model is trained and served: in chains of at most ``gamma`` tokens that ``verifier`` verifies.
-
-    Calibrated on products of up to ``calibrated_tokens`` chances; its rule is judged on ``folds`` of documents.
-    """
+    """How a stop model is trained and served: in chains of at most ``gamma`` tokens that ``verifier`` verifies. Its rule is
+    judged on ``folds`` of documents."""
 
     gamma: Count = 12
     verifier: str = "block"
-    calibrated_tokens: Count = 6
     folds: Count = 5
 
     def fit(self, name: str, materials: Materials, logger: Logger | None = None) -> Fitted:
         table, profile = materials.text_table, materials.profile
         labels = materials.labels_of(KIND, table.manifest)
-        model = StopModel(table, labels, self, self.calibrated_tokens, logger)
+        model = StopModel(table, labels, self, logger)
         distances = model.distance[VALIDATION]
         limit = self.largest(distances[~np.isnan(distances)])
-        readings = {split: model.features[split].table.readings(self.seed) for split in SPLITS}
         made, choices, parts = [], [], {}
         for number, settings in enumerate(model.settings):
-            train = self._starts(readings[TRAIN][settings], profile)
-            validation, test = (
-                self._played(model, split, number, readings[split][settings], profile, limit)
-                for split in (VALIDATION, TEST)
-            )
+            train, _ = self._starts(model, TRAIN, number, profile)
+            validation, test = (self._played(model, split, number, profile, limit) for split in (VALIDATION, TEST))
             setting, choice, epsilon = self._chosen(model, number, train, validation)
             made.append(asdict(setting))
             choices.append(choice)
@@ -115,27 +106,19 @@ class StopPredictor(StopTrainConfig, Trust):
         card = self._card(table, profile, measured) | {"settings": made, "max_distance": limit}
         return Fitted(card, model.trained.network.state_dict(), measured, _metrics(measured), sentence(measured))
 
-    def _starts(self, texts: Sequence[tuple[Reading, slice]], profile: LatencyProfile) -> Starts:
-        """Every start of texts at one sampling setting."""
-        readings = [reading for reading, _ in texts]
-        prices = Prices(profile, not readings[0].text.settings.greedy)
-        return Starts.of(readings, self.gamma, self.verifier, prices)
+    def _starts(self, model: StopModel, split: str, number: int, profile: LatencyProfile) -> tuple[Starts, list[slice]]:
+        """Every start of a split's texts at one sampling setting, and each text's rows of the split."""
+        settings = model.settings[number]
+        readings, rows = zip(*model.features[split].table.readings(self.seed)[settings], strict=True)
+        return Starts.of(readings, self.gamma, self.verifier, Prices(profile, not settings.greedy)), list(rows)
 
-    def _played(
-        self,
-        model: StopModel,
-        split: str,
-        number: int,
-        texts: Sequence[tuple[Reading, slice]],
-        profile: LatencyProfile,
-        limit: float,
-    ) -> Played:
+    def _played(self, model: StopModel, split: str, number: int, profile: LatencyProfile, limit: float) -> Played:
         """With what the model says at every slot of the texts; a token that it cannot judge has no chance."""
         size = model.features[split].table.manifest.stop_spec.size(self.inputs)
         question = undisturbed(profile).latency("stopping", features=size).seconds
-        starts = self._starts(texts, profile)
+        starts, texts = self._starts(model, split, number, profile)
         said = np.nan_to_num(model.logits[split], nan=-np.inf), model.distance[split] > limit
-        logits_XSG, far_XSG = (starts.gather([values_NG[rows] for _, rows in texts]) for values_NG in said)
+        logits_XSG, far_XSG = (starts.gather([values_NG[rows] for rows in texts]) for values_NG in said)
         drafted_G = np.maximum(np.arange(logits_XSG.shape[2]) - (self.inputs == BEHIND), 0)
         chances_XSG = calibrated(logits_XSG, drafted_G, *astuple(model.calibrations[number]))
         return Played(starts, chances_XSG, far_XSG, self.inputs, question)

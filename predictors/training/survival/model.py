@@ -66,13 +66,12 @@ def token_rows(grids: Sequence[SurvivalGrid]) -> Rows:
 
 
 def _of_length(grid: SurvivalGrid, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    path, position_G = grid.static(length), np.arange(grid.starts.depth)
-    would_V1, cap_V1 = (values[:, None] for values in grid.would(path))
+    (places, would_V1, cap_V1), position_G = grid.static(length), np.arange(grid.starts.depth)
     tested_VG = (position_G <= would_V1) & (position_G < cap_V1)
     ahead_VG = (position_G < would_V1) & (position_G + 1 < cap_V1)
     target_VG2 = np.stack([would_V1 > position_G, would_V1 > position_G + 1], axis=-1)
     weight_VG2 = np.stack([tested_VG, ahead_VG], axis=-1)
-    made = (grid.features(*path.places), target_VG2.astype(float), weight_VG2.astype(float))
+    made = (grid.features(*places), target_VG2.astype(float), weight_VG2.astype(float))
     features_NF, target_N2, weight_N2 = (column[tested_VG] for column in made)
     return features_NF, target_N2, weight_N2
 
@@ -86,7 +85,7 @@ def log_loss(network: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
 
 def follows(train: SurvivalGrid) -> float:
     """How often a token is accepted after two that were."""
-    would_V = np.concatenate([train.would(train.static(length))[0] for length in LENGTHS])
+    would_V = np.concatenate([train.static(length)[1][:, 0] for length in LENGTHS])
     tested_V = would_V >= 2
     return float((would_V[tested_V] >= 3).mean()) if tested_V.any() else 0.0
 
@@ -107,9 +106,8 @@ def calibrated(grids: Sequence[SurvivalGrid], served: SurvivalArrays, length: in
 def said(grid: SurvivalGrid, served: SurvivalArrays, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Along rounds of a static chain of ``length`` tokens [V, G]: logits of `now`, whether the chain survives each token, and
     whether it was drafted."""
-    path, position_G = grid.static(length), np.arange(length)
-    would_V1, cap_V1 = (values[:, None] for values in grid.would(path))
-    logits_VG2, _ = served(grid.features(*path.places)[:, :length])
+    (places, would_V1, cap_V1), position_G = grid.static(length), np.arange(length)
+    logits_VG2, _ = served(grid.features(*places)[:, :length])
     return logits_VG2[..., NOW], np.asarray(would_V1 > position_G), np.asarray(position_G < cap_V1)
 
 

@@ -22,7 +22,7 @@ from predictors.config import Count, Positive, not_empty
 from predictors.latency.actions import undisturbed
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.throughput import chain_costs
-from predictors.replay.grid import Starts, Totals, decoded
+from predictors.replay.grid import Columns, Starts, Totals, decoded
 from predictors.replay.policies import static
 from predictors.replay.prices import Prices
 from predictors.schema import SPLITS, TEST, TRAIN, VALIDATION
@@ -60,7 +60,7 @@ class Played:
         """What is done at the setting, where no ``source`` takes over."""
         return self.grid.totals(self.grid.path(self.chain, source), self.question)
 
-    def chain(self, *rounds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def chain(self, *rounds: np.ndarray) -> Columns:
         """Submitted tokens and queries of rounds [V], as `predictors.controllers.survival` decides."""
         made = self.made
         if not made.pays:
@@ -186,9 +186,8 @@ class SurvivalPredictor(Trust):
         """Squared distances of all tokens of the longest chains."""
         found = []
         for grid in grids:
-            path = grid.static(self.gamma)
-            known_VG = np.arange(self.gamma) < grid.would(path)[1][:, None]
-            found.append(served(grid.features(*path.places)[known_VG])[1])
+            places, _, cap_V1 = grid.static(self.gamma)
+            found.append(served(grid.features(*places)[np.arange(self.gamma) < cap_V1])[1])
         return np.concatenate(found)
 
     def _setting(self, model: SurvivalModel, number: int) -> tuple[SurvivalSetting, RuleChoice]:

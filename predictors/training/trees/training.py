@@ -93,12 +93,9 @@ class SelectorConfig(TrainConfig):
 
 
 class SelectorTraining(Training[SelectorNetwork]):
-    """Training of an injected network, which knows nothing of Lightning.
-
-    ``val_loss`` is minus the logarithm of the choices' tokens per second over the static ones', both ratios of sums, by surplus
-    with κ = 1 (trained for throughput: by ratio) and without a margin: what is monitored is what is served. The loss itself is
-    logged as ``val_objective``.
-    """
+    """``val_loss`` is minus the logarithm of the choices' tokens per second over the static ones', both ratios of sums, by
+    surplus with κ = 1 (trained for throughput: by ratio) and without a margin: what is monitored is what is served. The loss
+    itself is logged as ``val_objective``."""
 
     mean: Tensor
 
