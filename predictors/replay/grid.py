@@ -5,7 +5,8 @@ A round that starts at row s, of a draft of which `would` tokens are accepted, s
     position g of the chain    row s + min(g, would), slot g - min(g, would) of the text; its token is the text's where g < would
     rows emitted               min(min(would, submitted) + 1, length - s)
 
-So a policy says once what it drafts at every start (`Drafts`), and a decode is the path of starts from the first to the end.
+So a policy says once what it drafts at every start (`Drafts`), or in every round by what it knows of those before, and a decode
+is the path of starts from the first to the end (`Path`).
 Counts equal those of `predictors.replay.chains`, seconds those of `predictors.replay.prices`. What a policy drafts of a lookup
 says `predictors.training.sources.lookups`.
 

@@ -141,30 +141,21 @@ def _batches(rows: Rows, sampler: Sampler, size: int) -> DataLoader:
 
 @contextmanager
 def seeded(config: TrainConfig) -> Iterator[None]:
-    """The same numbers in every run inside the block, on ``config.threads``, and a quiet screen."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(config.threads)
+    """The same numbers in every run inside the block, on ``config.threads``, without Lightning's tips and advice for data loaders
+    on the screen."""
+    names = ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero")
+    loggers = [logging.getLogger(name) for name in names]
+    before, levels = torch.get_num_threads(), [log.level for log in loggers]
     try:
-        with torch.random.fork_rng(devices=[]), quiet():
+        torch.set_num_threads(config.threads)
+        for log in loggers:
+            log.setLevel(logging.ERROR)
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module=r"lightning\..*")
             torch.manual_seed(config.seed)
             yield
     finally:
         torch.set_num_threads(before)
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Keep Lightning's tips and advice for data loaders off the screen."""
-    names = ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero")
-    loggers = [logging.getLogger(name) for name in names]
-    levels = [log.level for log in loggers]
-    for log in loggers:
-        log.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", module=r"lightning\..*")
-            yield
-    finally:
         for log, level in zip(loggers, levels, strict=True):
             log.setLevel(level)
 

@@ -48,9 +48,10 @@ class Played:
     max_distance: float
     made: SurvivalSetting
 
-    def asking(self, rule: SurvivalRule) -> "Played":
-        """The same where the model is asked by ``rule``, whether it pays or not."""
-        return replace(self, made=replace(self.made, rule=rule, pays=True))
+    def asked(self, rule: SurvivalRule, question: float | None = None) -> Totals:
+        """The model is asked by ``rule``, whether it pays or not; ``question``: seconds of that, if not as measured."""
+        made, question = replace(self.made, rule=rule, pays=True), self.question if question is None else question
+        return replace(self, made=made, question=question).decoded()
 
     def static(self) -> Totals:
         """Always the static length."""
@@ -97,23 +98,9 @@ class SurvivalModel:
     settings: Sequence[SurvivalSetting] = ()
     choices: Sequence[RuleChoice] = ()
 
-    def at(self, profile: LatencyProfile) -> "SurvivalModel":
-        """The same model on a machine of other latencies."""
-        prices = [Prices(profile, not settings.greedy) for settings in self.table.settings]
-        grids = {
-            split: [grid.at(one) for grid, one in zip(of_split, prices, strict=True)]
-            for split, of_split in self.grids.items()
-        }
-        return replace(self, profile=profile, grids=grids)
-
-    @property
-    def question(self) -> float:
-        """Seconds of asking about a token."""
-        return undisturbed(self.profile).latency("survival", positions=1).seconds
-
-    def played(self, grid: SurvivalGrid, made: SurvivalSetting) -> Played:
-        """What is served at one setting, on some texts."""
-        return Played(grid, self.served, self.question, self.limit, made)
+    def played(self, grid: SurvivalGrid, made: SurvivalSetting, profile: LatencyProfile | None = None) -> Played:
+        """What is served at one setting, on some texts; ``profile``: on another machine."""
+        return Played(grid, self.served, _question(profile or self.profile), self.limit, made)
 
 
 @dataclass(frozen=True)
@@ -196,43 +183,40 @@ class SurvivalPredictor(Trust):
         calibration = calibrated(grids, model.served, self._calibrated_tokens)
         unpriced = SurvivalRule(1.0, follows=follows(grids[0]))
         draft = SurvivalSetting(model.table.settings[number], unpriced, False, 1, (1.0,), calibration)
-        here, choice = self._priced(model, number, draft)
+        here, choice = self._priced(model, model.profile, number, draft)
         context, elsewhere = model.table.median_context, []
         for ratio in self.cost_ratios:
-            one, _ = self._priced(model.at(model.profile.at_cost_ratio(ratio, context)), number, draft)
+            one, _ = self._priced(model, model.profile.at_cost_ratio(ratio, context), number, draft)
             elsewhere.append(Priced(ratio, one.rule, one.static_length))
         return replace(here, elsewhere=tuple(elsewhere)), choice
 
-    def _priced(self, model: SurvivalModel, number: int, draft: SurvivalSetting) -> tuple[SurvivalSetting, RuleChoice]:
-        """A setting at the prices of ``model``."""
-        profile, context, sampled = model.profile, model.table.median_context, not draft.settings.greedy
-        train, validation = (model.grids[split][number] for split in (TRAIN, VALIDATION))
+    def _priced(
+        self, model: SurvivalModel, profile: LatencyProfile, number: int, draft: SurvivalSetting
+    ) -> tuple[SurvivalSetting, RuleChoice]:
+        """A setting on the machine of ``profile``."""
+        context, sampled = model.table.median_context, not draft.settings.greedy
+        prices = Prices(profile, sampled)
+        train, validation = (model.grids[split][number].at(prices) for split in (TRAIN, VALIDATION))
         length = static_length([train.starts, validation.starts])
-        costs = chain_costs(undisturbed(profile), self.gamma, context, sampled, model.question)
-        played = model.played(validation, replace(draft, static_length=length, costs=costs))
+        costs = chain_costs(undisturbed(profile), self.gamma, context, sampled, _question(profile))
+        played = model.played(validation, replace(draft, static_length=length, costs=costs), profile)
         always = played.static()
-        rate = always.rate * Prices(profile, sampled).chain(0, round(context))
+        rate = always.rate * prices.chain(0, round(context))
         tried = product(self.shares, self.least)
         rules = [SurvivalRule(rate * share, least, draft.rule.follows) for share, least in tried]
-        rule, choice = best_of(
-            rules,
-            lambda rule: played.asking(rule).decoded(),
-            always,
-            validation.starts.document_X,
-            self.folds,
-            self.seed,
-        )
+        document_X = validation.starts.document_X
+        rule, choice = best_of(rules, played.asked, always, document_X, self.folds, self.seed)
         return replace(played.made, rule=rule, pays=choice.pays), choice
 
     def _scored(self, test: Played, profile: LatencyProfile) -> dict[str, Any]:
         """Every policy's tokens per second on texts that chose nothing."""
-        made, always, forced = test.made, test.static(), test.asking(test.made.rule)
-        asked = forced.decoded()
+        made, always = test.made, test.static()
+        asked = test.asked(made.rule)
         policies = {
             "static": always,
             "model": asked if made.pays else always,
             "asked": asked,
-            "asked for nothing": replace(forced, question=0.0).decoded(),
+            "asked for nothing": test.asked(made.rule, question=0.0),
         }
         return {
             "static_length": made.static_length,
@@ -256,6 +240,11 @@ class SurvivalPredictor(Trust):
             "measured_quality": {"split": TEST, "parts": measured["parts"], "tokens": {"ece": error}},
             "lineage": {"traces_sha256": manifest.content_hash},
         }
+
+
+def _question(profile: LatencyProfile) -> float:
+    """Seconds of asking about a token."""
+    return undisturbed(profile).latency("survival", positions=1).seconds
 
 
 def sentence(measured: dict[str, Any]) -> str:
