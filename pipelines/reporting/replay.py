@@ -120,7 +120,7 @@ def _ladder(setting: str, texts: Comparison, edits: Comparison, elsewhere: dict[
 
 
 def _require_oracle_above(where: str, compared: Comparison, by: By) -> None:
-    """An error below the static chain: by construction (`predictors.replay.oracle`) no chain takes less time on any text, at
+    """An error below the static chain: by construction (`predictors.replay.decode`) no chain takes less time on any text, at
     whatever prices, so the rows were not replayed together."""
     below, above = (compared.rate(arm, "tokens", "seconds", by)["value"] or 0.0 for arm in (CHAIN, ORACLE))
     if above < below * (1 - ROUNDING):

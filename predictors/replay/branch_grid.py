@@ -6,7 +6,7 @@ A round knows its start, whether a branch survived the round before, and the pol
     candidates    by the draft's confidence there      tokens on a branch    min(γ, budget - start - P - 2)
     hit           P <= would, and the text's token is one of the candidates and accepted (`predictors.replay.branches`)
 
-Shape suffixes: X readings, S starts, P tokens of a block (0..γ), T stages (idle, retained), M states of memory.
+Shape suffixes: X readings, S starts, P tokens of a block (0..γ), V rounds.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from predictors.branch_settings import BranchSettings
 from predictors.latency.branching import BranchCosts, BranchRound
 from predictors.replay.branches import MATCH, require_replayable
 from predictors.replay.decode import Reading
-from predictors.replay.grid import NO_MEMORY, Drafts, Memory, Path, Starts, Totals
+from predictors.replay.grid import NO_MEMORY, Columns, Drafts, Memory, Path, Starts, Totals
 from predictors.replay.prices import Prices
 from predictors.replay.text import BeyondRecordError
 
@@ -47,14 +47,11 @@ class BranchStarts:
         idle = replace(retained, cap_XS=np.minimum(retained.cap_XS, most))
         return BranchStarts(readings, config, concurrent, idle, retained)
 
-    @property
-    def _row_XSP(self) -> np.ndarray:
-        """The row after so many tokens of the text, as an index."""
-        starts = np.arange(self.retained.would_XS.shape[1])
-        return np.asarray(np.minimum(starts[:, None] + np.arange(self.config.gamma + 1), starts[-1])[None])
-
-    def _at_rows(self, values: Sequence[np.ndarray], row_XSP: np.ndarray) -> np.ndarray:
-        return np.asarray(self.retained.by_start(values)[np.arange(len(self.readings))[:, None, None], row_XSP])
+    def _after(self, values: Sequence[np.ndarray]) -> np.ndarray:
+        """Of each reading's ``values`` by row: those after so many tokens of the text [X, S, P, …]."""
+        start_S = np.arange(self.retained.would_XS.shape[1])
+        row_SP = np.minimum(start_S[:, None] + np.arange(self.config.gamma + 1), start_S[-1])
+        return self.retained.by_start(values)[:, row_SP]
 
     @cached_property
     def grown_XSP(self) -> np.ndarray:
@@ -68,12 +65,7 @@ class BranchStarts:
     @cached_property
     def count_XSP(self) -> np.ndarray:
         """Candidates after a block."""
-        path_XSP = np.minimum(np.arange(self.config.gamma + 1), self.retained.would_XS[..., None])
-        row_XSP = np.minimum(np.arange(path_XSP.shape[1])[:, None] + path_XSP, path_XSP.shape[1] - 1)
-        beside_XSP = np.arange(self.config.gamma + 1) - path_XSP
-        rows_XSPG = self._at_rows([one.text.columns["confidence"] for one in self.readings], row_XSP)
-        slot_XSP1 = np.minimum(beside_XSP, rows_XSPG.shape[-1] - 1)[..., None]
-        confidence_XSP = np.take_along_axis(rows_XSPG, slot_XSP1, axis=-1)[..., 0]
+        confidence_XSP = replace(self.retained, depth=self.config.gamma + 1).column("confidence")
         number = np.frompyfunc(lambda confidence: self.config.num_branches(float(confidence)), 1, 1)
         return np.where(self.grown_XSP > 0, number(np.nan_to_num(confidence_XSP)), 0).astype(int)
 
@@ -85,8 +77,8 @@ class BranchStarts:
         open_XSP = (count_XSP > 0) & (place_P <= self.retained.would_XS[..., None])
         open_XSP &= place_P < self.retained.left_XS[..., None]
         if texts[0].settings.greedy or self.config.branch_verifier == MATCH:
-            return open_XSP & (self._at_rows([text.columns["rank"] for text in texts], self._row_XSP) < count_XSP)
-        hits_XSPC = self._at_rows([text.columns["hits"] for text in texts], self._row_XSP)
+            return open_XSP & (self._after([text.columns["rank"] for text in texts]) < count_XSP)
+        hits_XSPC = self._after([text.columns["hits"] for text in texts])
         if (open_XSP & (count_XSP > hits_XSPC.shape[-1])).any():
             raise BeyondRecordError(
                 f"{count_XSP.max()} candidates cannot be replayed where {hits_XSPC.shape[-1]} were recorded. Raise "
@@ -94,7 +86,7 @@ class BranchStarts:
             )
         which_XSP1 = np.clip(count_XSP - 1, 0, hits_XSPC.shape[-1] - 1)[..., None]
         chance_XSP = np.take_along_axis(hits_XSPC, which_XSP1, axis=-1)[..., 0]
-        return open_XSP & (self._at_rows([one.tried[1:] for one in self.readings], self._row_XSP) < chance_XSP)
+        return open_XSP & (self._after([one.tried[1:] for one in self.readings]) < chance_XSP)
 
     @cached_property
     def sampled(self) -> bool:
@@ -121,34 +113,35 @@ def branch_decoded(
 ) -> Totals:
     """Exact totals of every text by a policy that drafts as ``idle`` says, and keeps of a branch what ``retained`` says.
 
-    Visits [X, S, 2 M] are of idle stages, then of retained ones.
+    On its path is known whether a branch survived, then the state of memory.
     """
-    chains, states, both = starts.retained, memory.states, [one.by_state(memory) for one in (idle, retained)]
-    staged = Drafts(
-        *(np.concatenate(values, axis=2) for values in zip(*(vars(one).values() for one in both), strict=True))
-    )
+    both = ([*vars(one.by_state(memory)).values()] for one in (idle, retained))
+    staged = Drafts(*(np.stack(values, axis=2) for values in zip(*both, strict=True)))
 
-    def after(reading: np.ndarray, start: np.ndarray, accepted: np.ndarray, submitted: np.ndarray) -> np.ndarray:
-        return np.asarray(starts.hit_XSP[reading, start, submitted] * states + memory.after(accepted, submitted))
+    def after(places: Columns, drafted: Columns, accepted_V: np.ndarray) -> Columns:
+        hit_V = starts.hit_XSP[places[0], places[1], drafted[0]]
+        return hit_V.astype(int), memory.after(accepted_V, drafted[0])
 
-    path = Path.of(chains, staged, memory.first, after)
-    rounds, which_V = _rounds(starts, path, staged, states)
-    hit_V = starts.hit_XSP[path.reading_V, path.start_V, path.submitted_V]
-    levels_V, asked_V = np.array([made.levels for made in rounds])[which_V], staged.asked_XSM[path.cells]
+    chains = starts.retained
+    path = Path.of(chains, staged.tokens, after, 0, memory.first)
+    drafts = staged.at(path.places)
+    rounds, which_V = _rounds(starts, path, drafts)
+    hit_V = starts.hit_XSP[path.reading_V, path.start_V, drafts.submitted]
+    levels_V = np.array([made.levels for made in rounds])[which_V]
     seconds_V = np.array([starts.round_seconds(made) for made in rounds])[which_V]
     seconds_X = starts.prefill_X + chains.summed(path, seconds_V)
-    seconds_X += question * chains.summed(path, asked_V) + chains.read_seconds(path, staged)
-    return chains.totals(path, staged, levels_V, path.accepted_V + hit_V, seconds_X)
+    seconds_X += question * chains.summed(path, drafts.asked) + chains.read_seconds(path, drafts)
+    return chains.totals(path, drafts, levels_V, path.accepted_V + hit_V, seconds_X)
 
 
-def _rounds(starts: BranchStarts, path: Path, staged: Drafts, states: int) -> tuple[list[BranchRound], np.ndarray]:
+def _rounds(starts: BranchStarts, path: Path, drafts: Drafts) -> tuple[list[BranchRound], np.ndarray]:
     """The different rounds of branch-parallel decodes, and which one each of them is [V]."""
-    chains, size_V, survived_V = starts.retained, path.submitted_V, path.cells[2] >= states
-    behind = path.reading_V, path.start_V, size_V
-    count_V, grown_V = starts.count_XSP[behind], starts.grown_XSP[behind]
+    chains, size_V, survived_V = starts.retained, drafts.submitted, path.places[2] > 0
+    after = path.reading_V, path.start_V, size_V
+    count_V, grown_V = starts.count_XSP[after], starts.grown_XSP[after]
     idle_V, levels_V = np.where(survived_V, 0, size_V), np.where(count_V > 0, 1 + grown_V, 0)
-    cut_V = size_V < chains.cap_XS[behind[:2]]
-    known_V = np.where(survived_V, cut_V, staged.passes_XSM[path.cells] > size_V) & (count_V > 0)
+    cut_V = size_V < chains.cap_XS[after[:2]]
+    known_V = np.where(survived_V, cut_V, drafts.passes > size_V) & (count_V > 0)
     columns = (
         chains.context_X[path.reading_V] + path.start_V,
         size_V,
@@ -158,7 +151,7 @@ def _rounds(starts: BranchStarts, path: Path, staged: Drafts, states: int) -> tu
         count_V,
         survived_V,
         known_V,
-        chains.would_XS[behind[:2]] >= size_V,
+        chains.would_XS[after[:2]] >= size_V,
     )
     numbers_V = np.ravel_multi_index(columns, [int(column.max()) + 1 for column in columns])
     _, first_U, which_V = np.unique(numbers_V, return_index=True, return_inverse=True)

@@ -16,12 +16,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from predictors.branch_settings import BranchSettings
-from predictors.controllers.base import Controller, Session
+from predictors.controllers.base import Controller
 from predictors.latency.branching import BranchRound
-from predictors.replay.chains import Accepted, Drafted, draw_chain, law_at, planned
+from predictors.replay.chains import Accepted, Drafted, Round
 from predictors.replay.text import BeyondRecordError, RecordedText
 from predictors.rounds import Forecast, RoundRecord
-from predictors.signals import Root
 
 MATCH, RRS = "match", "rrs"
 
@@ -52,13 +51,7 @@ class Replayed:
 def replayed_branches(
     text: RecordedText, controller: Controller, config: BranchSettings, chances: Chances
 ) -> Iterator[Replayed]:
-    """The rounds behind the prefill.
-
-    Raises
-    ------
-    ValueError
-        If ``config`` or the controller's layers go beyond what was recorded.
-    """
+    """The rounds behind the prefill. `ValueError` if ``config`` or the controller's layers go beyond what was recorded."""
     require_replayable(text, config)
     text = text.tapped(controller.kind, controller.layers, controller.draft_layers)
     session, start, previous = controller.start(text.settings), 1, None
@@ -66,11 +59,11 @@ def replayed_branches(
     while start < text.length:
         if previous is not None:
             session.end_round(previous)
-        root, would = text.root(start, config.gamma, previous), chances.would(start)
+        here, would = Round(text, session, text.root(start, config.gamma, previous), start), chances.would(start)
         survived = previous is not None and not previous.ends_segment
-        block, idle, law_known = _block(text, session, root, start, would, config, grown if survived else None)
+        block, idle, law_known = _block(here, would, config, grown if survived else None)
         said, size = tuple(session.forecasts), block.submitted
-        count, grown = _branching(text, session, root, start, block, config)
+        count, grown = _branching(here, block, config)
         reached, point = would >= size, start + size
         hit = reached and count > 0 and point < text.length and _hits(text, point, count, config, chances)
         accepted = min(would, size)
@@ -94,43 +87,33 @@ def replayed_branches(
         start += emitted
 
 
-def _block(
-    text: RecordedText,
-    session: Session,
-    root: Root,
-    start: int,
-    would: int,
-    config: BranchSettings,
-    available: int | None,
-) -> tuple[Drafted, int, bool]:
+def _block(here: Round, would: int, config: BranchSettings, available: int | None) -> tuple[Drafted, int, bool]:
     """What the controller drafts with the target idle, or, of ``available`` tokens behind the branch token, retains; how many of
     them were drafted with the target idle, and whether the law behind them is known."""
-    most = planned(text, session, root, start)
+    most = here.planned()
     if available is not None:
-        made = draw_chain(text, session, root, start, would, min(most, available))
+        made = here.chain(would, min(most, available))
         return made, 0, made.submitted < available  # the target waits for what is retained, too
     if config.draft_stage != "idle":
         return Drafted(would), 0, False
-    made = draw_chain(text, session, root, start, would, min(most, config.draft_stage_gamma or config.gamma))
+    made = here.chain(would, min(most, config.draft_stage_gamma or config.gamma))
     return made, made.submitted, made.passes > made.submitted
 
 
-def _branching(
-    text: RecordedText, session: Session, root: Root, start: int, block: Drafted, config: BranchSettings
-) -> tuple[int, int]:
+def _branching(here: Round, block: Drafted, config: BranchSettings) -> tuple[int, int]:
     """Candidates behind the block, and tokens behind each of them; no candidates where there are no branches."""
-    length = min(config.gamma, text.cap(start) - block.submitted - 1)
+    length = min(config.gamma, here.text.cap(here.start) - block.submitted - 1)
     if length < 1 or block.ended:
         return 0, 0
-    law = law_at(text, root, start, block.would, block.submitted)
-    wanted = session.branch_count(law)
+    law = here.law(block.would, block.submitted)
+    wanted = here.session.branch_count(law)
     return (config.num_branches(float(law.confidence)) if wanted is None else wanted), length
 
 
 def _hits(text: RecordedText, row: int, count: int, config: BranchSettings, chances: Chances) -> bool:
     """Whether the text's token at ``row`` is one of ``count`` candidates, and accepted."""
     if text.settings.greedy or config.branch_verifier == MATCH:
-        return text.of_token("rank", row) < count
+        return text.number("rank", row) < count
     hits_C = text.columns["hits"][row - 1]
     if count > len(hits_C):
         raise BeyondRecordError(

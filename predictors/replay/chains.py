@@ -80,14 +80,74 @@ class Drafted:
         self.confidences += law.confidence_read and not law.entropy_read
 
 
-def replayed(text: RecordedText, policy: ChainPolicy, accepted: AcceptedAfter) -> Iterator[ReplayedRound]:
-    """The rounds behind the prefill under ``policy``.
+@dataclass
+class Round:
+    """A round of a ``session`` that starts at row ``start`` of a ``text`` and sees ``root``. Its methods are told how many tokens
+    of a chain from there ``would`` be accepted."""
 
-    Raises
-    ------
-    ValueError
-        If the policy's depth or the layers that its controller reads were not recorded.
-    """
+    text: RecordedText
+    session: Session
+    root: Root
+    start: int
+
+    def planned(self) -> int:
+        """Most tokens to draft: what the session plans, within its cap and the budget."""
+        wanted = self.session.plan(self.root)
+        return min(self.root.cap, self.text.cap(self.start), self.root.cap if wanted is None else wanted)
+
+    def law(self, would: int, place: int) -> RecordedLaw:
+        """The draft's law behind ``place`` tokens of the chain; of a longer way beside the text than was recorded, the last
+        one."""
+        along = min(place, would)
+        slot = min(place - along, self.text.slots - 1)
+        return RecordedLaw(self.text, self.root, place, self.start + along, slot)
+
+    def chain(self, would: int, most: int) -> Drafted:
+        """A chain of at most ``most`` tokens, up to where the session stops or the text ends."""
+        session, drafted, stops = self.session, Drafted(would), False
+        if not session.stops and not self.text.ends:
+            drafted.submitted = drafted.passes = max(most, 0)
+            return drafted
+        while drafted.submitted < most and not stops:
+            place, asked = drafted.passes, session.asked
+            law = self.law(would, place)
+            drafted.passes += 1
+            stops = bool(session.stop_before(law))
+            if not stops:
+                drafted.submitted += 1
+                token = RecordedToken(law, on_path=place < would)
+                drafted.ended = token.id in self.text.eos_tokens
+                stops = bool(session.stop_after(token)) or drafted.ended
+            if session.asked == asked:
+                drafted.read(law)
+        return drafted
+
+    def sourced(self, sourced: Sourced, accepted: AcceptedAfter) -> Drafted:
+        """What is drafted of what was found, and after it."""
+        assert self.root.found is not None
+        room = min(self.root.cap, self.text.cap(self.start))
+        found = self.root.found.tokens[: min(sourced.looked_up, room)]
+        ends = [place for place, token in enumerate(found) if token in self.text.eos_tokens]
+        looked_up = ends[0] + 1 if ends else len(found)
+        drafted = Drafted(accepted(self.start, looked_up), looked_up=looked_up)
+        most = 0 if ends else min(sourced.drawn, room - looked_up)
+        drafted.passes = self.drawn_after(looked_up, drafted.would, most)
+        drafted.submitted = looked_up + drafted.passes
+        return drafted
+
+    def drawn_after(self, looked_up: int, would: int, most: int) -> int:
+        """Tokens drawn after a lookup: ``most``, or up to an end of sequence."""
+        if would < looked_up:
+            return most
+        for place in range(looked_up, looked_up + most):
+            if RecordedToken(self.law(would, place), on_path=place < would).id in self.text.eos_tokens:
+                return place - looked_up + 1
+        return most
+
+
+def replayed(text: RecordedText, policy: ChainPolicy, accepted: AcceptedAfter) -> Iterator[ReplayedRound]:
+    """The rounds behind the prefill under ``policy``. `ValueError` if its depth or the layers that its controller reads were not
+    recorded."""
     controller, depth, lookup = policy.controller, policy.depth, policy.lookup
     if depth > text.slots:
         raise BeyondRecordError(
@@ -97,15 +157,12 @@ def replayed(text: RecordedText, policy: ChainPolicy, accepted: AcceptedAfter) -
     text = text.tapped(controller.kind, controller.layers, controller.draft_layers)
     session, start, previous, waiting = controller.start(text.settings), 1, None, 0
     while start < text.length:
-        root = text.root(start, depth, previous, lookup)
-        sourced = session.source(root) if root.found is not None and root.found.length else None
+        made = Round(text, session, text.root(start, depth, previous, lookup), start)
+        sourced = session.source(made.root) if made.root.found is not None and made.root.found.length else None
         if sourced is None:
-            most = planned(text, session, root, start)
+            most = made.planned()
             sourced = None if policy.drafts else Sourced(most)
-        if sourced is None:
-            drafted = draw_chain(text, session, root, start, accepted(start, 0), most)
-        else:
-            drafted = _sourced(text, accepted, sourced, root, start)
+        drafted = made.chain(accepted(start, 0), most) if sourced is None else made.sourced(sourced, accepted)
         submitted = drafted.submitted
         kept = min(drafted.would, submitted)
         emitted = min(kept + 1, text.length - start)
@@ -127,62 +184,3 @@ def replayed(text: RecordedText, policy: ChainPolicy, accepted: AcceptedAfter) -
         )
         waiting = 0 if drafted.passes else waiting + emitted
         start += emitted
-
-
-def planned(text: RecordedText, session: Session, root: Root, start: int) -> int:
-    """Most tokens to draft from row ``start``: what the session plans at ``root``, within its cap and the budget."""
-    wanted = session.plan(root)
-    return min(root.cap, text.cap(start), root.cap if wanted is None else wanted)
-
-
-def _sourced(text: RecordedText, accepted: AcceptedAfter, sourced: Sourced, root: Root, start: int) -> Drafted:
-    """What a round drafts of what was found at its ``root``, and after it."""
-    assert root.found is not None
-    room = min(root.cap, text.cap(start))
-    found = root.found.tokens[: min(sourced.looked_up, room)]
-    ends = [place for place, token in enumerate(found) if token in text.eos_tokens]
-    looked_up = ends[0] + 1 if ends else len(found)
-    drawn = 0 if ends else min(sourced.drawn, room - looked_up)
-    drafted = Drafted(accepted(start, looked_up), looked_up=looked_up)
-    drafted.passes = _drawn_after(text, root, start, looked_up, drafted.would, drawn)
-    drafted.submitted = looked_up + drafted.passes
-    return drafted
-
-
-def _drawn_after(text: RecordedText, root: Root, start: int, looked_up: int, would: int, most: int) -> int:
-    """Tokens drawn after a lookup: ``most``, or up to an end of sequence."""
-    if would < looked_up:
-        return most
-    for place in range(looked_up, looked_up + most):
-        token = RecordedToken(law_at(text, root, start, would, place), on_path=place < would)
-        if token.id in text.eos_tokens:
-            return place - looked_up + 1
-    return most
-
-
-def draw_chain(text: RecordedText, session: Session, root: Root, start: int, would: int, most: int) -> Drafted:
-    """A chain of at most ``most`` tokens from row ``start``, up to where the session stops or the text ends."""
-    drafted, stops = Drafted(would), False
-    if not session.stops and not text.ends:
-        drafted.submitted = drafted.passes = max(most, 0)
-        return drafted
-    while drafted.submitted < most and not stops:
-        place, asked = drafted.passes, session.asked
-        law = law_at(text, root, start, would, place)
-        drafted.passes += 1
-        stops = bool(session.stop_before(law))
-        if not stops:
-            drafted.submitted += 1
-            token = RecordedToken(law, on_path=place < would)
-            drafted.ended = token.id in text.eos_tokens
-            stops = bool(session.stop_after(token)) or drafted.ended
-        if session.asked == asked:
-            drafted.read(law)
-    return drafted
-
-
-def law_at(text: RecordedText, root: Root, start: int, would: int, place: int) -> RecordedLaw:
-    """The draft's law behind ``place`` tokens of the chain from ``start``; of a longer way beside the text than was recorded, the
-    last one."""
-    along = min(place, would)
-    return RecordedLaw(text, root, place, start + along, min(place - along, text.slots - 1))

@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 
 import numpy as np
 
@@ -18,8 +19,7 @@ from predictors.latency.branching import BranchCosts
 from predictors.latency.profile import LatencyProfile
 from predictors.replay.acceptance import accepted, reached
 from predictors.replay.branches import Chances, replayed_branches
-from predictors.replay.chains import ChainPolicy, ReplayedRound, replayed
-from predictors.replay.oracle import clairvoyant
+from predictors.replay.chains import Accepted, ChainPolicy, ReplayedRound, replayed
 from predictors.replay.prices import Prices
 from predictors.replay.text import RecordedText
 
@@ -114,6 +114,32 @@ def luck(prompt_id: str, length: int, seed: int) -> np.ndarray:
 def plain_rounds(text: RecordedText) -> list[ReplayedRound]:
     """The target alone: a round a token."""
     return [ReplayedRound(text.prompt_tokens + row, 0, 0, 0, 0, 1) for row in range(text.length - 1)]
+
+
+def clairvoyant(text: RecordedText, depth: int, accepted: Accepted, prices: Prices) -> list[ReplayedRound]:
+    """The rounds of the oracle for chains of at most ``depth`` tokens: it knows what will be accepted and, over the whole text,
+    drafts what takes least time.
+
+        best(s) = min_{m <= cap(s)} round(m) + best(s + min(N(s), m) + 1)           best(end) = 0
+
+    N(s) is what the verifier would accept from row s. No rule that decides when to stop a chain can be faster on the same text.
+    """
+    seconds = [0.0] * (text.length + 1)
+    chosen: dict[int, ReplayedRound] = {}
+    for start in range(text.length - 1, 0, -1):
+        context, options = text.prompt_tokens + start - 1, []
+        for submitted in range(min(depth, text.cap(start)) + 1):
+            kept = min(accepted(start), submitted)
+            emitted = min(kept + 1, text.length - start)
+            spent = prices.chain(submitted, context) if submitted else prices.plain(context)
+            options.append((spent + seconds[start + emitted], submitted, kept, emitted))
+        seconds[start], submitted, kept, emitted = min(options, key=itemgetter(0))
+        chosen[start] = ReplayedRound(context, submitted, submitted, 0, kept, emitted)
+    rounds, start = [], 1
+    while start < text.length:
+        rounds.append(chosen[start])
+        start += chosen[start].emitted
+    return rounds
 
 
 class Clock:

@@ -5,9 +5,10 @@ A round that starts at row s, of a draft of which `would` tokens are accepted, s
     position g of the chain    row s + min(g, would), slot g - min(g, would) of the text; its token is the text's where g < would
     rows emitted               min(min(would, submitted) + 1, length - s)
 
-So a policy says once what it drafts at every start (`Drafts`), and a decode is the path of starts from the first to the end.
+So a policy says once what it drafts at every start (`Drafts`), or in every round by what it knows of those before, and a decode
+is the path of starts from the first to the end (`Path`).
 Counts equal those of `predictors.replay.chains`, seconds those of `predictors.replay.prices`. What a policy drafts of a lookup
-says `predictors.replay.lookups`.
+says `predictors.training.sources.lookups`.
 
 Shape suffixes: X readings, S starts (index s - 1, as a text's columns), G positions of a chain, M states of a policy's memory,
 L tokens of a lookup.
@@ -16,6 +17,7 @@ L tokens of a lookup.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -23,8 +25,11 @@ from predictors.replay.decode import Reading
 from predictors.replay.prices import Prices, PriceTable
 from predictors.replay.text import BeyondRecordError, LookupSettings
 
-# from readings, starts, accepted and submitted tokens of rounds to the states that follow
-After = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+Columns = tuple[np.ndarray, ...]  # of rounds, each [V]
+# of readings, starts and what is known there: submitted tokens, those of them that were looked up, and anything else
+Draft = Callable[..., Columns]
+# of such places, what was drafted and the tokens accepted: what is known in the next round
+After = Callable[[Columns, Columns, np.ndarray], Columns]
 
 
 def first_of(holds_XSG: np.ndarray) -> np.ndarray:
@@ -51,26 +56,19 @@ class Starts:
     lookup: LookupSettings | None = None
 
     @staticmethod
-    def of(
-        readings: Sequence[Reading], depth: int, verifier: str, prices: Prices, lookup: LookupSettings | None = None
-    ) -> "Starts":
-        """`ValueError` if there are no readings, or a chain of ``depth`` tokens or the ``lookup`` was not recorded."""
+    def of(readings: Sequence[Reading], depth: int, verifier: str, prices: Prices) -> "Starts":
+        """Without a lookup. `ValueError` if there are no readings, or a chain of ``depth`` tokens was not recorded."""
         slots = min((one.text.slots for one in readings), default=0)
         if not 1 <= depth <= slots:
             raise BeyondRecordError(
                 f"chains of {depth} tokens cannot be replayed on {len(readings)} texts recorded with gamma_max={slots}. Raise "
                 "traces.texts.gamma_max and collect again."
             )
-        rows_X = np.array([one.text.length - 1 for one in readings])
-        left_XS = np.maximum(rows_X[:, None] - np.arange(rows_X.max()), 0)
-        would_XS, cap_XS = np.zeros_like(left_XS), np.zeros_like(left_XS)
-        for would_S, cap_S, one in zip(would_XS, cap_XS, readings, strict=True):
-            count = one.text.length - 1
-            would_S[:count] = one.accepted(verifier)[1:]
-            cap_S[:count] = np.minimum(depth, one.text.budget - 2 - np.arange(count))
-        if lookup is not None:
-            readings[0].text.require_lookup(lookup)
-        starts = Starts(readings, depth, verifier, prices, would_XS, cap_XS, left_XS, lookup)
+        left_XS = Starts.by_start([np.arange(one.text.length - 1, 0, -1) for one in readings])
+        would_XS = Starts.by_start([one.accepted(verifier)[1:] for one in readings])
+        budget_X1 = np.array([[one.text.budget] for one in readings])
+        cap_XS = np.where(left_XS > 0, np.minimum(depth, budget_X1 - 2 - np.arange(left_XS.shape[1])), 0)
+        starts = Starts(readings, depth, verifier, prices, would_XS, cap_XS, left_XS)
         return replace(starts, cap_XS=np.minimum(cap_XS, first_of(starts.ends_XSG) + 1))
 
     @property
@@ -88,11 +86,6 @@ class Starts:
         """Cached tokens before the first round."""
         return np.array([one.text.prompt_tokens for one in self.readings])
 
-    @cached_property
-    def on_path_XSG(self) -> np.ndarray:
-        """Whether the token drafted at a position is the text's."""
-        return np.arange(self.depth) < self.would_XS[..., None]
-
     def gather(self, values: Sequence[np.ndarray], looked_up: int = 0) -> np.ndarray:
         """Of each reading's ``values`` [N, G, …] by row and slot: those along the chain from every start [X, S, G, …], after
         ``looked_up`` tokens. Beyond ``cap_XS`` they mean nothing, and after a wrong lookup."""
@@ -106,10 +99,11 @@ class Starts:
             made[place, :count] = of_text[rows_SG, np.minimum(position_G - path_SG, of_text.shape[1] - 1)]
         return made
 
-    def by_start(self, values: Sequence[np.ndarray]) -> np.ndarray:
+    @staticmethod
+    def by_start(values: Sequence[Any]) -> np.ndarray:
         """Of each reading's ``values`` [N, …] by row: those at every start [X, S, …]; 0 where no round can start."""
         first = np.asarray(values[0])
-        made = np.zeros((*self.would_XS.shape, *first.shape[1:]), first.dtype)
+        made = np.zeros((len(values), max(map(len, values)), *first.shape[1:]), first.dtype)
         for place, of_text in enumerate(values):
             made[place, : len(of_text)] = of_text
         return made
@@ -117,6 +111,14 @@ class Starts:
     def column(self, name: str) -> np.ndarray:
         """`gather` of a recorded column, such as ``confidence``."""
         return self.gather([one.text.columns[name] for one in self.readings])
+
+    def drawn(self, own: str, beside: str, looked_up: int = 0) -> np.ndarray:
+        """A recorded number of the token drawn at every position [X, S, G], after ``looked_up`` ones: by the columns of the
+        text's ``own`` token and of those ``beside`` it."""
+        columns = [one.text.columns for one in self.readings]
+        own_XSG = self.gather([np.broadcast_to(one[own][:, None], one[beside].shape) for one in columns], looked_up)
+        on_path_XSG = looked_up + np.arange(self.depth) < self.would_LXS[looked_up, ..., None]
+        return np.where(on_path_XSG, own_XSG, self.gather([one[beside] for one in columns], looked_up))
 
     def summed(self, path: "Path", values_V: np.ndarray | list[float]) -> np.ndarray:
         """Sums [X] of values of every round."""
@@ -126,29 +128,26 @@ class Starts:
         self, path: "Path", drafts: "Drafts", passes_V: np.ndarray, accepted_V: np.ndarray, seconds_X: np.ndarray
     ) -> "Totals":
         """What the rounds of ``path`` add up to."""
-        counts = (np.ones_like(path.start_V), path.submitted_V, passes_V, accepted_V, drafts.asked_XSM[path.cells])
+        counts = (np.ones_like(path.start_V), drafts.submitted, passes_V, accepted_V, drafts.asked)
         rounds_X, submitted_X, passes_X, accepted_X, asked_X = (self.summed(path, one).astype(int) for one in counts)
-        visits_XSM = np.zeros(drafts.submitted_XSM.shape, dtype=bool)
-        visits_XSM[path.cells] = True
         tokens_X = self.left_XS[:, 0] + 1
-        return Totals(tokens_X, seconds_X, rounds_X, submitted_X, passes_X, accepted_X, asked_X, visits_XSM)
+        return Totals(tokens_X, seconds_X, rounds_X, submitted_X, passes_X, accepted_X, asked_X, path)
 
     def read_seconds(self, path: "Path", drafts: "Drafts") -> np.ndarray:
         """What the host's readings of distributions take [X]."""
-        read_2V = np.stack([counts[path.cells] for counts in (drafts.confidences_XSM, drafts.entropies_XSM)])
-        costs_2 = [self.prices.reading(*one) for one in ((1, 0), (0, 1))] if read_2V.any() else [0.0, 0.0]
-        return self.summed(path, np.asarray(costs_2) @ read_2V)
+        cost = self.prices.reading(1, 0) if drafts.confidences.any() else 0.0
+        return self.summed(path, cost * drafts.confidences)
 
-    def seconds(self, path: "Path", drafts: "Drafts", question: float) -> np.ndarray:
-        """What each text takes [X], its prefill included."""
+    def decoded(self, path: "Path", drafts: "Drafts", question: float = 0.0) -> "Totals":
+        """What the rounds of ``path`` [V] come to, each query of a model ``question`` seconds."""
         context_V = self.context_X[path.reading_V] + path.start_V
-        spent_V = self._table.rounds(context_V, path.submitted_V, drafts.passes_XSM[path.cells])
+        spent_V = self._table.rounds(context_V, drafts.submitted, drafts.passes)
         if self.lookup is not None:
-            looked_up_V = drafts.looked_up_XSM[path.cells]
-            behind_V = path.behind(drafts.passes_XSM[path.cells], looked_up_V)
-            spent_V += self._table.looked_up(context_V, path.submitted_V, looked_up_V, behind_V)
-        spent_V += question * drafts.asked_XSM[path.cells]
-        return np.asarray(self._prefill_X + self.summed(path, spent_V) + self.read_seconds(path, drafts))
+            behind_V = path.behind(drafts.passes, drafts.looked_up)
+            spent_V += self._table.looked_up(context_V, drafts.submitted, drafts.looked_up, behind_V)
+        spent_V += question * drafts.asked
+        seconds_X = self._prefill_X + self.summed(path, spent_V) + self.read_seconds(path, drafts)
+        return self.totals(path, drafts, drafts.passes, path.accepted_V, seconds_X)
 
     @cached_property
     def _prefill_X(self) -> np.ndarray:
@@ -173,32 +172,47 @@ class Starts:
 
     def ends_after(self, looked_up: int) -> np.ndarray:
         """The same [X, S, G] of tokens drawn after ``looked_up`` ones."""
-        own, beside = [], []
-        for one in self.readings:
-            columns, eos = one.text.columns, list(one.text.eos_tokens)
-            beside.append(np.isin(columns["tokens"], eos))
-            own.append(np.isin(columns["token"], eos)[:, None].repeat(beside[-1].shape[1], axis=1))
-        on_path_XSG = looked_up + np.arange(self.depth) < self.would_LXS[looked_up, ..., None]
-        return np.where(on_path_XSG, self.gather(own, looked_up), self.gather(beside, looked_up))
+        tokens_XSG, eos = self.drawn("token", "tokens", looked_up), [list(one.text.eos_tokens) for one in self.readings]
+        return np.stack([np.isin(tokens_SG, known) for tokens_SG, known in zip(tokens_XSG, eos, strict=True)])
 
 
 @dataclass(frozen=True)
 class Drafts:
-    """What a policy does at every start, by the state of its memory: ``submitted`` tokens in draft ``passes``, queries ``asked``
-    of a model, and distributions that the host reads without one (`predictors.replay.chains.ReplayedRound`). All [X, S, M]. The
-    first ``looked_up`` tokens come from a lookup, which no memory of the policy notices."""
+    """What a policy does, at every start by the state of its memory [X, S, M], or in rounds [V]: ``submitted`` tokens in draft
+    ``passes``, queries ``asked`` of a model, and distributions whose ``confidences`` the host reads without one. The first
+    ``looked_up`` tokens come from a lookup, which no memory of the policy notices."""
 
-    submitted_XSM: np.ndarray
-    passes_XSM: np.ndarray
-    asked_XSM: np.ndarray
-    confidences_XSM: np.ndarray
-    entropies_XSM: np.ndarray
-    looked_up_XSM: np.ndarray
+    submitted: np.ndarray
+    passes: np.ndarray
+    asked: np.ndarray
+    confidences: np.ndarray
+    looked_up: np.ndarray
+
+    @staticmethod
+    def of(
+        submitted: np.ndarray,
+        passes: np.ndarray | None = None,
+        asked: np.ndarray | None = None,
+        confidences: np.ndarray | None = None,
+        looked_up: np.ndarray | None = None,
+    ) -> "Drafts":
+        """Without what is left out; ``passes``: as many as tokens."""
+        none = np.zeros_like(submitted)
+        others = (none if one is None else one for one in (asked, confidences, looked_up))
+        return Drafts(submitted, submitted if passes is None else passes, *others)
 
     def by_state(self, memory: "Memory") -> "Drafts":
         """In every state of ``memory``, where a policy does not listen to it."""
-        shape_XSM = (*self.submitted_XSM.shape[:2], memory.states)
+        shape_XSM = (*self.submitted.shape[:2], memory.states)
         return Drafts(*(np.broadcast_to(values, shape_XSM) for values in vars(self).values()))
+
+    def at(self, places: Columns) -> "Drafts":
+        """In rounds [V] at readings, starts and states."""
+        return Drafts(*(values[places] for values in vars(self).values()))
+
+    def tokens(self, *places: np.ndarray | int) -> tuple[np.ndarray, np.ndarray]:
+        """There, tokens that are submitted and those of them that were looked up."""
+        return self.submitted[places], self.looked_up[places]
 
 
 @dataclass(frozen=True)
@@ -216,7 +230,7 @@ NO_MEMORY = Memory(0, lambda accepted, submitted: np.zeros_like(accepted), 1)
 
 @dataclass(frozen=True)
 class Totals:
-    """Every text decoded (`predictors.replay.decode.Decode`), and which starts and states were ``visits_XSM``."""
+    """Every text decoded (`predictors.replay.decode.Decode`), on which ``path``, if that is known."""
 
     tokens_X: np.ndarray
     seconds_X: np.ndarray
@@ -225,7 +239,7 @@ class Totals:
     passes_X: np.ndarray
     accepted_X: np.ndarray
     asked_X: np.ndarray
-    visits_XSM: np.ndarray
+    path: "Path | None" = None
 
     @property
     def sums_2X(self) -> np.ndarray:
@@ -240,37 +254,38 @@ class Totals:
 
 @dataclass(frozen=True)
 class Path:
-    """The rounds of all decodes [V]: ``cells`` are their readings, starts and states of memory; and what became of the draft."""
+    """The rounds of all decodes [V]: ``places`` are their readings, starts and what is known there; what was ``drafted``, and how
+    much of it accepted."""
 
-    cells: tuple[np.ndarray, np.ndarray, np.ndarray]
-    submitted_V: np.ndarray
+    places: Columns
+    drafted: Columns
     accepted_V: np.ndarray
 
     @property
     def reading_V(self) -> np.ndarray:
-        return self.cells[0]
+        return self.places[0]
 
     @property
     def start_V(self) -> np.ndarray:
-        return self.cells[1]
+        return self.places[1]
 
     @staticmethod
-    def of(starts: Starts, drafts: Drafts, first: int, after: After) -> "Path":
-        """From the first start, in state ``first``, to every text's end; ``after`` a round another state holds."""
+    def of(starts: Starts, draft: Draft, after: After, *first: float) -> "Path":
+        """From the first start, where ``first`` is known, to every text's end."""
         reading_V, rounds = np.flatnonzero(starts.left_XS[:, 0]), []
-        start_V, state_V = np.zeros_like(reading_V), np.full_like(reading_V, first)
-        while len(reading_V):
-            cells = reading_V, start_V, state_V
-            submitted_V, looked_up_V = drafts.submitted_XSM[cells], drafts.looked_up_XSM[cells]
-            accepted_V = np.minimum(starts.would_LXS[looked_up_V, reading_V, start_V], submitted_V)
-            rounds.append((*cells, submitted_V, accepted_V))
-            state_V = np.where(looked_up_V > 0, state_V, after(reading_V, start_V, accepted_V, submitted_V))
-            goes_on_V = starts.left_XS[reading_V, start_V] > accepted_V + 1
-            reading_V, start_V, state_V = (
-                values[goes_on_V] for values in (reading_V, start_V + accepted_V + 1, state_V)
-            )
-        reading_V, start_V, state_V, submitted_V, accepted_V = map(np.concatenate, zip(*rounds, strict=True))
-        return Path((reading_V, start_V, state_V), submitted_V, accepted_V)
+        known = (np.full(len(reading_V), value) for value in first)
+        places: Columns = (reading_V, np.zeros_like(reading_V), *known)
+        while len(places[0]):
+            drafted, cells = draft(*places), places[:2]
+            accepted_V = np.minimum(starts.would_LXS[(drafted[1], *cells)], drafted[0])
+            rounds.append((places, drafted, (accepted_V,)))
+            goes_on_V = starts.left_XS[cells] > accepted_V + 1
+            following = cells[0], cells[1] + accepted_V + 1, *after(places, drafted, accepted_V)
+            places = tuple(values[goes_on_V] for values in following)
+        places, drafted, (accepted_V,) = (
+            tuple(map(np.concatenate, zip(*parts, strict=True))) for parts in zip(*rounds, strict=True)
+        )
+        return Path(places, drafted, accepted_V)
 
     def behind(self, passes_V: np.ndarray, looked_up_V: np.ndarray) -> np.ndarray:
         """Tokens that the first draft pass of every round feeds more than usual (`predictors.replay.chains.ReplayedRound`)."""
@@ -287,6 +302,9 @@ class Path:
 def decoded(starts: Starts, drafts: Drafts, question: float = 0.0, memory: Memory = NO_MEMORY) -> Totals:
     """Exact totals of every text under a policy whose ``question`` takes so many seconds."""
     drafts = drafts.by_state(memory)
-    path = Path.of(starts, drafts, memory.first, lambda _, __, *outcome: memory.after(*outcome))
-    seconds_X = starts.seconds(path, drafts, question)
-    return starts.totals(path, drafts, drafts.passes_XSM[path.cells], path.accepted_V, seconds_X)
+
+    def after(places: Columns, drafted: Columns, accepted_V: np.ndarray) -> Columns:
+        return (np.where(drafted[1] > 0, places[2], memory.after(accepted_V, drafted[0])),)
+
+    path = Path.of(starts, drafts.tokens, after, memory.first)
+    return starts.decoded(path, drafts.at(path.places), question)

@@ -25,7 +25,7 @@ from predictors.stopping.rule import StopRule
 
 def static(starts: Starts, length: int) -> Drafts:
     """Always ``length`` tokens."""
-    return drafts_of(np.minimum(starts.cap_XS, length)[..., None])
+    return Drafts.of(np.minimum(starts.cap_XS, length)[..., None])
 
 
 def confidence(starts: Starts, largest_XSG: np.ndarray, epsilon: float) -> Drafts:
@@ -35,7 +35,7 @@ def confidence(starts: Starts, largest_XSG: np.ndarray, epsilon: float) -> Draft
     submitted_XS = np.minimum(first_of(low_XSG), starts.cap_XS)
     passes_XS = np.minimum(submitted_XS + 1, starts.cap_XS)
     read_XS = np.maximum(passes_XS - 1, 0)
-    return drafts_of(submitted_XS[..., None], passes_XS[..., None], confidences_XSM=read_XS[..., None])
+    return Drafts.of(submitted_XS[..., None], passes_XS[..., None], confidences=read_XS[..., None])
 
 
 def stopping(
@@ -60,7 +60,7 @@ def stopping(
     asked_XS = np.where(aside_XS, asked_L[np.minimum(far_XS + 1, cap_XS)], asked_L[passes_XS])
     submitted_XS = np.where(aside_XS, np.minimum(end_XS, cap_XS), submitted_XS)
     passes_XS = np.where(aside_XS, np.minimum(end_XS + 1, cap_XS), passes_XS)
-    return drafts_of(submitted_XS[..., None], passes_XS[..., None], asked_XS[..., None])
+    return Drafts.of(submitted_XS[..., None], passes_XS[..., None], asked_XS[..., None])
 
 
 def heads(
@@ -93,20 +93,20 @@ def heads(
     options.append(static(starts, static_length) if at_root else _paid(cut, static_length, further))
     picked = _picked(options, np.where(far_XSM, len(options) - 1, which_XSM))
     asked_XS1 = np.where(at_root, 1, np.minimum(cut.cap_XS, 1))[..., None]
-    return replace(picked, asked_XSM=np.broadcast_to(asked_XS1, which_XSM.shape))
+    return replace(picked, asked=np.broadcast_to(asked_XS1, which_XSM.shape))
 
 
 def _picked(options: Sequence[Drafts], which_XSM: np.ndarray) -> Drafts:
     """At every start and state one of ``options`` [X, S, 1], none of which asks or reads an entropy."""
     place_XSM = which_XSM + len(options) * np.arange(which_XSM[..., 0].size).reshape(*which_XSM.shape[:2], 1)
-    columns = ([getattr(one, name) for one in options] for name in ("submitted_XSM", "passes_XSM", "confidences_XSM"))
+    columns = ([getattr(one, name) for one in options] for name in ("submitted", "passes", "confidences"))
     submitted, passes, read = (np.concatenate(values, axis=2).take(place_XSM) for values in columns)
-    return drafts_of(submitted, passes, confidences_XSM=read)
+    return Drafts.of(submitted, passes, confidences=read)
 
 
 def _paid(starts: Starts, length: int, passes: int) -> Drafts:
     """``length`` tokens for so many ``passes``."""
-    return replace(static(starts, length), passes_XSM=np.minimum(starts.cap_XS, passes)[..., None])
+    return replace(static(starts, length), passes=np.minimum(starts.cap_XS, passes)[..., None])
 
 
 def previous_round(gamma: int) -> Memory:
@@ -124,22 +124,3 @@ def remembered(gamma: int) -> tuple[np.ndarray, np.ndarray]:
     """A round of each state of `previous_round`: ``previous_drafted`` and ``previous_accepted`` [M] of `features.assemble`."""
     accepted_M = np.arange(-1, gamma + 1)
     return np.where(accepted_M < 0, -1, gamma), accepted_M
-
-
-def drafts_of(
-    submitted_XSM: np.ndarray,
-    passes_XSM: np.ndarray | None = None,
-    asked_XSM: np.ndarray | None = None,
-    confidences_XSM: np.ndarray | None = None,
-    looked_up_XSM: np.ndarray | None = None,
-) -> Drafts:
-    """`Drafts` without what is left out; ``passes_XSM``: as many as tokens."""
-    none_XSM = np.zeros_like(submitted_XSM)
-    return Drafts(
-        submitted_XSM,
-        submitted_XSM if passes_XSM is None else passes_XSM,
-        none_XSM if asked_XSM is None else asked_XSM,
-        none_XSM if confidences_XSM is None else confidences_XSM,
-        none_XSM,
-        none_XSM if looked_up_XSM is None else looked_up_XSM,
-    )

@@ -125,12 +125,7 @@ class RecordedText:
 
     def tapped(self, kind: str, layers: tuple[int, ...], draft_layers: tuple[int, ...]) -> "RecordedText":
         """What a controller of ``kind`` sees, whose decoder taps these layers: without the target's states where it taps none.
-
-        Raises
-        ------
-        BeyondRecordError
-            Unless they were recorded.
-        """
+        `BeyondRecordError` unless they were recorded."""
         recorded = () if self.roots is None else self.roots.layers
         for model, wanted, known, key in (
             ("target", layers, recorded, "layers"),
@@ -171,17 +166,9 @@ class RecordedText:
                 "collect again, or leave longest out."
             )
 
-    def of_token(self, name: str, row: int) -> float:
-        """A number of the text's token at ``row``."""
-        return float(self.columns[name][row - 1])
-
-    def at_slot(self, name: str, row: int, slot: int) -> np.ndarray:
-        """What column ``name`` holds of a slot."""
-        return np.array(self.columns[name][row - 1, slot])
-
-    def number(self, name: str, row: int, slot: int) -> float:
-        """The one number that it is."""
-        return float(self.columns[name][row - 1, slot])
+    def number(self, name: str, row: int, *slot: int) -> float:
+        """A number of a slot, or of the text's token at ``row``."""
+        return float(self.columns[name][row - 1, *slot])
 
 
 def _recorded(name: str) -> Any:
@@ -217,10 +204,10 @@ class RecordedLaw(NextLaw):
                 f"this controller reads the draft's state at slot {self.slot} of alternatives, and {recorded} were recorded. Set "
                 "traces.texts.beside_states and collect again."
             )
-        return torch.from_numpy(self.text.at_slot("states", self.row, self.slot)).unsqueeze(0)
+        return torch.from_numpy(np.array(self.text.columns["states"][self.row - 1, self.slot])).unsqueeze(0)
 
     def likeliest(self, top: int) -> Tensor:
-        recorded_T = self.text.at_slot("tops", self.row, self.slot)
+        recorded_T = np.array(self.text.columns["tops"][self.row - 1, self.slot])
         if top > len(recorded_T):
             raise BeyondRecordError(
                 f"this controller reads the {top} most likely tokens, and {len(recorded_T)} were recorded. Raise "
@@ -245,7 +232,7 @@ class RecordedToken(DrawnToken):
 
     def _number(self, of_token: str, at_slot: str) -> float:
         law = self._recorded
-        return law.text.of_token(of_token, law.row) if self._on_path else law.text.number(at_slot, law.row, law.slot)
+        return law.text.number(of_token, law.row) if self._on_path else law.text.number(at_slot, law.row, law.slot)
 
     @cached_property
     def token(self) -> Tensor:  # type: ignore[override]

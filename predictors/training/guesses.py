@@ -58,18 +58,18 @@ class GuessPredictor(Checked):
     def fit(self, name: str, materials: Materials, logger: "Logger | None" = None) -> Fitted:
         """Price all ways of the method, and choose."""
         table = GuessTable.read(materials.guesses)
-        chosen = choose(table, self.method, materials.profile, self.bootstrap_replicates, self.seed)
-        worth = {row["setting"]: row["speedup"] for row in chosen.rows if row["way"] == chosen.way}
+        way, rows = choose(table, self.method, materials.profile, self.bootstrap_replicates, self.seed)
+        worth = {row["setting"]: row["speedup"] for row in rows if row["way"] == way}
         card = {
             "kind": "fixed",
             "contract": table.manifest.contract,
-            "decoder": chosen.way,
+            "decoder": way,
             "measured_quality": {"split": "validation", "priced_speedup": worth},
             "lineage": {"traces_sha256": table.manifest.content_hash, "profile_hash": materials.profile.profile_hash},
         }
-        quality = {"method": self.method, "chosen": chosen.way, "rows": chosen.rows}
+        quality = {"method": self.method, "chosen": way, "rows": rows}
         metrics = {f"priced_speedup_{setting}".replace("=", ""): made["value"] for setting, made in worth.items()}
-        return Fitted(card, {}, quality, metrics, sentence(chosen.way, worth))
+        return Fitted(card, {}, quality, metrics, sentence(way, worth))
 
 
 def sentence(way: dict[str, Any], worth: dict[str, dict[str, float]]) -> str:
@@ -107,69 +107,51 @@ class GuessPrices:
         return total + read(kind, drafted=drafted, sampled=int(sampled)).seconds
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """The chosen configuration ``way``, and the ``rows`` of all ways of its method, one per way and sampling setting."""
-
-    way: dict[str, Any]
-    rows: list[dict[str, Any]]
-
-
-def choose(table: GuessTable, method: str, profile: LatencyProfile, replicates: int, seed: int) -> Chosen:
-    """The way of ``method`` that emits most tokens per second over all passes.
-
-    Raises
-    ------
-    ValueError
-        If the traces hold no way of ``method``, or the profile lacks a table.
-    """
-    places = [place for place, way in enumerate(table.manifest.ways) if way["method"] == method]
+def choose(
+    table: GuessTable, method: str, profile: LatencyProfile, replicates: int, seed: int
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The way of ``method`` that emits most tokens per second over all passes, and what is said of all its ways, a row per way
+    and sampling setting. `ValueError` if the traces hold no way of ``method``, or the profile lacks a table."""
+    ways = table.manifest.ways
+    places = [place for place, way in enumerate(ways) if way["method"] == method]
     if not places:
-        known = ", ".join(sorted({way["method"] for way in table.manifest.ways}))
+        known = ", ".join(sorted({way["method"] for way in ways}))
         raise ValueError(
             f"the traces hold no configuration of method {method!r}, only of {known}. Name one in traces.guesses.ways."
         )
-    prices = GuessPrices(profile)
-    seconds_P = _priced(table, prices)
-    committed_P, way_P = table.column("committed"), table.column("way")
-    speeds = {place: committed_P[way_P == place].sum() / seconds_P[way_P == place].sum() for place in places}
-    rows = [
-        {"way": table.manifest.ways[place], **_row(table, place, number, seconds_P, prices, replicates, seed)}
-        for place in places
-        for number in range(len(table.settings))
-    ]
-    return Chosen(dict(table.manifest.ways[max(speeds, key=speeds.__getitem__)]), rows)
-
-
-def _priced(table: GuessTable, prices: GuessPrices) -> np.ndarray:
-    """Seconds of every pass [P]."""
+    prices, seconds_P = GuessPrices(profile), np.empty(len(table))
     guessed_P, drafted_P, position_P = (table.column(name) for name in ("guessed", "drafted", "position"))
-    seconds_P = np.empty(len(table))
     for number, made in enumerate(table.settings):
         mask_P = table.setting_N == number
         some = guessed_P[mask_P], drafted_P[mask_P], position_P[mask_P]
         seconds_P[mask_P] = prices.passes(*some, sampled=not made.greedy)
-    return seconds_P
+    committed_P, way_P = table.column("committed"), table.column("way")
+    speeds = {place: committed_P[way_P == place].sum() / seconds_P[way_P == place].sum() for place in places}
+    rows = [
+        {"way": ways[place], **_row(table, place, number, seconds_P, prices, replicates, seed)}
+        for place in places
+        for number in range(len(table.settings))
+    ]
+    return dict(ways[max(speeds, key=speeds.__getitem__)]), rows
 
 
 def _row(
     table: GuessTable, place: int, number: int, seconds_P: np.ndarray, prices: GuessPrices, replicates: int, seed: int
 ) -> dict[str, Any]:
     """One way under one sampling setting."""
-    mask_P = (table.column("way") == place) & (table.setting_N == number)
-    committed_P, drafted_P = table.column("committed")[mask_P], table.column("drafted")[mask_P]
-    made = table.settings[number]
-    plain_P = committed_P * prices.plain(table.column("position")[mask_P], sampled=not made.greedy)
-    bootstrap = DocumentBootstrap(table.column("document")[mask_P], replicates, seed)
-    speedup = percentiles(float(plain_P.sum() / seconds_P[mask_P].sum()), bootstrap.ratio(plain_P, seconds_P[mask_P]))
-    hits_P = drafted_P > 0
+    mask_P, made = (table.column("way") == place) & (table.setting_N == number), table.settings[number]
+    names = ("committed", "drafted", "guessed", "position", "document")
+    committed_P, drafted_P, guessed_P, position_P, document_P = (table.column(name)[mask_P] for name in names)
+    plain_P, hits_P = committed_P * prices.plain(position_P, sampled=not made.greedy), drafted_P > 0
+    seconds_P = seconds_P[mask_P]
+    bootstrap = DocumentBootstrap(document_P, replicates, seed)
     return {
         "setting": made.name,
-        "speedup": speedup,
-        "tokens_per_second": float(committed_P.sum() / seconds_P[mask_P].sum()),
+        "speedup": percentiles(float(plain_P.sum() / seconds_P.sum()), bootstrap.ratio(plain_P, seconds_P)),
+        "tokens_per_second": float(committed_P.sum() / seconds_P.sum()),
         "decoding_efficiency": float(committed_P.mean()),
         "hit_rate": float(hits_P.mean()),
         "accept_length": float(committed_P[hits_P].mean()) if hits_P.any() else None,
-        "guessed": float(table.column("guessed")[mask_P].mean()),
+        "guessed": float(guessed_P.mean()),
         "candidates": float(drafted_P.mean()),
     }

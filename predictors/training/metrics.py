@@ -123,3 +123,17 @@ def expected_calibration_error(probabilities_NC: np.ndarray, labels_N: np.ndarra
     """Mean gap between confidence and accuracy over bins, weighted by rows."""
     rows = reliability(probabilities_NC, labels_N, bins)
     return sum(row["rows"] * abs(row["accuracy"] - row["confidence"]) for row in rows) / len(labels_N)
+
+
+def binary(chances_N: np.ndarray, accepted_N: np.ndarray, weight_N: np.ndarray) -> dict[str, Any]:
+    """Quality of chances of one event: ECE over equal bins of the chance."""
+    bin_N = np.minimum((chances_N * BINS).astype(int), BINS - 1)
+    total = float(weight_N.sum())
+    gaps = np.abs(np.bincount(bin_N, weight_N * (accepted_N - chances_N), minlength=BINS))
+    return {
+        "tokens": round(total),
+        "accepted": float(weight_N @ accepted_N / total),
+        "auroc": auc(chances_N, accepted_N, weight_N),
+        "brier": float(weight_N @ (chances_N - accepted_N) ** 2 / total),
+        "ece": float(gaps.sum() / total),
+    }

@@ -99,11 +99,6 @@ class Predictor(Protocol):
     """A configuration under ``fit`` in params.yaml, by its ``family``."""
 
     def fit(self, name: str, materials: Materials, logger: "Logger | None" = None) -> Fitted:
-        """Fit the predictor called ``name``; curves go to ``logger``.
-
-        Raises
-        ------
-        ValueError
-            If a trace, a label table or a price that it needs is missing.
-        """
+        """Fit the predictor called ``name``; curves go to ``logger``. `ValueError` if a trace, a label table or a price that it
+        needs is missing."""
         ...

@@ -11,7 +11,7 @@ best of 50 worthless rules pays in 2 % of cases where rules share most decisions
 Shape suffixes: R rules, X readings.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -38,9 +38,9 @@ class RuleChoice:
     pays: bool
 
 
-def table_of(totals: Sequence[Totals]) -> np.ndarray:
+def table_of(totals: Iterable[Totals]) -> np.ndarray:
     """Tokens and seconds [2, R, X] of rules on the same texts."""
-    return np.stack([[one.tokens_X for one in totals], [one.seconds_X for one in totals]])
+    return np.stack([one.sums_2X for one in totals], axis=1)
 
 
 def choose(table_2RX: np.ndarray, static_2X: np.ndarray, document_X: np.ndarray, folds: int, seed: int) -> RuleChoice:
@@ -57,19 +57,13 @@ def best_of(
     rules: Sequence[Rule], play: Callable[[Rule], Totals], static: Totals, document_X: np.ndarray, folds: int, seed: int
 ) -> tuple[Rule, RuleChoice]:
     """Of ``rules`` that ``play`` on the same texts the one of most tokens per second, and `choose`'s verdict over ``static``."""
-    choice = choose(table_of([play(rule) for rule in rules]), static.sums_2X, document_X, folds, seed)
+    choice = choose(table_of(map(play, rules)), static.sums_2X, document_X, folds, seed)
     return rules[choice.rule], choice
 
 
 def choose_by(pick: Pick, static_2X: np.ndarray, document_X: np.ndarray, folds: int, seed: int) -> RuleChoice:
     """The rule that is served, and what choosing it is worth out of fold. All that is chosen, ``pick`` chooses on the readings
-    that its mask allows.
-
-    Raises
-    ------
-    ValueError
-        If there are fewer documents than ``folds``, or fewer than two of either.
-    """
+    that its mask allows. `ValueError` if there are fewer documents than ``folds``, or fewer than two of either."""
     fold_X = fold_of(document_X, folds, seed)
     ours_2X = np.zeros((2, len(fold_X)))
     for fold in range(folds):
@@ -121,5 +115,11 @@ def oracle(starts: Starts, profile: LatencyProfile) -> Totals:
     clock = Clock(profile)
     decodes = [clock.oracle(reading, starts.depth, starts.verifier) for reading in starts.readings]
     names = ("tokens", "seconds", "rounds", "submitted", "passes", "accepted", "asked")
-    sums = {f"{name}_X": np.array([getattr(one, name) for one in decodes]) for name in names}
-    return Totals(**sums, visits_XSM=np.zeros((0, 0, 0), dtype=bool))
+    sums: dict[str, Any] = {f"{name}_X": np.array([getattr(one, name) for one in decodes]) for name in names}
+    return Totals(**sums)
+
+
+def scored(policies: Mapping[str, Totals], starts: Starts, profile: LatencyProfile) -> dict[str, Any]:
+    """What every policy is `worth` on some texts, and the oracle (``perfect``), over the one called static."""
+    totals = {**policies, "perfect": oracle(starts, profile)}
+    return {name: worth(one, policies["static"], starts.document_X) for name, one in totals.items()}

@@ -7,7 +7,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from predictors.replay.decode import Reading
 from predictors.replay.text import LazyRows, RecordedText, RootStates
+from predictors.sampling import SamplingSettings
 from predictors.schema import PLACE_COLUMNS, TEXT_COLUMNS, TEXT_TRACES_VERSION
 from predictors.stopping.features import StopSpec
 from predictors.training.trace_table import Manifest, TraceTable
@@ -92,3 +94,11 @@ class TextTable(TraceTable[TextManifest]):
                 draft_layers=manifest.stop_spec.draft_layers,
                 roots=RootStates(root_NS, manifest.feature_layers, manifest.hidden_size),
             )
+
+    def readings(self, seed: int, repeats: int = 1) -> dict[SamplingSettings, list[tuple[Reading, slice]]]:
+        """By sampling setting the texts, each with the rows it stands in: ``repeats`` draws of chance of one that is sampled."""
+        found: dict[SamplingSettings, list[tuple[Reading, slice]]] = {}
+        for text, rows in zip(self.texts(), self.text_slices, strict=True):
+            draws = range(1 if text.settings.greedy else repeats)
+            found.setdefault(text.settings, []).extend((Reading.of(text, seed + draw), rows) for draw in draws)
+        return found

@@ -83,18 +83,12 @@ class TraceTable(Generic[Kind]):
 
     @classmethod
     def read(cls, folder: str | Path) -> Self:
-        """All rows of a finished collection.
-
-        Raises
-        ------
-        ValueError
-            If the manifest is missing (collection did not finish), of another schema version, or incomplete; or a shard is
-            missing, damaged or of another shape.
-        """
+        """All rows of a finished collection. `ValueError` if the manifest is missing (collection did not finish), of another
+        schema version, or incomplete; or a shard is missing, damaged or of another shape."""
         place = Path(folder) if isinstance(folder, str) else folder
         manifest = _read_manifest(place / MANIFEST, cls.kind, cls.version)
-        shards = (_read_shard(place, shard, cls.columns, manifest.sizes(), cls.wide) for shard in manifest.shards)
-        table = pa.concat_tables(list(shards)).combine_chunks()
+        shards = [_read_shard(place / one.name, one, cls.columns, manifest, cls.wide) for one in manifest.shards]
+        table = pa.concat_tables(shards).combine_chunks()
         return cls(manifest, table, cache(partial(_whole_column, place, manifest.shards)))
 
     def __len__(self) -> int:
@@ -110,9 +104,7 @@ class TraceTable(Generic[Kind]):
     def without(self, slice_name: str) -> Self:
         """The rows of all other slices."""
         mask_N = self.column("slice") != slice_name
-        if mask_N.all():
-            return self
-        return self._some(mask_N)
+        return self if mask_N.all() else self._some(mask_N)
 
     def _some(self, mask_N: np.ndarray) -> Self:
         return type(self)(self.manifest, self.table.filter(pa.array(mask_N)), self._whole, self.index[mask_N])
@@ -176,15 +168,14 @@ def _content(path: Path, shard: Shard) -> io.BytesIO:
 
 
 def _read_shard(
-    folder: Path, shard: Shard, columns: Mapping[str, str], sizes: Mapping[str, int], wide: Container[str]
+    path: Path, shard: Shard, columns: Mapping[str, str], manifest: Manifest, wide: Container[str]
 ) -> pa.Table:
     """The columns of a shard that are not ``wide``."""
-    path = folder / shard.name
     content = _content(path, shard)
     try:
         file = pq.ParquetFile(content)
         schema, rows = file.schema_arrow, file.metadata.num_rows
-        for problem in _mismatches(schema, rows, shard, columns, sizes):
+        for problem in _mismatches(schema, rows, shard, columns, manifest.sizes()):
             raise ValueError(f"{path}: {problem}. {REMEDY}")
         return file.read([name for name in schema.names if name not in wide])
     except (pa.ArrowInvalid, OSError) as error:
@@ -194,8 +185,7 @@ def _read_shard(
 def _mismatches(
     schema: pa.Schema, rows: int, shard: Shard, columns: Mapping[str, str], sizes: Mapping[str, int]
 ) -> Iterator[str]:
-    missing = [name for name in columns if name not in schema.names]
-    if missing:
+    if missing := [name for name in columns if name not in schema.names]:
         yield f"column {', '.join(missing)} is missing"
     if rows != shard.rows:
         yield f"{rows} rows where the manifest says {shard.rows}"
@@ -220,5 +210,5 @@ def _read_manifest(path: Path, kind: type[Kind], known_version: int) -> Kind:
             f"{path}: traces of schema version {version}, this program reads version {known_version}. "
             "Collect the traces again."
         )
-    known = {name: record[name] for name in (field.name for field in fields(kind)) if name in record}
+    known = {field.name: record[field.name] for field in fields(kind) if field.name in record}
     return parse_config(kind, known, str(path))

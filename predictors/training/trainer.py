@@ -35,14 +35,17 @@ class TrainConfig(Checked):
 
 Network = TypeVar("Network", bound=nn.Module)
 Loss = Callable[[nn.Module, tuple[Tensor, ...]], Tensor]  # of a network and a batch, whose first column are features
+Judged = Callable[[nn.Module, tuple[Tensor, ...]], dict[str, Tensor]]
 
 
 class Training(L.LightningModule, Generic[Network]):
-    """A ``loss`` of an injected network, which knows nothing of Lightning."""
+    """A ``loss`` of an injected network, which knows nothing of Lightning; ``judged``: what validation rows come to by name, of
+    which ``val_loss`` decides (if not given, the same loss)."""
 
-    def __init__(self, network: Network, config: TrainConfig, loss: Loss) -> None:
+    def __init__(self, network: Network, config: TrainConfig, loss: Loss, judged: Judged | None = None) -> None:
         super().__init__()
         self.head, self.config, self.loss = network, config, loss
+        self.judged = judged or (lambda head, batch: {"val_loss": loss(head, batch)})
 
     def training_step(self, batch: tuple[Tensor, ...], index: int) -> Tensor:
         loss = self.loss(self.head, batch)
@@ -50,7 +53,8 @@ class Training(L.LightningModule, Generic[Network]):
         return loss
 
     def validation_step(self, batch: tuple[Tensor, ...], index: int) -> None:
-        self.log("val_loss", self.loss(self.head, batch), on_step=False, on_epoch=True, batch_size=len(batch[0]))
+        for name, value in self.judged(self.head, batch).items():
+            self.log(name, value, on_step=False, on_epoch=True, batch_size=len(batch[0]))
 
     def configure_optimizers(self) -> Any:
         config = self.config
@@ -137,30 +141,21 @@ def _batches(rows: Rows, sampler: Sampler, size: int) -> DataLoader:
 
 @contextmanager
 def seeded(config: TrainConfig) -> Iterator[None]:
-    """The same numbers in every run inside the block, on ``config.threads``, and a quiet screen."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(config.threads)
+    """The same numbers in every run inside the block, on ``config.threads``, without Lightning's tips and advice for data loaders
+    on the screen."""
+    names = ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero")
+    loggers = [logging.getLogger(name) for name in names]
+    before, levels = torch.get_num_threads(), [log.level for log in loggers]
     try:
-        with torch.random.fork_rng(devices=[]), quiet():
+        torch.set_num_threads(config.threads)
+        for log in loggers:
+            log.setLevel(logging.ERROR)
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module=r"lightning\..*")
             torch.manual_seed(config.seed)
             yield
     finally:
         torch.set_num_threads(before)
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Keep Lightning's tips and advice for data loaders off the screen."""
-    names = ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero")
-    loggers = [logging.getLogger(name) for name in names]
-    levels = [log.level for log in loggers]
-    for log in loggers:
-        log.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", module=r"lightning\..*")
-            yield
-    finally:
         for log, level in zip(loggers, levels, strict=True):
             log.setLevel(level)
 

@@ -103,11 +103,6 @@ def test_none_keeps_the_natural_shares():
     assert made.shares == pytest.approx((30 / 102, 60 / 102, 12 / 102)) and made.features is features
 
 
-def test_an_unknown_method_is_refused():
-    with pytest.raises(ValueError, match="unknown balance 'over'; known: smote"):
-        balance("over", *rows(), seed=0)
-
-
 @pytest.mark.parametrize("method", ["smote", "class_weights", "none"])
 def test_any_number_of_classes_is_balanced(method):
     labels = torch.repeat_interleave(torch.arange(5), torch.tensor([40, 10, 20, 8, 40]))

@@ -9,7 +9,7 @@ import pytest
 from pipelines.cli import main
 from predictors.replay.acceptance import reached
 from predictors.replay.decode import Reading
-from predictors.training.heads.target import Target
+from predictors.training.heads.roots import Target
 from predictors.training.labelling.chains import TOO_LATE, ChainLabelConfig, class_of, label
 from predictors.training.labelling.table import read_labels, write_labels
 from predictors.training.text_table import TextTable

@@ -15,16 +15,14 @@ from predictors.controllers import build_controller, learned_controller
 from predictors.replay.chains import ChainPolicy
 from predictors.replay.decode import Clock, Reading
 from predictors.schema import EDIT
+from predictors.training.calibration import prior_shift
 from predictors.training.heads import predictor, training
-from predictors.training.heads.baselines import fit_baselines
-from predictors.training.heads.decodes import Decoding
 from predictors.training.heads.predictor import HeadFit, HeadPredictor, changed, require_served
-from predictors.training.heads.quality import _length_accuracy
+from predictors.training.heads.quality import fit_baselines, length_accuracy
 from predictors.training.heads.roots import Rows
-from predictors.training.heads.served import Served
+from predictors.training.heads.served import Decoding, Served
 from predictors.training.heads.training import HeadTrainConfig, train
 from predictors.training.metrics import macro_auc
-from predictors.training.temperature import prior_shift
 from predictors.training.text_table import TextTable
 from tests.predictors.affine_profile import PROFILE
 from tests.predictors_training.conftest import labelled
@@ -297,10 +295,9 @@ def test_lengths_at_the_budgets_edge_are_right(made):
     """Nobody can draft more than the budget leaves. With no other limit a draft of all that is accepted is always right."""
     decodes = made.decodes["test", 0]
     starts = replace(decodes.idle, would_XS=np.full_like(decodes.idle.would_XS, GAMMA))
-    served = Served(replace(decodes, starts=starts), made.roots, made.query)
-    policy = GAMMA, GAMMA
+    served = Served(replace(decodes, idle=starts), made.roots, made.query)
     assert (starts.cap_XS[starts.valid_XS] < GAMMA).any()
-    assert _length_accuracy(served, policy, served.totals(*policy)) == 1
+    assert length_accuracy(served, served.totals(GAMMA, GAMMA)) == 1
 
 
 def test_test_texts_decide_nothing(fitted, tmp_path):

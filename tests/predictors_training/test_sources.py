@@ -11,8 +11,7 @@ from predictors.controllers import CONTROLLERS, Survival
 from predictors.replay.chains import ChainPolicy
 from predictors.replay.decode import Clock, Reading
 from predictors.source_rule import Seen
-from predictors.training.sources.contest import LookupLength
-from predictors.training.sources.learning import _hazard
+from predictors.training.sources.contest import LookupLength, _hazard
 from predictors.training.sources.predictor import SOURCE, TAKEOVER, SourcePredictor
 from predictors.training.text_table import TextTable
 from tests.predictors_training.synthetic_drafts import BAD, GAMMA, GOOD, LONG
@@ -100,22 +99,21 @@ def test_lookups_that_are_never_right_are_left_alone(fitted):
         assert part["over"]["takeover over survival"]["value"] < 0.03
 
 
-def options(right, found):
+def lookups(right, found):
     """Of one reading: how many tokens of each lookup are the text's, and how many were found."""
     starts = SimpleNamespace(would_LXS=np.array([[right]] * 3), left_XS=np.full((1, len(found)), 5))
-    names = ("match_XS", "seen_XS", "agreed_XS")
-    columns = {name: np.array([range(1, 1 + len(found))]) for name in names}
-    return SimpleNamespace(lookups=SimpleNamespace(starts=starts, found_XS=np.array([found]), **columns))
+    found_XS, many_XS = np.array([found]), np.array([range(1, 1 + len(found))])
+    return SimpleNamespace(starts=starts, found_XS=found_XS, known=(many_XS, found_XS, many_XS, many_XS))
 
 
 def test_lookups_that_are_never_or_always_right_are_learned_from_and_none_at_all_are_refused():
     def chance(right):  # at an average token
-        return float(np.sum(_hazard(options(right, (2, 2, 1)))))
+        return float(np.sum(_hazard(lookups(right, (2, 2, 1)))))
 
     never, always = chance((0, 0, 0)), chance((2, 2, 1))
     assert never < 0 < always and np.isfinite([never, always]).all()
     with pytest.raises(ValueError, match="lookups propose no token .* Raise prompts.train"):
-        _hazard(options((0, 0), (0, 0)))
+        _hazard(lookups((0, 0), (0, 0)))
 
 
 def test_the_card_holds_the_other_controller(fitted):

@@ -16,17 +16,14 @@ from predictors.replay.chains import ChainPolicy
 from predictors.replay.decode import Clock, Reading
 from predictors.stopping.network import RESIDUAL, NetworkShape
 from predictors.stopping.rule import StopRule
+from predictors.training.calibration import calibrated, product_calibration
 from predictors.training.labelling.table import write_labels
 from predictors.training.labelling.tokens import KIND, TokenLabelConfig, label
 from predictors.training.predictor import Materials
-from predictors.training.stops import rules
-from predictors.training.stops.calibration import calibrated, fit_calibration, product_calibration
-from predictors.training.stops.drafts import Drafts
-from predictors.training.stops.model import StopModel
+from predictors.training.stops import predictor as rules
+from predictors.training.stops.model import StopModel, fit_calibration, log_loss, quality
 from predictors.training.stops.predictor import StopPredictor, _metrics
-from predictors.training.stops.quality import quality
-from predictors.training.stops.rows import HARD, SlotFeatures, TokenRows
-from predictors.training.stops.training import log_loss
+from predictors.training.stops.rows import HARD, Drafts, SlotFeatures, TokenRows
 from predictors.training.text_table import TextTable
 from tests.predictors.affine_profile import toy_profile
 from tests.predictors_training.synthetic_drafts import GAMMA, SPEC, SPLITS, write_texts
@@ -70,8 +67,8 @@ def table(materials):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_trained_model_knows_what_its_inputs_tell(table, name):
-    config, labels = MODELS[name], label(table, TokenLabelConfig())
-    model = StopModel(table, labels, config, calibrated_tokens=GAMMA)
+    config, labels = replace(MODELS[name], calibrated_tokens=GAMMA), label(table, TokenLabelConfig())
+    model = StopModel(table, labels, config)
     features = model.features["test"]
     drafts = Drafts.of(features, GAMMA - features.sees)
     measured = quality(model.tokens["test"], drafts, partial(model.chances, "test"))
@@ -84,8 +81,8 @@ def test_a_trained_model_knows_what_its_inputs_tell(table, name):
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_texts_too_short_for_a_whole_draft_promise_nothing(table):
-    config = MODELS["early_stop-1"]
-    model = StopModel(table, label(table, TokenLabelConfig()), config, calibrated_tokens=3)
+    config = replace(MODELS["early_stop-1"], calibrated_tokens=3)
+    model = StopModel(table, label(table, TokenLabelConfig()), config)
     drafts = Drafts.of(model.features["test"], GAMMA)
     short = drafts.take(~drafts.whole_DG.all(axis=1))
     measured = quality(model.tokens["test"], short, partial(model.chances, "test"))
@@ -166,7 +163,8 @@ def test_mismatches_weigh_in_soft_labels_too():
 def test_calibration_reaches_as_far_as_was_recorded(table):
     config = replace(MODELS["specdecpp"], epochs=1)
     labels = label(table, TokenLabelConfig())
-    made, most = (StopModel(table, labels, config, tokens).calibrations for tokens in (GAMMA + 1, GAMMA - 1))
+    configs = (replace(config, calibrated_tokens=tokens) for tokens in (GAMMA + 1, GAMMA - 1))
+    made, most = (StopModel(table, labels, one).calibrations for one in configs)
     assert made == most
 
 

@@ -9,8 +9,8 @@ from predictors.bundle import Bundle
 from predictors.controllers import Survival
 from predictors.replay.chains import ChainPolicy
 from predictors.replay.decode import Clock, Reading
+from predictors.training.survival.model import SurvivalTrainConfig
 from predictors.training.survival.predictor import SurvivalPredictor
-from predictors.training.survival.training import SurvivalTrainConfig
 from predictors.training.text_table import TextTable
 from tests.predictors.affine_profile import toy_profile
 from tests.predictors_training.synthetic_drafts import GAMMA, SPLITS

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from predictors.decision_rule import Calibration
-from predictors.training.temperature import MAX_TEMPERATURE, MIN_TEMPERATURE, fit_calibration, fit_temperature
+from predictors.training.calibration import MAX_TEMPERATURE, MIN_TEMPERATURE, fit_calibration, fit_temperature
 
 
 def planted(temperature, bias, rows=40_000):

@@ -29,10 +29,19 @@ from predictors.training.trees.evaluation import (
     served,
     split_oracle,
 )
-from predictors.training.trees.objective import SCORED, THROUGHPUT, TOKENS, log_gain, objective, token_error
 from predictors.training.trees.predictor import TreePredictor
 from predictors.training.trees.rows import Labelling
-from predictors.training.trees.training import Candidate, SelectorConfig, fit_selector
+from predictors.training.trees.training import (
+    SCORED,
+    THROUGHPUT,
+    TOKENS,
+    Candidate,
+    SelectorConfig,
+    fit_selector,
+    log_gain,
+    objective,
+    token_error,
+)
 from tests.predictors.affine_profile import PROFILE
 from tests.predictors_training.synthetic_roots import ACTIONS, FED, NODES, RULES, write_roots
 

@@ -76,8 +76,7 @@ def test_totals_are_those_of_real_sessions(pair, texts, tmp_path, greedy, config
         with warnings.catch_warnings(action="ignore"):  # of rounds that are bypassed
             totals = totals_of(starts, controller)
             assert not list(differences(starts, controller, totals)), controller.kind
-        states = totals.visits_XSM.shape[2] // 2
-        seen += totals.visits_XSM[..., states:].sum()
+        seen += totals.path.places[2].sum()
     assert seen > 10, "no branch survives"
 
 

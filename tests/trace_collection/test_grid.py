@@ -227,7 +227,7 @@ def test_totals_are_those_of_real_sessions(pair, texts, tmp_path, greedy, verifi
             totals = totals_of(starts, controller)
             assert not differences(starts, controller, totals), controller.kind
         asked += totals.asked_X.sum()
-        lengths |= set(np.unique(drafts_of(starts, controller)[0].submitted_XSM))
+        lengths |= set(np.unique(drafts_of(starts, controller)[0].submitted))
     assert lengths == set(range(GAMMA + 1)) and asked > 100
 
 

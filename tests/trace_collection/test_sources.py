@@ -8,17 +8,16 @@ import torch
 
 from pipelines.evidence.prices import RoundParts
 from predictors.controllers import build_controller
-from predictors.replay import chains, decode, policies
+from predictors.replay import chains, decode
 from predictors.replay.chains import ChainPolicy, replayed
 from predictors.replay.decode import Clock, Reading, reached_after
 from predictors.replay.grid import Drafts, Starts, decoded
-from predictors.replay.lookups import Lookups
 from predictors.replay.policies import confidence, static
 from predictors.replay.prices import Prices
 from predictors.replay.text import BeyondRecordError, RecordedText
 from predictors.sampling import SamplingSettings
 from predictors.stopping.features import StopSpec
-from predictors.training.sources.contest import Options
+from predictors.training.sources.lookups import Lookups
 from predictors.training.text_table import TextTable
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from runtime.drafting.chain import LookupConfig
@@ -222,7 +221,8 @@ def test_bundles_decide_on_texts_as_they_decode(pair, prompts, texts, tmp_path, 
 
 def starts_of(texts, greedy, verifier):
     readings = [Reading.of(one, seed) for one in texts if one.settings.greedy == greedy for seed in (0, 1)]
-    return Starts.of(readings, DEPTH, verifier, Prices(AS_RUN, not greedy), LOOKUP)
+    starts = Starts.of(readings, DEPTH, verifier, Prices(AS_RUN, not greedy))
+    return dataclasses.replace(starts, lookup=LOOKUP)
 
 
 def drafts_of(starts, other):
@@ -238,13 +238,13 @@ def chosen(takes_XS, first, second):
 
 
 def taken_over(starts, config, otherwise):
-    """What `Options.takeover` drafts at every start, where a chain would be ``otherwise``."""
+    """What `Lookups.takeover` drafts at every start, where a chain would be ``otherwise``."""
     cells = np.indices(starts.left_XS.shape).reshape(2, -1)
-    taken = Options(Lookups(starts), (config.tail,)).takeover(config)(*cells)
-    takes_XS, submitted_XS, looked_up_XS, asked_XS = (column.reshape(starts.left_XS.shape) for column in taken)
+    taken = Lookups(starts, (config.tail,)).takeover(config)(*cells)
+    submitted_XS, looked_up_XS, asked_XS, takes_XS = (column.reshape(starts.left_XS.shape) for column in taken)
     assert not asked_XS.any()
     drawn_XS = submitted_XS - looked_up_XS
-    lookup = policies.drafts_of(submitted_XS[..., None], drawn_XS[..., None], looked_up_XSM=looked_up_XS[..., None])
+    lookup = Drafts.of(submitted_XS[..., None], drawn_XS[..., None], looked_up=looked_up_XS[..., None])
     return chosen(takes_XS, lookup, otherwise)
 
 
@@ -314,5 +314,5 @@ def test_drafts_end_with_an_end_of_sequence(texts, monkeypatch):
         assert not differences(starts, controller, totals)
         found.append((starts, totals))
         assert differences(starts_of(texts, greedy, "block"), controller, totals), "where fewer drafts end"
-    monkeypatch.setattr(chains, "_drawn_after", lambda text, root, start, looked_up, would, most: most)
+    monkeypatch.setattr(chains.Round, "drawn_after", lambda made, looked_up, would, most: most)
     assert any(differences(starts, controller, totals) for starts, totals in found)

@@ -21,20 +21,23 @@ from predictors.features import FEATURE_SETS
 from predictors.latency.actions import undisturbed
 from predictors.latency.throughput import draft_cost
 from predictors.replay.acceptance import acceptance_of
-from predictors.replay.prices import Prices
 from predictors.schema import SPLITS
-from predictors.training.heads.baselines import fit_baselines
-from predictors.training.heads.decodes import Decoding, decodes_of
-from predictors.training.heads.quality import measured_metrics, measured_policies, measured_quality, sentence, tracked
-from predictors.training.heads.roots import Roots, Rows, met
+from predictors.training.calibration import fit_calibration
+from predictors.training.heads.quality import (
+    fit_baselines,
+    measured_metrics,
+    measured_policies,
+    measured_quality,
+    sentence,
+    tracked,
+)
+from predictors.training.heads.roots import CLASS, TARGETS, Roots, Rows, Target, met
 from predictors.training.heads.rules import Candidates, Chosen, choose_rules, fixed_rules, static_pair
-from predictors.training.heads.served import Choice, Said, Served
-from predictors.training.heads.target import CLASS, TARGETS, Target
+from predictors.training.heads.served import Choice, Decoding, Said, Served, decodes_of
 from predictors.training.heads.training import HeadTrainConfig, TrainedHead, train
 from predictors.training.labelling.chains import KIND
 from predictors.training.metrics import macro_auc
 from predictors.training.predictor import Fitted, Materials, Trust
-from predictors.training.temperature import fit_calibration
 
 CONTROLLERS: dict[bool, tuple[str, Any]] = {  # and settings on its card, by whether classes are lengths
     False: ("hrad", ClassSetting),
@@ -78,7 +81,7 @@ class HeadPredictor(Trust):
 @dataclass(frozen=True)
 class Made:
     """A network, the ``rows`` by split that it was made from, what it ``said`` of every row, its calibration by setting, how far
-    features may lie, and what is served."""
+    features may lie, and what is ``chosen``; it is ``served`` by split and setting."""
 
     head: TrainedHead
     rows: Mapping[str, Rows]
@@ -86,6 +89,7 @@ class Made:
     calibrations: Mapping[int, Calibration]
     max_distance: float
     chosen: Mapping[int, Chosen]
+    served: Mapping[tuple[str, int], Served]
 
 
 class HeadFit:
@@ -99,8 +103,7 @@ class HeadFit:
         require_served(config.decoding, labels.facts)
         self.roots = Roots.of(table, labels, config.feature_set)
         self.target = Target(config.target, self.roots.spec.gamma)
-        prices = {sampled: Prices(self.profile, sampled) for sampled in (False, True)}
-        self.decodes = decodes_of(table, config.decoding, prices, config.repeats, int(labels.facts["seed"]))
+        self.decodes = decodes_of(table, config.decoding, self.profile, config.repeats, int(labels.facts["seed"]))
         features = self.roots.spec.state_size + len(self.roots.spec.scalars)
         self.query = undisturbed(self.profile).latency("predictor", features=features).seconds
 
@@ -111,15 +114,15 @@ class HeadFit:
         statics = {place: static_pair([served[split, place] for split in SPLITS[:2]]) for place in places}
         rows, pasts = self.rows(served, statics, {})
         for _ in range(self.config.iterations):
-            made, served = self.made(rows, statics, logger)
-            trained = rows
-            following, pasts = self.rows(served, {place: one.policy for place, one in made.chosen.items()}, pasts)
+            made, trained = self.made(rows, statics, logger), rows
+            policies = {place: one.policy for place, one in made.chosen.items()}
+            following, pasts = self.rows(made.served, policies, pasts)
             record.append(self.iteration(made, rows["validation"], changed(rows["train"], following["train"])))
             if not record[-1]["changed"]:
                 break
             rows = following
         met_on_test = {"test": rows["test"]}  # by what is served
-        return self.exported(made, {**trained, **met_on_test}, served, record)
+        return self.exported(made, {**trained, **met_on_test}, record)
 
     def rows(
         self, served: Mapping[tuple[str, int], Served], policies: Policies, pasts: Mapping[tuple[str, int], np.ndarray]
@@ -137,9 +140,7 @@ class HeadFit:
         unique = {split: np.unique(np.concatenate(some, axis=1), axis=1) for split, some in found.items()}
         return {split: Rows(self.roots, *pairs_2P) for split, pairs_2P in unique.items()}, given
 
-    def made(
-        self, rows: Mapping[str, Rows], statics: Mapping[int, tuple[int, int]], logger: Logger | None
-    ) -> tuple[Made, dict[tuple[str, int], Served]]:
+    def made(self, rows: Mapping[str, Rows], statics: Mapping[int, tuple[int, int]], logger: Logger | None) -> Made:
         """Train on rows, then calibrate and choose what is served at every setting."""
         config, rows = self.config, {split: some.distinct for split, some in rows.items()}
         head = train(rows["train"], rows["validation"], self.target, config.training, logger)
@@ -147,12 +148,11 @@ class HeadFit:
         max_distance, calibrations, chosen, served = config.largest(said.of_rows(rows["validation"])[1]), {}, {}, {}
         for place, static in statics.items():
             calibrations[place] = self.calibration(head, said, rows, place)
+            known = said, calibrations[place], max_distance, *static
             for split in SPLITS:
-                decodes = self.decodes[split, place]
-                held = Served(decodes, self.roots, self.query, said, calibrations[place], max_distance, *static)
-                served[split, place] = held
+                served[split, place] = Served(self.decodes[split, place], self.roots, self.query, *known)
             chosen[place] = self.chosen(served["validation", place], static, place)
-        return Made(head, rows, said, calibrations, max_distance, chosen), served
+        return Made(head, rows, said, calibrations, max_distance, chosen, served)
 
     def calibration(self, head: TrainedHead, said: Said, rows: Mapping[str, Rows], place: int) -> Calibration:
         """Bias from the setting's class shares among training rows (zero without ``prior_correction``), then the temperature on
@@ -185,13 +185,7 @@ class HeadFit:
             }
         return found
 
-    def exported(
-        self,
-        made: Made,
-        rows: Mapping[str, Rows],
-        served: Mapping[tuple[str, int], Served],
-        record: Sequence[Mapping[str, Any]],
-    ) -> Fitted:
+    def exported(self, made: Made, rows: Mapping[str, Rows], record: Sequence[Mapping[str, Any]]) -> Fitted:
         """Measured on test texts, with its card."""
         config, spec = self.config, self.roots.spec
         kind, entry = CONTROLLERS[self.target.ordered]
@@ -201,7 +195,7 @@ class HeadFit:
             one = made.chosen[place]
             rules = one.rule, one.retention, *one.tried
             settings.append(asdict(entry(setting, made.calibrations[place], *one.static, *rules)))
-            parts[setting.name] = self.part(place, settings[place], made, rows, served["test", place])
+            parts[setting.name] = self.part(place, settings[place], made, rows)
         quality = {
             "kind": kind,
             "target": self.target.name,
@@ -233,9 +227,7 @@ class HeadFit:
         }
         return Fitted(card, made.head.network.state_dict(), quality, tracked(quality), sentence(quality))
 
-    def part(
-        self, place: int, setting: dict[str, Any], made: Made, rows: Mapping[str, Rows], test: Served
-    ) -> dict[str, Any]:
+    def part(self, place: int, setting: dict[str, Any], made: Made, rows: Mapping[str, Rows]) -> dict[str, Any]:
         """What is served at a ``setting``, as the card has it, and what it is worth on test texts."""
         here = {split: some.at(place) for split, some in rows.items()}
         chosen, calibration = made.chosen[place], made.calibrations[place]
@@ -248,7 +240,7 @@ class HeadFit:
             "rules": {"head": setting["rule"], "tried": setting["tried"], "confidence": chosen.epsilon},
             "static_length": chosen.static_gamma,
             "metrics": measured_metrics(here["test"], made.said, calibration, baselines, self.target, replicates),
-            "policies": measured_policies(test, chosen, self.profile),
+            "policies": measured_policies(made.served["test", place], chosen, self.profile),
             "validation": {"metrics": held, "choice": choice},
         }
 

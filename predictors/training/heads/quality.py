@@ -3,9 +3,15 @@ both in short.
 
 head           what is served           head_argmax   the head's likeliest class instead (asked, whether it pays or not)
 confidence     draft while max q >= ε   best_static   the best static length            oracle   knows what will be accepted
+
+Baselines are predictors of the same classes that know almost nothing, fitted on the same training rows:
+
+majority          the training shares, for every row
+previous_label    the training shares among rows whose previous round had the same class (add-one smoothed)
+draft_confidence  multinomial logistic regression on the first draft distribution's confidence and entropy
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,11 +19,9 @@ import numpy as np
 from predictors.decision_rule import Calibration
 from predictors.latency.profile import LatencyProfile
 from predictors.replay.grid import Totals
-from predictors.training.heads.baselines import Baseline
-from predictors.training.heads.roots import Rows
+from predictors.training.heads.roots import Rows, Target
 from predictors.training.heads.rules import Chosen
 from predictors.training.heads.served import Choice, Said, Served
-from predictors.training.heads.target import Target
 from predictors.training.intervals import DocumentBootstrap, percentiles
 from predictors.training.metrics import MacroAuc, evaluate, mean_absolute_error
 from predictors.training.predictor import tracked_name
@@ -25,6 +29,43 @@ from predictors.training.rule_choice import oracle, worth
 
 TRACKED = ("accuracy", "mean_absolute_error", "macro_f1", "macro_auc", "nll", "brier", "ece")
 SHOWN = (*TRACKED, "macro_auc_interval", "auc")
+Baseline = Callable[[Rows], np.ndarray]  # probabilities [P, L] of rows
+
+
+def fit_baselines(train: Rows, target: Target) -> dict[str, Baseline]:
+    """Baselines by name, fitted on training rows."""
+    labels, size = train.labels(target), len(target.classes)
+    shares_L = np.bincount(labels, minlength=size) / len(train)
+    counts = np.ones((size + 1, size))  # the last row: nothing is known of the round before
+    np.add.at(counts, (_previous(train, target), labels), 1)
+    following = counts / counts.sum(axis=1, keepdims=True)
+    return {
+        "majority": lambda rows: np.tile(shares_L, (len(rows), 1)),
+        "previous_label": lambda rows: following[_previous(rows, target)],
+        "draft_confidence": _draft_confidence(train, target),
+    }
+
+
+def _previous(rows: Rows, target: Target) -> np.ndarray:
+    return np.where(rows.past_P == 0, len(target.classes), target.of(rows.past_P - 1))
+
+
+def _draft_confidence(train: Rows, target: Target) -> Baseline:
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    labels = train.labels(target)
+    seen, one_hot_LL = np.unique(labels), np.eye(len(target.classes))
+    if len(seen) == 1:  # nothing to tell apart: a draft that is never, or always, accepted
+        return lambda rows: one_hot_LL[np.full(len(rows), seen[0])]
+    model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)).fit(_first(train), labels)
+    return lambda rows: model.predict_proba(_first(rows)) @ one_hot_LL[seen]  # 0 of classes without a training row
+
+
+def _first(rows: Rows) -> np.ndarray:
+    roots = rows.roots
+    return np.stack([roots.confidence_R[rows.row_P], roots.entropy_R[rows.row_P]], axis=1).astype(np.float64)
 
 
 def measured_metrics(
@@ -65,20 +106,22 @@ def measured_policies(test: Served, chosen: Chosen, profile: LatencyProfile) -> 
     if test.decodes.retained is None:
         totals["oracle"] = oracle(test.decodes.idle, profile)
     found = {name: worth(one, totals["best_static"], test.decodes.document_X) for name, one in totals.items()}
-    for name, policy in policies.items():
-        found[name]["length_accuracy"] = _length_accuracy(test, policy, totals[name])
+    for name in policies:
+        found[name]["length_accuracy"] = length_accuracy(test, totals[name])
     return found
 
 
-def _length_accuracy(test: Served, policy: tuple[Choice, Choice], made: Totals) -> float:
+def length_accuracy(test: Served, made: Totals) -> float:
     """The share of rounds that submit exactly the tokens, of those of γ that may be drafted, that are accepted (SpecBranch,
     Fig. 3c)."""
-    stages = [one for one in (test.decodes.idle, test.decodes.retained) if one is not None]
-    best_KXS = [np.minimum(np.minimum(one.would_XS, one.cap_XS), test.roots.spec.gamma) for one in stages]
-    submitted_XSM = test.submitted(*policy)
-    states = submitted_XSM.shape[2] // len(stages)  # of either stage
-    right_XSM = submitted_XSM == np.repeat(np.stack(best_KXS, axis=2), states, axis=2)
-    return float(right_XSM[made.visits_XSM].mean())
+    path, decodes = made.path, test.decodes
+    assert path is not None, "rounds are known"
+    cells = path.reading_V, path.start_V
+    cap_V = decodes.idle.cap_XS[cells]
+    if decodes.retained is not None:
+        cap_V = np.where(path.places[2] > 0, decodes.retained.cap_XS[cells], cap_V)
+    best_V = np.minimum(np.minimum(decodes.idle.would_XS[cells], cap_V), test.roots.spec.gamma)
+    return float((path.drafted[0] == best_V).mean())
 
 
 def measured_quality(quality: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,12 @@
-"""Every position of recorded texts as a root: features, by what the round before it was, and what of a chain is accepted.
+"""Every position of recorded texts as a root: features, by what the round before it was, and what a head predicts of the next γ
+drafted tokens, of which A are accepted.
 
-A past is a state of `predictors.replay.policies.previous_round`. Shape suffixes: R rows of the texts, P roots with a past, S
-state size, C classes; of decodes X readings, S starts, M states of memory.
+    classes   none (A = 0), some, or all of them (A >= γ)      H-RAD
+    length    min(A, γ)                                       the explicit length predictor: γ + 1 ordered classes
+
+Given a text A has a distribution, P(A >= n) = reached_n. A past is a state of `predictors.replay.policies.previous_round`. Shape
+suffixes: R rows of the texts, P roots with a past, N any of them, G tokens, S state size, L classes; of decodes X readings, S
+starts, M states of memory.
 """
 
 from dataclasses import dataclass
@@ -11,12 +16,51 @@ import torch
 from torch import Tensor
 
 from predictors.features import FeatureSpec, assemble
+from predictors.network import CLASSES
 from predictors.replay.grid import Drafts, Starts
 from predictors.replay.policies import previous_round, remembered
-from predictors.training.heads.target import Target
+from predictors.training.labelling.chains import class_of
 from predictors.training.labelling.table import Labels
 from predictors.training.text_table import ROOT, TextTable
 from predictors.training.trace_table import list_column
+
+CLASS, LENGTH = TARGETS = ("classes", "length")
+
+
+@dataclass(frozen=True)
+class Target:
+    """``name``: one of `TARGETS`. ``gamma``: the tokens it speaks of.
+
+    Examples
+    --------
+    >>> Target("length", gamma=3).of(np.array([0, 1, 3, 8])).tolist()
+    [0, 1, 3, 3]
+    >>> Target("classes", gamma=2).expected(np.array([[0.5, 0.25]])).tolist()
+    [[0.5, 0.25, 0.25]]
+    """
+
+    name: str
+    gamma: int
+
+    @property
+    def ordered(self) -> bool:
+        """Whether a class is a number of tokens."""
+        return self.name == LENGTH
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the head's classes."""
+        return tuple(str(length) for length in range(self.gamma + 1)) if self.ordered else CLASSES
+
+    def of(self, accepted_N: np.ndarray) -> np.ndarray:
+        """Classes [N] int64 of accepted counts."""
+        found = accepted_N.clip(0, self.gamma) if self.ordered else class_of(accepted_N, self.gamma)
+        return found.astype(np.int64)
+
+    def expected(self, reached_NG: np.ndarray) -> np.ndarray:
+        """Probabilities of the classes [N, L] from P(A >= n), n = 1..γ."""
+        ends_NG = reached_NG if self.ordered else reached_NG[:, [0, -1]]
+        return -np.diff(ends_NG, axis=1, prepend=1.0, append=0.0)
 
 
 @dataclass(frozen=True)
@@ -48,25 +92,16 @@ class Roots:
             raise ValueError(
                 "a feature state of the texts is not finite (overflow of float16). Collect the traces again."
             )
-        first = {name: table.column(name)[:, 0] for name in ("confidence", "entropy")}
-        return Roots(
-            spec=spec,
-            state_RS=state_RS,
-            confidence_R=first["confidence"],
-            entropy_R=first["entropy"],
-            known_R=known_R,
-            reached_RG=reached_RG,
-            accepted_R=accepted_R,
-            document_R=table.column("document"),
-            setting_R=table.setting_N,
-        )
+        confidence_R, entropy_R = (table.column(name)[:, 0] for name in ("confidence", "entropy"))
+        labelled = known_R, reached_RG, accepted_R
+        return Roots(spec, state_RS, confidence_R, entropy_R, *labelled, table.column("document"), table.setting_N)
 
     def features(self, row_P: np.ndarray, past_P: np.ndarray) -> Tensor:
         """Raw features [P, S + C], by the function that serving uses."""
         return self._assembled(torch.from_numpy(self.state_RS[row_P]), row_P, past_P)
 
     def scalars(self, row_P: np.ndarray, past_P: np.ndarray) -> Tensor:
-        """The features that are no state [P, C]."""
+        """The features that are no state [P, L]."""
         return self._assembled(torch.empty(len(row_P), 0), row_P, past_P)
 
     def _assembled(self, state_PS: Tensor, row_P: np.ndarray, past_P: np.ndarray) -> Tensor:
@@ -117,7 +152,7 @@ class Rows:
         return target.of(self.roots.accepted_R[self.row_P])
 
     def expected(self, target: Target) -> np.ndarray:
-        """Probabilities of the classes [P, C]."""
+        """Probabilities of the classes [P, L]."""
         return target.expected(self.roots.reached_RG[self.row_P])
 
 
@@ -131,8 +166,8 @@ def met(
     from wherever some round of the policy ends, once with every past that occurs. A policy that reads its own past needs one at
     s, too: that of the latest round which ends there.
     """
-    memory = np.minimum(past_XS, drafts.submitted_XSM.shape[2] - 1)[..., None]
-    submitted_XS = np.take_along_axis(drafts.submitted_XSM, memory, axis=2)[..., 0]
+    memory = np.minimum(past_XS, drafts.submitted.shape[2] - 1)[..., None]
+    submitted_XS = np.take_along_axis(drafts.submitted, memory, axis=2)[..., 0]
     accepted_XS = np.minimum(starts.would_XS, submitted_XS)
     reading_P, start_P = np.nonzero(starts.left_XS > accepted_XS + 1)
     end_P = start_P + accepted_XS[reading_P, start_P] + 1

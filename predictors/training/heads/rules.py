@@ -10,6 +10,7 @@ static. Both are chosen anew outside every fold.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 from typing import Annotated
 
@@ -17,8 +18,8 @@ import numpy as np
 
 from predictors.config import Checked, Count, Probability, not_empty
 from predictors.decision_rule import ARGMAX, EXPECTATION, DecisionRule, LengthRule
+from predictors.training.heads.roots import Target
 from predictors.training.heads.served import Choice, Rule, Served
-from predictors.training.heads.target import Target
 from predictors.training.rule_choice import RuleChoice, choose_by, fastest, table_of
 
 NEVER = 1.01  # a probability no class reaches
@@ -86,57 +87,35 @@ def static_pair(several: Sequence[Served]) -> tuple[int, int]:
 
 def choose_rules(held: Served, static: tuple[int, int], rules: Sequence[Rule], candidates: Candidates) -> Chosen:
     """With ``static`` lengths, on validation texts."""
-    tables = Tables(held, static, rules)
-    static_2X, document_X = held.totals(*static).sums_2X, held.decodes.document_X
-    choice = choose_by(tables.pick, static_2X, document_X, candidates.folds, candidates.seed)
-    rule, retention = choice.rule if choice.pays else (None, None)
     branches = held.decodes.retained is not None
-    soft = [held.totals(float(epsilon), static[1] if branches else float(epsilon)) for epsilon in candidates.epsilons]
-    epsilon = max(zip(soft, candidates.epsilons, strict=True), key=lambda one: one[0].rate)[1]
-    return Chosen(*static, rule, retention, tables.tried(), epsilon, choice)
+    drafting_2RX = table_of(held.totals(rule, static[1] if branches else rule) for rule in rules)
 
+    @cache  # at most once for every fold, and once for all
+    def retention(drafting: int | None) -> np.ndarray:
+        """Of every rule for retention with one for drafting (``None``: the static length)."""
+        choice = static[0] if drafting is None else rules[drafting]
+        return table_of(held.totals(choice, rule) for rule in rules)
 
-class Tables:
-    """Tokens and seconds [2, R, X] of rules on the same texts. Of branches, those of retention are made where a drafting rule is
-    picked: at most one table for every fold, and one for all."""
-
-    def __init__(self, held: Served, static: tuple[int, int], rules: Sequence[Rule]) -> None:
-        self.held, self.static, self.rules = held, static, rules
-        self.branches = held.decodes.retained is not None
-        self.drafting_2RX = self._table([(rule, static[1] if self.branches else rule) for rule in rules])
-        self.retaining: dict[int | None, np.ndarray] = {}
-
-    def pick(self, mask_X: np.ndarray) -> tuple[tuple[Rule | None, Rule | None], np.ndarray]:
+    def pick(mask_X: np.ndarray) -> tuple[tuple[Rule | None, Rule | None], np.ndarray]:
         """The best rules for drafting and for retention (``None``: static), and what they come to."""
-        best = fastest(self.drafting_2RX, mask_X)
-        rule = self.rules[best]
-        if not self.branches:
-            return (rule, rule), self.drafting_2RX[:, best]
-        pairs: list[tuple[Rule | None, Rule | None]] = [(rule, None)]
-        pairs += [(drafting, kept) for drafting in (rule, None) for kept in self.rules]
-        made = [self.drafting_2RX[:, best : best + 1], self.retention(best), self.retention(None)]
-        table_2RX = np.concatenate(made, axis=1)
+        best = fastest(drafting_2RX, mask_X)
+        if not branches:
+            return (rules[best], rules[best]), drafting_2RX[:, best]
+        pairs: list[tuple[Rule | None, Rule | None]] = [(rules[best], None)]
+        pairs += [(drafting, kept) for drafting in (rules[best], None) for kept in rules]
+        table_2RX = np.hstack([drafting_2RX[:, best : best + 1], retention(best), retention(None)])
         number = fastest(table_2RX, mask_X)
         return pairs[number], table_2RX[:, number]
 
-    def tried(self) -> tuple[Rule, Rule]:
-        """The best rules over all texts of those that ask the head."""
-        asks = [number for number, rule in enumerate(self.rules) if rule.settled is None]
-        every_X = np.ones(self.drafting_2RX.shape[2], dtype=bool)
-        best = kept = asks[fastest(self.drafting_2RX[:, asks], every_X)]
-        if self.branches:
-            kept = asks[fastest(self.retention(best)[:, asks], every_X)]
-        return self.rules[best], self.rules[kept]
-
-    def retention(self, drafting: int | None) -> np.ndarray:
-        """Of every rule for retention with one for drafting (``None``: the static length)."""
-        if drafting not in self.retaining:
-            choice = self.static[0] if drafting is None else self.rules[drafting]
-            self.retaining[drafting] = self._table([(choice, rule) for rule in self.rules])
-        return self.retaining[drafting]
-
-    def _table(self, policies: Sequence[tuple[Choice, Choice]]) -> np.ndarray:
-        return table_of([self.held.totals(*policy) for policy in policies])
+    document_X, every_X = held.decodes.document_X, np.ones(drafting_2RX.shape[2], dtype=bool)
+    choice = choose_by(pick, held.totals(*static).sums_2X, document_X, candidates.folds, candidates.seed)
+    rule, retained = choice.rule if choice.pays else (None, None)
+    asks = [number for number, rule in enumerate(rules) if rule.settled is None]
+    best = asks[fastest(drafting_2RX[:, asks], every_X)]
+    kept = asks[fastest(retention(best)[:, asks], every_X)] if branches else best
+    soft = [held.totals(float(epsilon), static[1] if branches else float(epsilon)) for epsilon in candidates.epsilons]
+    epsilon = max(zip(soft, candidates.epsilons, strict=True), key=lambda one: one[0].rate)[1]
+    return Chosen(*static, rule, retained, (rules[best], rules[kept]), epsilon, choice)
 
 
 def fixed_rules(static: tuple[int, int], rule: Rule, candidates: Candidates) -> Chosen:

@@ -1,4 +1,5 @@
-"""A head on recorded texts at one sampling setting: what static lengths, confidence and its own rules are worth there.
+"""The decoding that a head is fitted for, and on every decode of recorded texts what static lengths, confidence and its own rules
+are worth.
 
 A policy is what is drafted with the target idle, and, in branch-parallel decoding, what is retained of a branch that survived:
 either a static length, a confidence ε (a float), or a rule on the head's calibrated probabilities.
@@ -8,17 +9,89 @@ Shape suffixes: R rows of the table, X readings, S starts, M states of memory, L
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 
+from predictors.branch_settings import BranchSettings
+from predictors.config import Count, one_of
 from predictors.decision_rule import Calibration, DecisionRule, LengthRule
+from predictors.latency.profile import LatencyProfile
 from predictors.network import HRADNetwork, squared_distance
 from predictors.replay.branch_grid import BranchStarts, branch_decoded
-from predictors.replay.grid import NO_MEMORY, Drafts, Memory, Totals, decoded
+from predictors.replay.grid import NO_MEMORY, Drafts, Starts, Totals, decoded
 from predictors.replay.policies import confidence, heads, previous_round, static
-from predictors.training.heads.decodes import Decodes
+from predictors.replay.prices import Prices
+from predictors.schema import SPLITS, TRAIN
 from predictors.training.heads.roots import Roots, Rows
+from predictors.training.text_table import TextTable
+
+CHAIN, BRANCHES = METHODS = ("chain", "branches")
+OWN = ("method", "concurrent")  # of `Decoding`, and no options of the decoder
+
+
+@dataclass(frozen=True)
+class Decoding(BranchSettings):
+    """``method`` chain or branches, drafts of at most ``gamma`` tokens, verified by ``verifier``; ``concurrent``: priced side by
+    side on this machine, else on the virtual clock."""
+
+    method: Annotated[str, one_of(*METHODS)] = CHAIN
+    gamma: Count = 12
+    verifier: str = "block"
+    concurrent: bool = False
+
+    @property
+    def decoder(self) -> dict[str, Any]:
+        """The configuration of a bundle's decoder."""
+        if self.method == CHAIN:
+            chain = {"kind": "chain", "gamma": self.gamma}
+            return {"method": "speculative", "drafter": chain, "verifier": self.verifier}
+        options = {name: value for name, value in vars(self).items() if name not in OWN and value is not None}
+        return {"preset": "specbranch", **options}
+
+
+@dataclass(frozen=True)
+class Decodes:
+    """Decodes at one split and setting: starts where drafts are made with the target ``idle``, the table's ``row_XS`` of each (of
+    none after a text's end), and in branch-parallel decoding ``branches``."""
+
+    idle: Starts
+    row_XS: np.ndarray
+    branches: BranchStarts | None = None
+
+    @property
+    def retained(self) -> Starts | None:
+        """Where a branch survived the round before; chains have none."""
+        return None if self.branches is None else self.branches.retained
+
+    @property
+    def document_X(self) -> np.ndarray:
+        """Each text's document."""
+        return self.idle.document_X
+
+
+def decodes_of(
+    table: TextTable, decoding: Decoding, profile: LatencyProfile, repeats: int, seed: int
+) -> dict[tuple[str, int], Decodes]:
+    """By split and number of the setting; ``repeats`` of chance on held-out texts that are sampled, one on others."""
+    made, prices = {}, {sampled: Prices(profile, sampled) for sampled in (False, True)}
+    for split in SPLITS:
+        row_N = np.flatnonzero(table.column("split") == split)
+        texts = table.rows(split).readings(seed, 1 if split == TRAIN else repeats)
+        for settings, some in texts.items():
+            readings, priced = [reading for reading, _ in some], prices[not settings.greedy]
+            if decoding.method == CHAIN:
+                idle, branches = Starts.of(readings, decoding.gamma, decoding.verifier, priced), None
+            else:
+                branches = BranchStarts.of(readings, decoding, decoding.verifier, priced, decoding.concurrent)
+                idle = branches.idle
+            rows_X = np.array([reading.text.length - 1 for reading in readings])
+            row_XS = np.array([rows.start for _, rows in some])[:, None]
+            row_XS = row_N[row_XS + np.minimum(np.arange(rows_X.max()), rows_X[:, None] - 1)]
+            made[split, table.settings.index(settings)] = Decodes(idle, row_XS, branches)
+    return made
+
 
 Rule = DecisionRule | LengthRule
 Choice = int | float | Rule
@@ -69,22 +142,13 @@ class Served:
 
     def totals(self, draft: Choice, retention: Choice) -> Totals:
         """Every text decoded by a policy."""
-        memory, stages = self._stages(draft, retention)
-        if isinstance(self.decodes.starts, BranchStarts):
-            return branch_decoded(self.decodes.starts, stages[0], stages[1], self.query, memory)
-        return decoded(self.decodes.starts, stages[0], self.query, memory)
-
-    def submitted(self, draft: Choice, retention: Choice) -> np.ndarray:
-        """Tokens submitted at every start, in the states that `totals` visits."""
-        return np.concatenate([one.submitted_XSM for one in self._stages(draft, retention)[1]], axis=2)
-
-    def _stages(self, draft: Choice, retention: Choice) -> tuple[Memory, list[Drafts]]:
-        """The memory of a policy; in every state of it, of chains one stage, of branches also what is retained."""
-        stages = [self.drafts(draft, False)]
-        stages += [] if self.decodes.retained is None else [self.drafts(retention, True)]
-        remembers = any(one.submitted_XSM.shape[2] > 1 for one in stages)
+        idle, branches = self.drafts(draft, False), self.decodes.branches
+        retained = idle if branches is None else self.drafts(retention, True)
+        remembers = any(one.submitted.shape[2] > 1 for one in (idle, retained))
         memory = previous_round(self.roots.spec.gamma) if remembers else NO_MEMORY
-        return memory, [one.by_state(memory) for one in stages]
+        if branches is None:
+            return decoded(self.decodes.idle, idle, self.query, memory)
+        return branch_decoded(branches, idle, retained, self.query, memory)
 
     def drafts(self, choice: Choice, retains: bool) -> Drafts:
         """What is drafted, or retained, at every start."""

@@ -1,6 +1,6 @@
 """Train a head on roots of texts: reduction, balancing, Lightning, best validation loss.
 
-Targets are ``drawn`` classes, or ``expected`` ones: their probabilities given the text (`predictors.training.heads.target`). The
+Targets are ``drawn`` classes, or ``expected`` ones: their probabilities given the text (`predictors.training.heads.roots`). The
 fixed reduction is standardisation, then an optional PCA of the state columns:
 
     μ, σ: mean and standard deviation of each column (σ = 0 → 1)        C: leading principal axes of (x - μ) / σ
@@ -18,9 +18,8 @@ from torch import Tensor, nn
 from predictors.config import Count, Positive, Share, not_empty, of_length, one_of
 from predictors.network import HRADNetwork, Reduction
 from predictors.training.balance import METHODS, balance, natural_shares
-from predictors.training.heads.roots import Rows
-from predictors.training.heads.target import Target
-from predictors.training.temperature import prior_shift
+from predictors.training.calibration import prior_shift
+from predictors.training.heads.roots import Rows, Target
 from predictors.training.trainer import Rows as Batches
 from predictors.training.trainer import TrainConfig, Trained, Training, fitted, seeded, spread, standardise
 
@@ -55,27 +54,19 @@ class HeadTraining(Training[nn.Module]):
     """
 
     config: HeadTrainConfig
-    prior_shift: Tensor
-    class_weights: Tensor | None
 
     def __init__(
         self, head: nn.Module, prior_shift: Tensor, class_weights: Tensor | None, config: HeadTrainConfig
     ) -> None:
-        super().__init__(head, config, self.smoothed)
-        self.register_buffer("prior_shift", prior_shift)
-        self.register_buffer("class_weights", class_weights)
+        def loss(head: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
+            return F.cross_entropy(head(batch[0]), batch[1], class_weights, label_smoothing=config.label_smoothing)
 
-    def smoothed(self, head: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
-        """The training loss of a batch of rows and labels."""
-        rows, labels = batch
-        return F.cross_entropy(head(rows), labels, self.class_weights, label_smoothing=self.config.label_smoothing)
+        def judged(head: nn.Module, batch: tuple[Tensor, ...]) -> dict[str, Tensor]:
+            logits, labels = head(batch[0]) + prior_shift, batch[1]
+            right = (logits.argmax(dim=1) == labels).float().mean()
+            return {"val_accuracy": right, "val_loss": F.cross_entropy(logits, labels)}
 
-    def validation_step(self, batch: tuple[Tensor, ...], index: int) -> None:
-        rows, labels = batch
-        logits = self.head(rows) + self.prior_shift
-        self.log("val_accuracy", (logits.argmax(dim=1) == labels).float().mean(), batch_size=len(labels))
-        loss = F.cross_entropy(logits, labels)
-        self.log("val_loss", loss, on_step=False, on_epoch=True, batch_size=len(labels))
+        super().__init__(head, config, loss, judged)
 
     def configure_optimizers(self) -> Any:
         optimizer, config = super().configure_optimizers(), self.config
@@ -118,13 +109,8 @@ def train(
 
 
 def fit_reduction(reduction: Reduction, features: Tensor, seed: int) -> None:
-    """Fill ``reduction``'s buffers from real training rows [N, S + C] (never from synthetic or validation rows).
-
-    Raises
-    ------
-    ValueError
-        If there are fewer rows or state columns than principal components.
-    """
+    """Fill ``reduction``'s buffers from real training rows [N, S + C] (never from synthetic or validation rows). `ValueError` if
+    there are fewer rows or state columns than principal components."""
     standardise(reduction.mean, reduction.scale, features, least=0.0)
     count = len(reduction.components)
     if not count:

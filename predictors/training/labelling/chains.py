@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.lib.stride_tricks import sliding_window_view
 
 from predictors.config import Checked, at_least
 from predictors.network import CLASSES
@@ -42,13 +43,8 @@ def class_of(accepted_N: np.ndarray, gamma: int) -> np.ndarray:
 
 
 def label(table: TextTable, config: ChainLabelConfig) -> Labels:
-    """Label the roots of all texts.
-
-    Raises
-    ------
-    ValueError
-        If the verifier cannot be replayed, a document or prompt stands in two splits, or a class has no training row.
-    """
+    """Label the roots of all texts. `ValueError` if the verifier cannot be replayed, a document or prompt stands in two splits,
+    or a class has no training row."""
     rows_N, reached_NG, accepted_N = _known(table, config)
     _require_disjoint(table, "document")
     _require_disjoint(table, "prompt_id")
@@ -66,40 +62,40 @@ def label(table: TextTable, config: ChainLabelConfig) -> Labels:
 def _known(table: TextTable, config: ChainLabelConfig) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The roots with γ tokens of text before them: rows [N], P(N >= n) [N, γ] and drawn counts [N]."""
     ratios, probabilities, prompt = (table.column(name) for name in ("ratio", "probability", "prompt_id"))
-    rows, chances, counts = [], [], []
+    found = [(np.zeros(0, int), np.zeros((0, config.gamma)), np.zeros(0, int))]
     for text in table.text_slices:
-        uniforms = luck(str(prompt[text.start]), text.stop - text.start + 1, config.seed)[0]
-        for row in range(text.start, text.stop - config.gamma + 1):
-            ahead = slice(row, row + config.gamma)
-            reached_G = reached(ratios[ahead], probabilities[ahead], config.verifier)
-            rows.append(row)
-            chances.append(reached_G)
-            counts.append(accepted(reached_G, uniforms[row - text.start + 1 :][: config.gamma]))
-    return np.array(rows, dtype=int), np.array(chances).reshape(-1, config.gamma), np.array(counts, dtype=int)
+        if (length := text.stop - text.start) >= config.gamma:
+            uniforms = luck(str(prompt[text.start]), length + 1, config.seed)[0, 1:]
+            columns = (ratios[text], probabilities[text], uniforms)
+            ratio_NG, probability_NG, uniform_NG = (sliding_window_view(one, config.gamma) for one in columns)
+            reached_NG = reached(ratio_NG, probability_NG, config.verifier)
+            found.append((text.start + np.arange(len(reached_NG)), reached_NG, accepted(reached_NG, uniform_NG)))
+    rows_N, reached_NG, accepted_N = map(np.concatenate, zip(*found, strict=True))
+    return rows_N, reached_NG, accepted_N
 
 
 def _report(table: TextTable, rows_N: np.ndarray, class_N: np.ndarray) -> dict[str, Any]:
     """Counts of labelled roots by split, slice, setting and drawn class, and of those dropped."""
-    columns = {name: table.column(name)[rows_N] for name in ("split", "slice", "document")}
-    names = np.array([made.name for made in table.settings], dtype=object)
-    settings_N = names[table.setting_N[rows_N]]
+    split_N, slice_N, document_N = (table.column(name)[rows_N] for name in ("split", "slice", "document"))
+    setting_N = np.array([made.name for made in table.settings], dtype=object)[table.setting_N[rows_N]]
+    every_N = np.zeros(len(rows_N), dtype=int)
+
+    def classes(group_N: np.ndarray, groups: Iterable[Any]) -> dict[Any, dict[str, dict[str, int]]]:
+        """By group and split."""
+        counts = Counter(zip(group_N.tolist(), split_N.tolist(), class_N.tolist(), strict=True))
+        return {
+            group: {split: {name: counts[group, split, c] for c, name in enumerate(CLASSES)} for split in SPLITS}
+            for group in groups
+        }
+
     return {
-        "rows": {split: int((columns["split"] == split).sum()) for split in SPLITS},
-        "documents": {split: len(set(columns["document"][columns["split"] == split])) for split in SPLITS},
-        "classes": _classes(columns["split"], class_N),
-        "slices": _by(columns["slice"], columns["split"], class_N),
-        "settings": _by(settings_N, columns["split"], class_N),
+        "rows": {split: int((split_N == split).sum()) for split in SPLITS},
+        "documents": {split: len(set(document_N[split_N == split])) for split in SPLITS},
+        "classes": classes(every_N, [0])[0],
+        "slices": classes(slice_N, sorted(set(slice_N))),
+        "settings": classes(setting_N, sorted(set(setting_N))),
         "dropped": {TOO_LATE: len(table) - len(rows_N)},
     }
-
-
-def _by(group_N: np.ndarray, split_N: np.ndarray, class_N: np.ndarray) -> dict[str, Any]:
-    return {name: _classes(split_N[group_N == name], class_N[group_N == name]) for name in sorted(set(group_N))}
-
-
-def _classes(split_N: np.ndarray, class_N: np.ndarray) -> dict[str, dict[str, int]]:
-    counts = Counter(zip(split_N.tolist(), class_N.tolist(), strict=True))
-    return {split: {name: counts[split, c] for c, name in enumerate(CLASSES)} for split in SPLITS}
 
 
 def _require_classes(report: dict[str, Any], gamma: int) -> None:

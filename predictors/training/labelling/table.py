@@ -43,13 +43,8 @@ def write_labels(labels: Labels, path: Path) -> None:
 
 
 def read_labels(path: Path, kind: str, traces_sha256: str) -> Labels:
-    """The labels of ``kind`` in ``path``.
-
-    Raises
-    ------
-    ValueError
-        If the file is missing, holds another kind or version, or labels other traces.
-    """
+    """The labels of ``kind`` in ``path``. `ValueError` if the file is missing, holds another kind or version, or labels other
+    traces."""
     try:
         table = pq.read_table(path)
     except FileNotFoundError:

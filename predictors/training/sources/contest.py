@@ -1,24 +1,33 @@
-"""Chains and lookups on the same texts at one sampling setting: what rules that choose between them come to.
+"""Chains and lookups on the same texts at one sampling setting: what rules that choose between them come to, and what ``source``
+learns there: every source is scored at every start of the training texts, for nothing.
 
-Shape suffixes: X readings, S starts, M tails, N tokens of the lookup, V rounds.
+    hazard     logistic regression on every token of every lookup up to the first wrong one
+    gained     mean tokens of a tail after a lookup that was accepted whole
+    chain      least squares of tokens emitted and drafted by the rounds of ``survival``, after rounds of all kinds
+
+Shape suffixes: X readings, S starts, L tokens of a lookup, V rounds, F features.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
+from sklearn.linear_model import LogisticRegression
 
 from predictors.controllers.takeover import TakeoverConfig
+from predictors.latency.actions import undisturbed
+from predictors.latency.profile import LatencyProfile
 from predictors.lookup import LONGEST
 from predictors.replay.grid import Totals
-from predictors.replay.lookups import Lookups
-from predictors.source_rule import Seen, SourceRule
+from predictors.source_rule import Seen, SourceRule, root_features, token_features
 from predictors.survival.rule import SurvivalSetting
 from predictors.training.rule_choice import RuleChoice, best_of
-from predictors.training.survival.grid import Source, Taken, no_source
-from predictors.training.survival.predictor import SurvivalModel, SurvivalPredictor
-from predictors.training.survival.rules import Played
+from predictors.training.sources.lookups import Lookups
+from predictors.training.survival.model import LENGTHS
+from predictors.training.survival.predictor import Played, SurvivalModel
+
+LEAST_SCALE = 1e-3
+MIDDLE = LENGTHS[len(LENGTHS) // 2]
 
 
 @dataclass(frozen=True)
@@ -28,59 +37,6 @@ class LookupLength:
     length: int
     longest: int = LONGEST
     least: int = 1
-
-
-@dataclass(frozen=True)
-class Options:
-    """What ``lookups`` offer at every start, with ``tails`` of so many tokens after them."""
-
-    lookups: Lookups
-    tails: tuple[int, ...]
-
-    def takeover(self, config: TakeoverConfig) -> Source:
-        """As `predictors.controllers.takeover` decides."""
-        lookups = self.lookups
-        tokens_XS = config.tokens(lookups.match_XS, lookups.found_XS)
-        takes_XS = config.takes_over(lookups.match_XS, tokens_XS, lookups.seen_XS, lookups.agreed_XS)
-        drafts = lookups.sourced(tokens_XS, np.full_like(tokens_XS, config.tail))
-
-        def source(*rounds: np.ndarray) -> Taken:
-            cells = rounds[0], rounds[1]
-            submitted_V, looked_up_V = drafts.submitted_XSM[(*cells, 0)], drafts.looked_up_XSM[(*cells, 0)]
-            return Taken(takes_XS[cells], submitted_V, looked_up_V, np.zeros_like(submitted_V))
-
-        return source
-
-    def weighed(self, rule: SourceRule, rate: float, costs: Sequence[float]) -> Source:
-        """As `predictors.controllers.source` decides."""
-
-        def source(*rounds: np.ndarray) -> Taken:
-            cells, seen = (rounds[0], rounds[1]), self.seen(*rounds)
-            made = rule.chosen(seen, rate, costs)
-            takes_V = made.takes & (made.far <= rule.max_distance)
-            submitted_V, looked_up_V = self._drafts_2MNXS[(slice(None), made.tail, made.tokens, *cells)]
-            return Taken(takes_V, submitted_V, looked_up_V, (seen.match > 0).astype(np.int64))
-
-        return source
-
-    def seen(self, reading_V: np.ndarray, start_V: np.ndarray, rejected_V: np.ndarray, luck_V: np.ndarray) -> Seen:
-        """What is known at some roots."""
-        lookups = self.lookups
-        known = (lookups.match_XS, lookups.found_XS, lookups.seen_XS, lookups.agreed_XS)
-        match_V, found_V, seen_V, agreed_V = (values[reading_V, start_V] for values in known)
-        return Seen(match_V, found_V, seen_V, agreed_V, rejected_V, luck_V)
-
-    @cached_property
-    def _drafts_2MNXS(self) -> np.ndarray:
-        """Submitted and looked up tokens of every option."""
-        lookups, like_XS = self.lookups, self.lookups.match_XS
-        tokens_N = range(lookups.tokens_XSL.shape[-1] + 1)
-        drafts_MN = [
-            [lookups.sourced(np.full_like(like_XS, tokens), np.full_like(like_XS, tail)) for tokens in tokens_N]
-            for tail in self.tails
-        ]
-        names = ("submitted_XSM", "looked_up_XSM")
-        return np.array([[[getattr(one, name)[..., 0] for one in row] for row in drafts_MN] for name in names])
 
 
 @dataclass(frozen=True)
@@ -94,43 +50,119 @@ class Paced:
 
 @dataclass(frozen=True)
 class Contest:
-    """``chains`` as they are done at setting ``inner``, and other ``options``."""
+    """``chains`` as they are done at a setting, and what ``lookups`` offer."""
 
-    options: Options
+    lookups: Lookups
     chains: Played
-    inner: SurvivalSetting
 
     @staticmethod
-    def of(
-        predictor: SurvivalPredictor, model: SurvivalModel, split: str, place: int, tails: tuple[int, ...]
-    ) -> "Contest":
-        """On the texts of a split, at the setting in that place."""
-        inner = model.settings[place]
+    def of(model: SurvivalModel, split: str, place: int, lookup: int, tails: tuple[int, ...]) -> "Contest":
+        """On the texts of a split, at the setting in that place, beside a lookup of so many tokens."""
         grid = model.grids[split][place]
-        starts = replace(grid.starts, lookup=LookupLength(predictor.lookup))
-        chains = predictor.played(replace(grid, starts=starts), model, inner)
-        return Contest(Options(Lookups(starts), tails), chains, inner)
+        starts = replace(grid.starts, lookup=LookupLength(lookup))
+        chains = model.played(replace(grid, starts=starts), model.settings[place])
+        return Contest(Lookups(starts, tails), chains)
+
+    @property
+    def inner(self) -> SurvivalSetting:
+        return self.chains.made
 
     @property
     def document_X(self) -> np.ndarray:
         """Each text's document."""
         return self.chains.grid.starts.document_X
 
-    def static(self) -> Totals:
-        """The best static chain."""
-        return self.chains.static(self.inner.static_length)
-
     def served(self, paced: Paced | None = None) -> Totals:
         """Chains where no rule lets another source take over."""
-        inner = self.inner if paced is None else self.inner.at_pace(paced.pace)
-        return self.chains.under(inner, no_source if paced is None else self._source(paced.rule, inner))
-
-    def _source(self, rule: TakeoverConfig | SourceRule, inner: SurvivalSetting) -> Source:
+        if paced is None:
+            return self.chains.decoded()
+        inner, rule = self.inner.at_pace(paced.pace), paced.rule
         if isinstance(rule, TakeoverConfig):
-            return self.options.takeover(rule)
-        return self.options.weighed(rule, inner.rule.rate, inner.costs)
+            source = self.lookups.takeover(rule)
+        else:
+            source = self.lookups.weighed(rule, inner.rule.rate, inner.costs)
+        return replace(self.chains, made=inner).decoded(source)
 
     def best(self, rules: Sequence[Paced], folds: int, seed: int) -> RuleChoice:
-        """The rule of most tokens per second, and what choosing it is worth over the static chain."""
-        rule, choice = best_of(rules, self.served, self.static(), self.document_X, folds, seed)
+        """The rule of most tokens per second, and what choosing it is worth over the best static chain."""
+        rule, choice = best_of(rules, self.served, self.chains.static(), self.document_X, folds, seed)
         return replace(choice, rule=rule)
+
+
+def learned(train: Contest, profile: LatencyProfile, context: float) -> SourceRule:
+    """The rule at the rate of chains, before anything says that it pays."""
+    lookups = train.lookups
+    features_VF, tokens_V, drafted_V = _chains(train)
+    chain = [tuple(np.linalg.lstsq(features_VF, one_V, rcond=None)[0].tolist()) for one_V in (tokens_V, drafted_V)]
+    scale_F = features_VF.std(axis=0)
+    rule = SourceRule(
+        share=1.0,
+        hazard=_hazard(lookups),
+        tails=lookups.tails,
+        gained=_gained(lookups),
+        tokens=chain[0],
+        drafted=chain[1],
+        costs=((1.0,) * len(lookups.starts.would_LXS),) * len(lookups.tails),
+        behind=0.0,
+        mean=tuple(features_VF.mean(axis=0).tolist()),
+        scale=tuple(np.where(scale_F > LEAST_SCALE, scale_F, 1.0).tolist()),
+    )
+    return rule.at_prices(undisturbed(profile), context, not train.inner.settings.greedy)
+
+
+def distances(contest: Contest, rule: SourceRule) -> np.ndarray:
+    """How far roots where something is found are from those learned from [V]."""
+    return np.asarray(rule.chosen(_roots(contest, MIDDLE)[1], 1.0, contest.inner.costs).far)
+
+
+def _hazard(lookups: Lookups) -> tuple[float, ...]:
+    would_LXS, none_XS = lookups.starts.would_LXS, np.zeros(lookups.found_XS.shape)
+    place_L = np.arange(len(would_LXS) - 1)
+    right_XS1 = np.minimum(would_LXS[-1], lookups.found_XS)[..., None]  # tokens of every lookup that are the text's
+    reach_XS1 = np.minimum(lookups.found_XS, lookups.starts.left_XS)[..., None]
+    tested_XSL = (place_L <= right_XS1) & (place_L < reach_XS1)  # all before which are the text's, as far as that goes
+    features_NZ = token_features(Seen(*lookups.known, none_XS, none_XS), len(place_L))[tested_XSL]
+    right_N = (place_L < right_XS1)[tested_XSL]
+    if not len(right_N):
+        raise ValueError(
+            "lookups propose no token along the training texts, so when they pay cannot be learned. Raise prompts.train and "
+            "traces.texts.prompts, or traces.texts.max_new_tokens."
+        )
+    if right_N.all() or not right_N.any():  # one of either kind more, as by the rule of succession
+        features_NZ = np.concatenate([features_NZ, np.tile(features_NZ.mean(axis=0), (2, 1))])
+        right_N = np.append(right_N, [True, False])
+    model = LogisticRegression(fit_intercept=False, max_iter=1000).fit(features_NZ, right_N)
+    return tuple(model.coef_[0].tolist())
+
+
+def _gained(lookups: Lookups) -> tuple[float, ...]:
+    would_LXS = lookups.starts.would_LXS
+    count_L = np.arange(len(would_LXS))[:, None, None]
+    room_LXS = np.minimum(lookups.starts.left_XS, lookups.starts.depth) - count_L
+    whole_LXS = (would_LXS >= count_L) & (count_L > 0) & (count_L <= lookups.found_XS)
+    made = []
+    for tail in lookups.tails:
+        there_LXS = whole_LXS & (room_LXS > tail)
+        more_LXS = np.minimum(would_LXS - count_L, tail)
+        made.append(float(more_LXS[there_LXS].mean()) if there_LXS.any() else 0.0)
+    return tuple(made)
+
+
+def _roots(contest: Contest, length: int) -> tuple[list[np.ndarray], Seen]:
+    """Rounds [V] of a static chain of ``length`` tokens at whose roots something is found, and what is known there."""
+    places, *_ = contest.chains.grid.static(length)
+    found_V = contest.lookups.match_XS[places[:2]] > 0
+    rounds = [one[found_V] for one in places]
+    return rounds, contest.lookups.seen(*rounds)
+
+
+def _chains(contest: Contest) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of chains where something is found: what their roots know, tokens emitted and drafted [V]."""
+    made, chains = [], contest.chains
+    for length in LENGTHS:
+        rounds, seen = _roots(contest, length)
+        drafted_V, _ = chains.chain(*rounds)
+        accepted_V = np.minimum(chains.grid.starts.would_XS[rounds[0], rounds[1]], drafted_V)
+        made.append((root_features(seen), accepted_V + 1.0, drafted_V.astype(float)))
+    features_VF, tokens_V, drafted_V = (np.concatenate(column) for column in zip(*made, strict=True))
+    return features_VF, tokens_V, drafted_V

@@ -21,8 +21,7 @@ from predictors.survival.rule import SurvivalSetting
 from predictors.training.intervals import log_gain
 from predictors.training.predictor import Fitted, Materials, told, tracked_name
 from predictors.training.rule_choice import RuleChoice, worth
-from predictors.training.sources.contest import Contest, Paced
-from predictors.training.sources.learning import distances, learned
+from predictors.training.sources.contest import Contest, Paced, distances, learned
 from predictors.training.survival.predictor import SurvivalModel, SurvivalPredictor
 
 SURVIVAL, TAKEOVER, SOURCE = "survival", "takeover", "source"
@@ -82,12 +81,12 @@ class SourcePredictor(Checked):
         return Rules(train.inner, best)
 
     def _contest(self, model: SurvivalModel, split: str, place: int) -> Contest:
-        return Contest.of(self.chains, model, split, place, self.tails)
+        return Contest.of(model, split, place, self.survival.lookup, self.tails)
 
     def _scored(self, made: "Rules", model: SurvivalModel, place: int) -> dict[str, Any]:
         """Every policy's tokens per second on texts that chose nothing; a rule that does not pay is ``tried``, too."""
         test = self._contest(model, TEST, place)
-        always, document_X = test.static(), test.document_X
+        always, document_X = test.chains.static(), test.document_X
         totals = {"static": always, SURVIVAL: test.served()}
         for kind, choice in made.best.items():
             tried = test.served(choice.rule)

@@ -1,54 +1,93 @@
-"""A trained and calibrated stop model, and what it says of recorded texts."""
+"""A stop model: trained on drafted tokens, calibrated on drafts at every sampling setting, and what it knows of other texts.
+
+    loss = - Σ_i w_i [y_i log P̂_i + m (1 - y_i) log(1 - P̂_i)] / N         w of the label table, m the mismatch weight
+
+SpecDec++ also replaces some drafted tokens by the target's own; tested tokens follow accepted ones only, which are the target's.
+Source: specification of drafting, sections 5.5 and 7.5. Shape suffixes: N tokens, B of a batch, D drafts, G slots or tokens of a
+draft.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from lightning.pytorch.loggers import Logger
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import logsigmoid
 
+from predictors.config import Count, Positive, one_of
 from predictors.network import squared_distance
 from predictors.schema import SPLITS, TRAIN, VALIDATION
+from predictors.stopping.features import BEFORE, INPUTS
+from predictors.stopping.network import NetworkShape, StopNetwork
+from predictors.stopping.rule import RisingCalibration
+from predictors.training.calibration import calibrated, product_calibration
 from predictors.training.labelling.table import Labels
-from predictors.training.stops.calibration import calibrated, fit_calibration, mixed
-from predictors.training.stops.drafts import Drafts
-from predictors.training.stops.rows import SlotFeatures, TokenRows
-from predictors.training.stops.training import StopTrainConfig, fit_stop_model
+from predictors.training.metrics import binary
+from predictors.training.stops.rows import LABELS, SOFT, Drafts, SlotFeatures, TokenRows
 from predictors.training.text_table import TextTable
+from predictors.training.trainer import Rows, TrainConfig, Trained, Training, fitted, seeded, standardise
 
 CALIBRATED = ("scale", "bias", "rise")
+Said = Sequence[tuple[np.ndarray, Drafts]]  # logits [N, G] of a split's rows, and drafts from them
+# of rows and slots, each behind so many tokens
+Chances = Callable[[np.ndarray, np.ndarray, np.ndarray | int], np.ndarray]
+
+
+@dataclass(frozen=True)
+class StopTrainConfig(TrainConfig):
+    """How a stop model is trained: controller ``kind``, ``inputs`` of `predictors.stopping.features`, ``network``, ``labels``.
+    ``mismatch_weight``: what the rejected share of a token counts in the loss against the accepted one. The products of
+    ``calibrated_tokens`` chances, of those recorded, are calibrated."""
+
+    kind: str = "early_stop"
+    inputs: Annotated[str, one_of(*INPUTS)] = BEFORE
+    network: NetworkShape = field(default_factory=NetworkShape)
+    labels: Annotated[str, one_of(*LABELS)] = SOFT
+    mismatch_weight: Positive = 1.0
+    calibrated_tokens: Count = 6
 
 
 class StopModel:
     """Trained on training texts, stopped early by validation texts, and calibrated on both: networks this small say of the texts
     they learned from what they say of others, and the few validation documents by themselves are up to .03 off.
 
-    ``labels`` (`predictors.training.labelling.tokens`) are of the trace of ``table``, texts of all splits; ``calibrated_tokens``:
-    the products of how many chances, of those recorded, are calibrated.
+    ``labels`` (`predictors.training.labelling.tokens`) are of the trace of ``table``, texts of all splits.
     """
 
-    def __init__(
-        self,
-        table: TextTable,
-        labels: Labels,
-        config: StopTrainConfig,
-        calibrated_tokens: int,
-        logger: Logger | None = None,
-    ) -> None:
+    def __init__(self, table: TextTable, labels: Labels, config: StopTrainConfig, logger: Logger | None = None) -> None:
         self.settings = table.settings
         self.features = {split: SlotFeatures(table.rows(split), config.inputs) for split in SPLITS}
         self.tokens = {split: TokenRows.of(made, labels, config.labels) for split, made in self.features.items()}
-        train, validation = ((self.features[split], self.tokens[split]) for split in (TRAIN, VALIDATION))
-        self.trained = fit_stop_model(train, validation, config, logger)
+        self.trained = self._trained(config, logger)
         said = {split: self.features[split].everywhere(self._said) for split in SPLITS}
         self.distance = {split: distance_NG for split, (_, distance_NG) in said.items()}
         self.logits = {split: logits_NG for split, (logits_NG, _) in said.items()}
-        every = {split: Drafts.of(self.features[split], calibrated_tokens) for split in (TRAIN, VALIDATION)}
+        every = {split: Drafts.of(self.features[split], config.calibrated_tokens) for split in (TRAIN, VALIDATION)}
+        whole = [(self.logits[split], made) for split, made in every.items()]
         self.calibrations = []
         for number in range(len(self.settings)):
             own = {split: made.take(self._setting_N(split)[made.start_D] == number) for split, made in every.items()}
             parts = [(self.logits[split], made) for split, made in own.items()]
             # where all tokens of a setting have one fate, it is calibrated with the others
-            whole = [(self.logits[split], made) for split, made in every.items()]
             self.calibrations.append(fit_calibration(parts if mixed(parts) else whole))
+
+    def _trained(self, config: StopTrainConfig, logger: Logger | None) -> Trained[StopNetwork]:
+        """The same for the same tokens, config and thread count."""
+        rows, held_out = (self._rows(split) for split in (TRAIN, VALIDATION))
+        with seeded(config):
+            network = StopNetwork(rows.columns[0].shape[1], config.network)
+            standardise(network.mean, network.scale, rows.columns[0])
+            loss = partial(log_loss, config.mismatch_weight)
+            return fitted(Training(network, config, loss), rows, held_out, logger)
+
+    def _rows(self, split: str) -> Rows:
+        tokens = self.tokens[split]
+        features_NF = self.features[split].at(tokens.row_N, tokens.slot_N)
+        return Rows(features_NF, torch.from_numpy(tokens.target_N), torch.from_numpy(tokens.weight_N))
 
     def chances(self, split: str, row: np.ndarray, slot: np.ndarray, drafted: np.ndarray | int) -> np.ndarray:
         """Calibrated chances at rows and slots of a split's texts, each behind so many ``drafted`` tokens; shapes broadcast."""
@@ -67,3 +106,50 @@ class StopModel:
         table = self.features[split].table
         places = np.array([self.settings.index(made) for made in table.settings])
         return np.asarray(places[table.setting_N])
+
+
+def log_loss(mismatch_weight: float, network: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
+    """Weighted binary cross-entropy of a batch of features, targets and weights."""
+    features, targets_B, weights_B = batch
+    logits_B = network(features)
+    accepted_B, rejected_B = targets_B * logsigmoid(logits_B), (1 - targets_B) * logsigmoid(-logits_B)
+    return -(weights_B * (accepted_B + mismatch_weight * rejected_B)).mean()
+
+
+def fit_calibration(parts: Said) -> RisingCalibration:
+    """Of least log loss over the drafts of all ``parts``. `ValueError` if all tokens have one fate."""
+    if not mixed(parts):
+        raise ValueError("every drafted token has one fate, so nothing can be calibrated. Collect more prompts.")
+    columns = [
+        (drafts.said(logits_NG, 0.0), drafts.survives_DG, drafts.weight_D[:, None] * drafts.known_DG)
+        for logits_NG, drafts in parts
+    ]
+    return RisingCalibration(*product_calibration(*map(np.concatenate, zip(*columns, strict=True))))
+
+
+def mixed(parts: Said) -> bool:
+    """Whether some of the tokens survive and others do not."""
+    return len(np.unique(np.concatenate([drafts.survives_DG[drafts.known_DG] for _, drafts in parts]))) == 2
+
+
+def quality(tokens: TokenRows, drafts: Drafts, chances: Chances) -> dict[str, Any]:
+    """Of ``chances`` on texts that were never seen: of tested ``tokens``, each once (as the first of a draft), and by position;
+    and their ``product_bias`` along whole ``drafts``: mean Π P̂ (predicted) beside P(N >= n) (observed), empty for none. Tokens
+    count by their probability given the text."""
+    whole = drafts.take(np.asarray(drafts.whole_DG.all(axis=1)))
+    drafted_G = np.arange(whole.row_DG.shape[1])
+    chances_DG = np.where(whole.known_DG, chances(whole.row_DG, whole.slot_DG, drafted_G), 0.0)
+    total = whole.weight_D.sum()
+    means = (np.cumprod(chances_DG, axis=1), whole.survives_DG)
+    predicted, observed = ((whole.weight_D @ values_DG / total).tolist() if total else [] for values_DG in means)
+    known = {"all": binary(chances(tokens.row_N, tokens.slot_N, 0), tokens.accepted_N, tokens.weight_N)}
+    for position in drafted_G.tolist():
+        tested_D = (whole.accepted_D >= position) & whole.known_DG[:, position]
+        if tested_D.any():
+            columns = (chances_DG[:, position], whole.accepted_D > position, whole.weight_D)
+            known[str(position)] = binary(*(column[tested_D] for column in columns))
+    return {
+        "tokens": known,
+        "product_bias": {"predicted": predicted, "observed": observed},
+        "rounds": len(np.unique(whole.start_D)),
+    }

@@ -2,10 +2,18 @@
 
 Trained on drafted tokens of training texts. Calibrated on them and on validation texts; given rules on validation texts, for the
 depth, verifier, sampling settings and prices that it will serve. Scored once on test texts. Edits are left out of all.
+
+    chosen    argmax over thresholds, products, kept tokens and least lengths, on validation texts (`training.rule_choice`)
+    served    where its gain out of fold is surely one; elsewhere the best static length is drafted, and nothing asked
+    policies  static, confidence, the paper's rule, the model's, forced, asked for nothing, and the oracle's
+
+All on the same texts with the same luck (`predictors.replay.grid`); one price table pays passes, readings and queries.
+Shape suffixes: N rows of a table, X readings, S starts, G slots or positions of a chain.
 """
 
 from dataclasses import asdict, astuple, dataclass
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -15,90 +23,130 @@ from predictors.config import Count
 from predictors.latency.actions import undisturbed
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.throughput import draft_cost
-from predictors.replay.decode import Reading
-from predictors.replay.grid import Starts
+from predictors.replay.grid import Starts, Totals, decoded
+from predictors.replay.policies import confidence, static, stopping
 from predictors.replay.prices import Prices
-from predictors.sampling import SamplingSettings
 from predictors.schema import TEST, TRAIN, VALIDATION
 from predictors.stopping.features import BEHIND
-from predictors.stopping.rule import StopSetting
+from predictors.stopping.rule import StopRule, StopSetting
+from predictors.training.calibration import calibrated
 from predictors.training.labelling.tokens import KIND
 from predictors.training.predictor import Fitted, Materials, Trust, told, tracked_name
-from predictors.training.stops.calibration import calibrated
-from predictors.training.stops.drafts import Drafts
-from predictors.training.stops.model import StopModel
-from predictors.training.stops.quality import quality
-from predictors.training.stops.rules import MCSD, PAPERS, Played, choose, evaluate
-from predictors.training.stops.training import StopTrainConfig
+from predictors.training.rule_choice import RuleChoice, best_of, scored, static_length
+from predictors.training.stops.model import StopModel, StopTrainConfig, quality
+from predictors.training.stops.rows import Drafts
 from predictors.training.text_table import TextTable
+
+THRESHOLDS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
+LEAST = (0, 1, 2, 3, 4)
+RULES = tuple(StopRule(*values) for values in product(THRESHOLDS, (False, True), (False, True), LEAST))
+EPSILONS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6)
+PAPERS = {"specdecpp": StopRule(0.7, product=True, keeps=True)}  # 1 - h
+MCSD = StopRule(0.4, keeps=True)  # β
+
+
+@dataclass(frozen=True)
+class Played:
+    """A model of ``inputs`` on texts at one sampling setting: its chances, where it would stand aside as its features lie too
+    ``far``, and seconds of a ``question``."""
+
+    starts: Starts
+    chances_XSG: np.ndarray
+    far_XSG: np.ndarray
+    inputs: str
+    question: float
+
+    def static(self, length: int) -> Totals:
+        return decoded(self.starts, static(self.starts, length))
+
+    def confidence(self, epsilon: float) -> Totals:
+        return decoded(self.starts, confidence(self.starts, self.starts.column("confidence"), epsilon))
+
+    def stopped(self, rule: StopRule, static_length: int, question: float | None = None) -> Totals:
+        """What ``rule`` makes of the model; ``question``: seconds of one, if not as measured."""
+        drafts = stopping(self.starts, self.chances_XSG, rule, self.inputs, static_length, self.far_XSG)
+        return decoded(self.starts, drafts, self.question if question is None else question)
 
 
 @dataclass(frozen=True)
 class StopPredictor(StopTrainConfig, Trust):
-    """How a stop model is trained and served: in chains of at most ``gamma`` tokens that ``verifier`` verifies.
-
-    Calibrated on products of up to ``calibrated_tokens`` chances; its rule is judged on ``folds`` of documents.
-    """
+    """How a stop model is trained and served: in chains of at most ``gamma`` tokens that ``verifier`` verifies. Its rule is
+    judged on ``folds`` of documents."""
 
     gamma: Count = 12
     verifier: str = "block"
-    calibrated_tokens: Count = 6
     folds: Count = 5
 
     def fit(self, name: str, materials: Materials, logger: Logger | None = None) -> Fitted:
         table, profile = materials.text_table, materials.profile
         labels = materials.labels_of(KIND, table.manifest)
-        model = StopModel(table, labels, self, self.calibrated_tokens, logger)
+        model = StopModel(table, labels, self, logger)
         distances = model.distance[VALIDATION]
         limit = self.largest(distances[~np.isnan(distances)])
-        chosen, parts = [], {}
+        made, choices, parts = [], [], {}
         for number, settings in enumerate(model.settings):
-            train, _ = self._starts(model.features[TRAIN].table, settings, profile)
+            train, _ = self._starts(model, TRAIN, number, profile)
             validation, test = (self._played(model, split, number, profile, limit) for split in (VALIDATION, TEST))
-            chosen.append(choose(train, validation, settings, self.folds, self.seed))
-            parts[settings.name] = evaluate(test, chosen[-1], PAPERS.get(self.kind, MCSD), profile)
-        made = [
-            asdict(StopSetting(one.settings, one.rule, one.static_length, one.tried, calibration))
-            for one, calibration in zip(chosen, model.calibrations, strict=True)
-        ]
-        gains = [one.choice.gain["value"] or 0.0 if one.choice.pays else 0.0 for one in chosen]
-        measured = self._known(model) | {
+            setting, choice, epsilon = self._chosen(model, number, train, validation)
+            made.append(asdict(setting))
+            choices.append(choice)
+            parts[settings.name] = self._scored(test, setting, epsilon, profile)
+        features = model.features[TEST]
+        known = quality(model.tokens[TEST], Drafts.of(features, self.gamma), partial(model.chances, TEST))
+        gains = [one.gain["value"] or 0.0 if one.pays else 0.0 for one in choices]
+        measured = known | {
+            "documents": len(set(features.table.column("document"))),
             "parts": parts,
             "settings": made,
             "validation_gain": float(np.mean(gains)),
-            "choices": [asdict(one.choice) for one in chosen],
+            "choices": [asdict(one) for one in choices],
             "history": model.trained.history,
             "best_epoch": model.trained.best_epoch,
         }
         card = self._card(table, profile, measured) | {"settings": made, "max_distance": limit}
         return Fitted(card, model.trained.network.state_dict(), measured, _metrics(measured), sentence(measured))
 
-    def _starts(
-        self, table: TextTable, settings: SamplingSettings, profile: LatencyProfile
-    ) -> tuple[Starts, list[slice]]:
-        """Every start of a table's texts at one sampling setting, and each text's rows of the table."""
-        texts = zip(table.texts(), table.text_slices, strict=True)
-        chosen = [(Reading.of(text, self.seed), rows) for text, rows in texts if text.settings == settings]
-        prices = Prices(profile, not settings.greedy)
-        starts = Starts.of([reading for reading, _ in chosen], self.gamma, self.verifier, prices)
-        return starts, [rows for _, rows in chosen]
+    def _starts(self, model: StopModel, split: str, number: int, profile: LatencyProfile) -> tuple[Starts, list[slice]]:
+        """Every start of a split's texts at one sampling setting, and each text's rows of the split."""
+        settings = model.settings[number]
+        readings, rows = zip(*model.features[split].table.readings(self.seed)[settings], strict=True)
+        return Starts.of(readings, self.gamma, self.verifier, Prices(profile, not settings.greedy)), list(rows)
 
     def _played(self, model: StopModel, split: str, number: int, profile: LatencyProfile, limit: float) -> Played:
-        """With what the model says at every slot of the table; a token that it cannot judge has no chance."""
-        table = model.features[split].table
-        question = undisturbed(profile).latency("stopping", features=table.manifest.stop_spec.size(self.inputs)).seconds
-        starts, rows = self._starts(table, model.settings[number], profile)
+        """With what the model says at every slot of the texts; a token that it cannot judge has no chance."""
+        size = model.features[split].table.manifest.stop_spec.size(self.inputs)
+        question = undisturbed(profile).latency("stopping", features=size).seconds
+        starts, texts = self._starts(model, split, number, profile)
         said = np.nan_to_num(model.logits[split], nan=-np.inf), model.distance[split] > limit
-        logits_XSG, far_XSG = (starts.gather([values_NG[of] for of in rows]) for values_NG in said)
+        logits_XSG, far_XSG = (starts.gather([values_NG[rows] for rows in texts]) for values_NG in said)
         drafted_G = np.maximum(np.arange(logits_XSG.shape[2]) - (self.inputs == BEHIND), 0)
         chances_XSG = calibrated(logits_XSG, drafted_G, *astuple(model.calibrations[number]))
         return Played(starts, chances_XSG, far_XSG, self.inputs, question)
 
-    def _known(self, model: StopModel) -> dict[str, Any]:
-        """What the model knows of test texts."""
-        features = model.features[TEST]
-        known = quality(model.tokens[TEST], Drafts.of(features, self.gamma), partial(model.chances, TEST))
-        return known | {"documents": len(set(features.table.column("document")))}
+    def _chosen(
+        self, model: StopModel, number: int, train: Starts, validation: Played
+    ) -> tuple[StopSetting, RuleChoice, float]:
+        """What is served at a setting, how its rule was chosen, and the confidence rule's ε: the static length on training and
+        validation texts, the rules on validation texts."""
+        length, starts = static_length([train, validation.starts]), validation.starts
+        play = partial(validation.stopped, static_length=length)
+        tried, choice = best_of(RULES, play, validation.static(length), starts.document_X, self.folds, self.seed)
+        epsilon = max(EPSILONS, key=lambda epsilon: validation.confidence(epsilon).rate)
+        rule = tried if choice.pays else StopRule(0.0)
+        return StopSetting(model.settings[number], rule, length, tried, model.calibrations[number]), choice, epsilon
+
+    def _scored(self, test: Played, made: StopSetting, epsilon: float, profile: LatencyProfile) -> dict[str, Any]:
+        """Every policy's tokens per second on texts that chose nothing."""
+        length = made.static_length
+        policies = {
+            "static": test.static(length),
+            "confidence": test.confidence(epsilon),
+            "paper": test.stopped(PAPERS.get(self.kind, MCSD), length),
+            "model": test.stopped(made.rule, length),
+            "asked": test.stopped(made.tried, length),
+            "asked for nothing": test.stopped(made.tried, length, question=0.0),
+        }
+        return {"static_length": length, "epsilon": epsilon, "policies": scored(policies, test.starts, profile)}
 
     def _card(self, table: TextTable, profile: LatencyProfile, measured: dict[str, Any]) -> dict[str, Any]:
         """The bundle's card (`predictors.controllers.early_stop`) but for what was chosen: a function of file contents only."""

@@ -1,6 +1,6 @@
 """Features of every chain that could be drafted along recorded texts, and decodes of a survival model there, in arrays.
 
-    rows that a policy meets    rounds follow from its decisions, and what it knows of past rounds from them: `Walk`
+    rows that a policy meets    rounds follow from its decisions, and what it knows of past rounds from them
     features                    `predictors.survival.features`, the same lines that are served
 
 Shape suffixes: X readings, S starts, G positions of a chain, F features, V rounds.
@@ -8,69 +8,18 @@ Shape suffixes: X readings, S starts, G positions of a chain, F features, V roun
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
-from predictors.replay.grid import Drafts, Starts, Totals, decoded
-from predictors.replay.policies import drafts_of
+from predictors.replay.grid import Columns, Drafts, Path, Starts, Totals
 from predictors.replay.prices import Prices
 from predictors.survival.features import FIRST_LUCK, LUCK, REJECTED, SCALARS, Course, luck_after, numbers_of
 
-
-class Taken(NamedTuple):
-    """Of rounds [V]: whether another source takes over, with so many tokens in all, of them looked up, after so many queries."""
-
-    takes_V: np.ndarray
-    submitted_V: np.ndarray
-    looked_up_V: np.ndarray
-    asked_V: np.ndarray
-
-
 # from readings, starts, and of past chains whether the last was rejected, and luck [V]: how many tokens of a chain to draft, and
-# queries asked [V]; what is drafted instead
-Draft = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
-Source = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], Taken]
-
-
-def no_source(reading_V: np.ndarray, *_: np.ndarray) -> Taken:
-    """Chains alone."""
-    none_V = np.zeros_like(reading_V)
-    return Taken(none_V > 0, none_V, none_V, none_V)
-
-
-@dataclass(frozen=True)
-class Walk:
-    """Rounds [V] of one decode of every reading, and what was known of past chains before each."""
-
-    reading_V: np.ndarray
-    start_V: np.ndarray
-    rejected_V: np.ndarray
-    luck_V: np.ndarray
-    submitted_V: np.ndarray
-    looked_up_V: np.ndarray
-    asked_V: np.ndarray
-
-    @staticmethod
-    def of(starts: Starts, draft: Draft, source: Source = no_source) -> "Walk":
-        """From the first start to every text's end."""
-        reading_V, rounds = np.flatnonzero(starts.left_XS[:, 0]), []
-        start_V, rejected_V = np.zeros_like(reading_V), np.zeros(len(reading_V))
-        luck_V = np.full(len(reading_V), FIRST_LUCK)
-        while len(reading_V):
-            known = reading_V, start_V, rejected_V, luck_V
-            takes_V, *sourced, queries_V = source(*known)
-            drafted_V, asked_V = draft(*known)
-            submitted_V, looked_up_V = np.where(takes_V, sourced, (drafted_V, np.zeros_like(drafted_V)))
-            rounds.append((*known, submitted_V, looked_up_V, np.where(takes_V, 0, asked_V) + queries_V))
-            accepted_V = np.minimum(starts.would_LXS[looked_up_V, reading_V, start_V], submitted_V)
-            now_V = (accepted_V < submitted_V).astype(float)
-            luck_V = np.where(takes_V, luck_V, luck_after(luck_V, accepted_V, now_V))
-            rejected_V = np.where(takes_V, rejected_V, now_V)
-            on_V = starts.left_XS[reading_V, start_V] > accepted_V + 1
-            reading_V, start_V = reading_V[on_V], (start_V + accepted_V + 1)[on_V]
-            rejected_V, luck_V = rejected_V[on_V], luck_V[on_V]
-        return Walk(*map(np.concatenate, zip(*rounds, strict=True)))
+# queries asked [V]
+Chain = Callable[..., Columns]
+# from the same: another source's tokens in all, those of them that were looked up, queries, and whether it takes over [V]
+Source = Callable[..., Columns]
 
 
 @dataclass(frozen=True)
@@ -84,19 +33,12 @@ class SurvivalGrid:
     @staticmethod
     def of(starts: Starts) -> "SurvivalGrid":
         """With its features."""
-        readings = starts.readings
-        on_XSG, columns = starts.on_path_XSG, [one.text.columns for one in readings]
-        own_XSG, token_XSG = (
-            np.where(
-                on_XSG, starts.gather([_everywhere(one[text], one[slots]) for one in columns]), starts.column(slots)
-            )
-            for text, slots in (("unit_probability", "unit_probabilities"), ("token", "tokens"))
-        )
+        columns = [one.text.columns for one in starts.readings]
+        own_XSG, token_XSG = starts.drawn("unit_probability", "unit_probabilities"), starts.drawn("token", "tokens")
         numbers = (starts.column("confidence"), own_XSG)
-        match_XS = starts.by_start([one["match"] for one in columns])
-        lookup_XSG = starts.by_start([one["lookup"] for one in columns])
-        course = Course(match_XS, 0.0, 0.0, float(readings[0].text.settings.greedy))
-        made = np.zeros((*on_XSG.shape, len(SCALARS)), np.float32)
+        match_XS, lookup_XSG = (starts.by_start([one[name] for one in columns]) for name in ("match", "lookup"))
+        course = Course(match_XS, 0.0, 0.0, float(starts.readings[0].text.settings.greedy))
+        made = np.zeros((*own_XSG.shape, len(SCALARS)), np.float32)
         for position in range(starts.depth):
             one = numbers_of(*(np.nan_to_num(values[..., position].astype(float)) for values in numbers))
             proposed_XS = lookup_XSG[..., position] == token_XSG[..., position]
@@ -116,33 +58,43 @@ class SurvivalGrid:
         made[..., REJECTED], made[..., LUCK] = rejected_V[:, None], luck_V[:, None]
         return made
 
-    def would(self, walk: Walk) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens that would be accepted, and the most that can be drafted, at every round [V]."""
-        cells = walk.reading_V, walk.start_V
-        return self.starts.would_XS[cells], self.starts.cap_XS[cells]
+    def path(self, chain: Chain, source: Source | None = None) -> Path:
+        """Rounds that draft a ``chain`` where no ``source`` takes over, with what is known of past chains before each."""
 
-    def static(self, length: int) -> Walk:
-        """Rounds of always ``length`` tokens."""
-        return Walk.of(self.starts, self.chains(length))
+        def draft(*round_V: np.ndarray) -> Columns:
+            chain_V, asked_V = chain(*round_V)
+            if source is None:
+                none_V = np.zeros_like(chain_V)
+                return chain_V, none_V, asked_V, none_V > 0
+            submitted_V, looked_up_V, queries_V, takes_V = source(*round_V)
+            asked_V = np.where(takes_V, 0, asked_V) + queries_V
+            return np.where(takes_V, submitted_V, chain_V), np.where(takes_V, looked_up_V, 0), asked_V, takes_V
 
-    def chains(self, length: int) -> Draft:
+        def after(places: Columns, drafted: Columns, accepted_V: np.ndarray) -> Columns:
+            (*_, rejected_V, luck_V), (submitted_V, *_, takes_V) = places, drafted
+            now_V = (accepted_V < submitted_V).astype(float)
+            later_V = luck_after(luck_V, accepted_V, now_V)
+            return np.where(takes_V, rejected_V, now_V), np.where(takes_V, luck_V, later_V)
+
+        return Path.of(self.starts, draft, after, 0.0, FIRST_LUCK)
+
+    def static(self, length: int) -> tuple[Columns, np.ndarray, np.ndarray]:
+        """Rounds of always ``length`` tokens: readings, starts and what is known there; tokens that would be accepted [V, 1], and
+        the most that can be drafted [V, 1]."""
+        places = self.path(self.chains(length)).places
+        return places, self.starts.would_XS[places[:2]][:, None], self.starts.cap_XS[places[:2]][:, None]
+
+    def chains(self, length: int) -> Chain:
         """Those of so many tokens."""
         cap_XS = self.starts.cap_XS
 
-        def draft(reading_V: np.ndarray, start_V: np.ndarray, *_: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        def chain(reading_V: np.ndarray, start_V: np.ndarray, *_: np.ndarray) -> Columns:
             return np.minimum(cap_XS[reading_V, start_V], length), np.zeros_like(start_V)
 
-        return draft
+        return chain
 
-    def totals(self, walk: Walk, question: float) -> Totals:
+    def totals(self, path: Path, question: float) -> Totals:
         """What its rounds take."""
-        made_3XS1 = np.zeros((3, *self.starts.cap_XS.shape, 1), np.int64)
-        made_3XS1[:, walk.reading_V, walk.start_V, 0] = walk.submitted_V, walk.looked_up_V, walk.asked_V
-        submitted, looked_up, asked = made_3XS1
-        drafts: Drafts = drafts_of(submitted, submitted - looked_up, asked, looked_up_XSM=looked_up)
-        return decoded(self.starts, drafts, question)
-
-
-def _everywhere(values_N: np.ndarray, slots_NG: np.ndarray) -> np.ndarray:
-    """A text's number at all slots of its row."""
-    return np.broadcast_to(values_N[:, None], slots_NG.shape)
+        submitted_V, looked_up_V, asked_V, _ = path.drafted
+        drafts = Drafts.of(submitted_V, submitted_V - looked_up_V, asked_V, looked_up=looked_up_V)
+        return self.starts.decoded(path, drafts, question)

@@ -3,6 +3,11 @@
 Trained on training texts of all sampling settings at once; calibrated on them and on validation texts; given a rate on validation
 texts, for the verifier, settings and prices that it will serve, and for a grid of other prices; scored once on test texts. Edits
 are left out.
+
+    chosen      argmax over ρ and least lengths, by replayed tokens per second on validation texts (`training.rule_choice`)
+    policies    static, the model's, forced, asked for nothing, and the oracle's
+
+Shape suffixes: V rounds, G positions of a chain.
 """
 
 from collections.abc import Sequence
@@ -17,49 +22,85 @@ from predictors.config import Count, Positive, not_empty
 from predictors.latency.actions import undisturbed
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.throughput import chain_costs
-from predictors.replay.decode import Reading
-from predictors.replay.grid import Starts
+from predictors.replay.grid import Columns, Starts, Totals, decoded
+from predictors.replay.policies import static
 from predictors.replay.prices import Prices
-from predictors.sampling import SamplingSettings
 from predictors.schema import SPLITS, TEST, TRAIN, VALIDATION
+from predictors.stopping.rule import StopCalibration
 from predictors.survival.features import SCALARS
-from predictors.survival.network import SurvivalArrays, SurvivalNetwork
+from predictors.survival.network import NEXT, NOW, SurvivalArrays, SurvivalNetwork
 from predictors.survival.rule import Priced, SurvivalRule, SurvivalSetting
 from predictors.training.predictor import Fitted, Materials, Trust, told, tracked_name
-from predictors.training.rule_choice import RuleChoice, best_of, static_length
-from predictors.training.survival.grid import SurvivalGrid
-from predictors.training.survival.rules import Played, calibrated, quality, scored
-from predictors.training.survival.training import SurvivalTrainConfig, fit_survival, follows
+from predictors.training.rule_choice import RuleChoice, best_of, scored, static_length
+from predictors.training.survival.grid import Source, SurvivalGrid
+from predictors.training.survival.model import SurvivalTrainConfig, calibrated, chances, fit_survival, follows, quality
 from predictors.training.text_table import TextTable
 from predictors.training.trainer import Trained
 
-Grids = dict[str, list[SurvivalGrid]]  # by split, one per sampling setting
+
+@dataclass(frozen=True)
+class Played:
+    """A model on texts at one sampling setting, as ``made`` there, with ``question`` seconds a token."""
+
+    grid: SurvivalGrid
+    served: SurvivalArrays
+    question: float
+    max_distance: float
+    made: SurvivalSetting
+
+    def asked(self, rule: SurvivalRule, question: float | None = None) -> Totals:
+        """The model is asked by ``rule``, whether it pays or not; ``question``: seconds of that, if not as measured."""
+        made, question = replace(self.made, rule=rule, pays=True), self.question if question is None else question
+        return replace(self, made=made, question=question).decoded()
+
+    def static(self) -> Totals:
+        """Always the static length."""
+        return decoded(self.grid.starts, static(self.grid.starts, self.made.static_length))
+
+    def decoded(self, source: Source | None = None) -> Totals:
+        """What is done at the setting, where no ``source`` takes over."""
+        return self.grid.totals(self.grid.path(self.chain, source), self.question)
+
+    def chain(self, *rounds: np.ndarray) -> Columns:
+        """Submitted tokens and queries of rounds [V], as `predictors.controllers.survival` decides."""
+        made = self.made
+        if not made.pays:
+            return self.grid.chains(made.static_length)(*rounds)
+        starts, depth = self.grid.starts, self.grid.starts.depth
+        logits_VG2, distance_VG = self.served(self.grid.features(*rounds))
+        survival_VG = np.cumprod(chances(logits_VG2[..., NOW], made.calibration), axis=1)
+        following_VG = chances(logits_VG2[..., NEXT], StopCalibration())
+        stop_VG = survival_VG * following_VG <= np.array(made.needed)[1:]
+        stop_VG[:, : made.rule.least - 1] = False
+        far_VG = distance_VG > self.max_distance
+        far_VG[:, -1] = False  # nothing is asked about the last token
+        cap_V = starts.cap_XS[rounds[0], rounds[1]]
+        submitted_V = np.minimum(stop_VG.argmax(axis=1) + 1, cap_V)
+        known_V = np.minimum(submitted_V, depth - 1)
+        asked_V = np.where(known_V >= made.rule.least, known_V, 0)
+        far_V = np.where(far_VG.any(axis=1), np.maximum(far_VG.argmax(axis=1) + 1, made.rule.least), depth + 1)
+        aside_V = far_V <= asked_V
+        submitted_V = np.where(aside_V, np.minimum(np.maximum(far_V, made.static_length), cap_V), submitted_V)
+        return submitted_V, np.where(aside_V, far_V, asked_V)
 
 
 @dataclass(frozen=True)
 class SurvivalModel:
-    """A trained model on the texts of ``table``, with what is done at every sampling setting and how that was chosen; squared
-    distances up to ``limit`` are trusted."""
+    """A trained model on the texts of ``table``, with what is done at every sampling setting and how that was chosen; ``grids``
+    by split, one per setting; squared distances up to ``limit`` are trusted."""
 
     table: TextTable
     profile: LatencyProfile
-    grids: Grids
+    grids: dict[str, list[SurvivalGrid]]
     trained: Trained[SurvivalNetwork]
     served: SurvivalArrays
     limit: float
     settings: Sequence[SurvivalSetting] = ()
     choices: Sequence[RuleChoice] = ()
 
-    def at(self, profile: LatencyProfile) -> "SurvivalModel":
-        """The same model on a machine of other latencies."""
-        grids = {
-            split: [
-                grid.at(Prices(profile, not settings.greedy))
-                for grid, settings in zip(of_split, self.table.settings, strict=True)
-            ]
-            for split, of_split in self.grids.items()
-        }
-        return replace(self, profile=profile, grids=grids)
+    def played(self, grid: SurvivalGrid, made: SurvivalSetting, profile: LatencyProfile | None = None) -> Played:
+        """What is served at one setting, on some texts; ``profile``: on another machine."""
+        return Played(grid, self.served, _question(profile or self.profile), self.limit, made)
 
 
 @dataclass(frozen=True)
@@ -90,7 +131,7 @@ class SurvivalPredictor(Trust):
     def model(self, materials: Materials, logger: Logger | None = None) -> SurvivalModel:
         """Trained, and given rules."""
         table, profile = materials.text_table, materials.profile
-        grids: Grids = {split: self._grids(table.rows(split), table.settings, profile) for split in SPLITS}
+        grids = {split: self._grids(table, split, profile) for split in SPLITS}
         trained = fit_survival(grids[TRAIN], grids[VALIDATION], self.training, logger)
         served = SurvivalArrays(trained.network)
         limit = self.largest(self._distances(grids[VALIDATION], served))
@@ -100,13 +141,10 @@ class SurvivalPredictor(Trust):
 
     def exported(self, model: SurvivalModel) -> Fitted:
         """Scored, as a bundle."""
-        table, profile = model.table, model.profile
         parts, known = {}, {}
         for made, test in zip(model.settings, model.grids[TEST], strict=True):
-            parts[made.settings.name] = scored(self.played(test, model, made), made, profile)
-            known[made.settings.name] = quality(
-                test, model.served, made.calibration, min(self.calibrated_tokens, self.gamma)
-            )
+            parts[made.settings.name] = self._scored(model.played(test, made), model.profile)
+            known[made.settings.name] = quality(test, model.served, made.calibration, self._calibrated_tokens)
         settings = [asdict(made) for made in model.settings]
         measured = {
             "known": known,
@@ -115,70 +153,77 @@ class SurvivalPredictor(Trust):
             "choices": [asdict(choice) for choice in model.choices],
             "history": model.trained.history,
             "best_epoch": model.trained.best_epoch,
-            "documents": len(set(table.rows(TEST).column("document"))),
+            "documents": len(set(model.table.rows(TEST).column("document"))),
         }
-        card = self._card(table, profile, measured) | {"settings": settings, "max_distance": model.limit}
+        card = self._card(model.table, model.profile, measured) | {"settings": settings, "max_distance": model.limit}
         return Fitted(card, model.trained.network.state_dict(), measured, _metrics(measured), sentence(measured))
 
-    def played(self, grid: SurvivalGrid, model: SurvivalModel, made: SurvivalSetting) -> Played:
-        """What is served at one setting, on some texts."""
-        question, served = _question(model.profile), model.served
-        return Played(grid, served, made.calibration, made.costs, question, model.limit, made.static_length)
+    @property
+    def _calibrated_tokens(self) -> int:
+        return min(self.calibrated_tokens, self.gamma)
 
-    def _grids(self, table: TextTable, known: list[SamplingSettings], profile: LatencyProfile) -> list[SurvivalGrid]:
-        texts = list(table.texts())
-        made = []
-        for settings in known:
-            repeats = range(1 if settings.greedy else self.repeats)
-            readings = [
-                Reading.of(text, self.seed + repeat)
-                for text in texts
-                for repeat in repeats
-                if text.settings == settings
-            ]
-            prices = Prices(profile, not settings.greedy)
-            made.append(SurvivalGrid.of(Starts.of(readings, self.gamma, self.verifier, prices)))
-        return made
+    def _grids(self, table: TextTable, split: str, profile: LatencyProfile) -> list[SurvivalGrid]:
+        texts, grids = table.rows(split).readings(self.seed, self.repeats), []
+        for settings in table.settings:
+            readings, prices = [reading for reading, _ in texts.get(settings, ())], Prices(profile, not settings.greedy)
+            grids.append(SurvivalGrid.of(Starts.of(readings, self.gamma, self.verifier, prices)))
+        return grids
 
     def _distances(self, grids: list[SurvivalGrid], served: SurvivalArrays) -> np.ndarray:
         """Squared distances of all tokens of the longest chains."""
         found = []
         for grid in grids:
-            walk = grid.static(self.gamma)
-            features_VGF = grid.features(walk.reading_V, walk.start_V, walk.rejected_V, walk.luck_V)
-            known_VG = np.arange(self.gamma) < grid.would(walk)[1][:, None]
-            found.append(served(features_VGF[known_VG])[1])
+            places, _, cap_V1 = grid.static(self.gamma)
+            found.append(served(grid.features(*places)[np.arange(self.gamma) < cap_V1])[1])
         return np.concatenate(found)
 
     def _setting(self, model: SurvivalModel, number: int) -> tuple[SurvivalSetting, RuleChoice]:
         """What is served at a setting, here and at other prices, and how its rule was chosen."""
-        settings = model.table.settings[number]
         grids = [model.grids[split][number] for split in (TRAIN, VALIDATION)]
-        calibration = calibrated(grids, model.served, min(self.calibrated_tokens, self.gamma))
-        unpriced = SurvivalRule(1.0, follows=follows(model.grids[TRAIN][number]))
-        draft = SurvivalSetting(settings, unpriced, False, 1, (1.0,), calibration)
-        here, choice = self._priced(model, number, draft)
+        calibration = calibrated(grids, model.served, self._calibrated_tokens)
+        unpriced = SurvivalRule(1.0, follows=follows(grids[0]))
+        draft = SurvivalSetting(model.table.settings[number], unpriced, False, 1, (1.0,), calibration)
+        here, choice = self._priced(model, model.profile, number, draft)
         context, elsewhere = model.table.median_context, []
         for ratio in self.cost_ratios:
-            one, _ = self._priced(model.at(model.profile.at_cost_ratio(ratio, context)), number, draft)
+            one, _ = self._priced(model, model.profile.at_cost_ratio(ratio, context), number, draft)
             elsewhere.append(Priced(ratio, one.rule, one.static_length))
         return replace(here, elsewhere=tuple(elsewhere)), choice
 
-    def _priced(self, model: SurvivalModel, number: int, draft: SurvivalSetting) -> tuple[SurvivalSetting, RuleChoice]:
-        """A setting at the prices of ``model``."""
-        profile, context, sampled = model.profile, model.table.median_context, not draft.settings.greedy
-        train, validation = (model.grids[split][number] for split in (TRAIN, VALIDATION))
+    def _priced(
+        self, model: SurvivalModel, profile: LatencyProfile, number: int, draft: SurvivalSetting
+    ) -> tuple[SurvivalSetting, RuleChoice]:
+        """A setting on the machine of ``profile``."""
+        context, sampled = model.table.median_context, not draft.settings.greedy
+        prices = Prices(profile, sampled)
+        train, validation = (model.grids[split][number].at(prices) for split in (TRAIN, VALIDATION))
         length = static_length([train.starts, validation.starts])
         costs = chain_costs(undisturbed(profile), self.gamma, context, sampled, _question(profile))
-        made = replace(draft, static_length=length, costs=costs)
-        played = self.played(validation, model, made)
-        always = played.static(length)
-        rate = always.rate * Prices(profile, sampled).chain(0, round(context))
-        follows, tried = draft.rule.follows, product(self.shares, self.least)
-        rules = [SurvivalRule(rate * share, least, follows) for share, least in tried]
+        played = model.played(validation, replace(draft, static_length=length, costs=costs), profile)
+        always = played.static()
+        rate = always.rate * prices.chain(0, round(context))
+        tried = product(self.shares, self.least)
+        rules = [SurvivalRule(rate * share, least, draft.rule.follows) for share, least in tried]
         document_X = validation.starts.document_X
-        rule, choice = best_of(rules, played.stopped, always, document_X, self.folds, self.seed)
-        return replace(made, rule=rule, pays=choice.pays), choice
+        rule, choice = best_of(rules, played.asked, always, document_X, self.folds, self.seed)
+        return replace(played.made, rule=rule, pays=choice.pays), choice
+
+    def _scored(self, test: Played, profile: LatencyProfile) -> dict[str, Any]:
+        """Every policy's tokens per second on texts that chose nothing."""
+        made, always = test.made, test.static()
+        asked = test.asked(made.rule)
+        policies = {
+            "static": always,
+            "model": asked if made.pays else always,
+            "asked": asked,
+            "asked for nothing": test.asked(made.rule, question=0.0),
+        }
+        return {
+            "static_length": made.static_length,
+            "asks": made.pays,
+            "queries": float(asked.asked_X.sum() / asked.rounds_X.sum()),
+            "policies": scored(policies, test.grid.starts, profile),
+        }
 
     def _card(self, table: TextTable, profile: LatencyProfile, measured: dict[str, Any]) -> dict[str, Any]:
         """The bundle's card (`predictors.controllers.survival`) but for what was chosen."""
@@ -198,6 +243,7 @@ class SurvivalPredictor(Trust):
 
 
 def _question(profile: LatencyProfile) -> float:
+    """Seconds of asking about a token."""
     return undisturbed(profile).latency("survival", positions=1).seconds
 
 

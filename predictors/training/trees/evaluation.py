@@ -54,6 +54,10 @@ class Outcome:
         """Tokens per second."""
         return float(self.tokens.sum() / self.seconds.sum())
 
+    def at(self, mask_N: np.ndarray) -> "Outcome":
+        """At some roots."""
+        return Outcome(self.tokens[mask_N], self.seconds[mask_N])
+
 
 def served(selector: ServedSelector, rows: SelectorRows) -> tuple[np.ndarray, np.ndarray]:
     """Expected tokens [N, A] and squared distances [N], one root at a time as decoding asks for them."""
@@ -97,7 +101,7 @@ def rates_by_setting(selector: ServedSelector, rows: SelectorRows, rule: Selecti
     """Tokens per second of the ``static`` choice and of the ``selector`` at every sampling setting."""
     outcomes = {"static": at_places(rows, rows.static_N, 0.0), "selector": chosen(rows, *served(selector, rows), rule)}
     return {
-        setting: {name: float(one.tokens[mask].sum() / one.seconds[mask].sum()) for name, one in outcomes.items()}
+        setting: {name: one.at(mask).throughput for name, one in outcomes.items()}
         for setting, mask in by_setting(rows).items()
         if mask.any()
     }
@@ -186,24 +190,23 @@ def _measured(
 ) -> dict[str, Any]:
     bootstrap = DocumentBootstrap(documents[mask_N], config.bootstrap_replicates, config.seed)
     roots = np.ones(int(mask_N.sum()))
-    sums = {name: (outcome.tokens[mask_N], outcome.seconds[mask_N]) for name, outcome in policies.items()}
-    if "oracle" in sums:
-        sums["oracle"] = max(sums["static"], sums["oracle"], key=lambda parts: parts[0].sum() / parts[1].sum())
-    speeds = {name: bootstrap.ratio(*parts) for name, parts in sums.items()}
-    rates = {name: float(tokens.sum() / seconds.sum()) for name, (tokens, seconds) in sums.items()}
+    found = {name: outcome.at(mask_N) for name, outcome in policies.items()}
+    if "oracle" in found:
+        found["oracle"] = max(found["static"], found["oracle"], key=lambda one: one.throughput)
+    speeds = {name: bootstrap.ratio(one.tokens, one.seconds) for name, one in found.items()}
+    rates = {name: one.throughput for name, one in found.items()}
     record: dict[str, Any] = {
         name: {
-            "block_efficiency": percentiles(float(tokens.mean()), bootstrap.ratio(tokens, roots)),
+            "block_efficiency": percentiles(float(one.tokens.mean()), bootstrap.ratio(one.tokens, roots)),
             "tokens_per_second": percentiles(rates[name], speeds[name]),
             "gain": percentiles(rates[name] / rates["static"] - 1, speeds[name] / speeds["static"] - 1),
         }
-        for name, (tokens, _) in sums.items()
+        for name, one in found.items()
     }
-    if "oracle" in sums:
-        gaps = speeds["oracle"] - speeds["static"]
-        if record["oracle"]["gain"]["low"] > 0:
-            value = (rates["selector"] - rates["static"]) / (rates["oracle"] - rates["static"])
-            record["gap_closed"] = percentiles(value, (speeds["selector"] - speeds["static"]) / gaps)
+    if "oracle" in found and record["oracle"]["gain"]["low"] > 0:
+        value = (rates["selector"] - rates["static"]) / (rates["oracle"] - rates["static"])
+        values = (speeds["selector"] - speeds["static"]) / (speeds["oracle"] - speeds["static"])
+        record["gap_closed"] = percentiles(value, values)
     return record
 
 

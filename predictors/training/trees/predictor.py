@@ -24,24 +24,20 @@ from predictors.training.trees.evaluation import (
     evaluate_selector,
     rates_by_setting,
 )
-from predictors.training.trees.objective import SCORED, THROUGHPUT
 from predictors.training.trees.rows import Labelling
-from predictors.training.trees.training import Candidate, SelectorConfig, fit_selector
+from predictors.training.trees.training import SCORED, THROUGHPUT, Candidate, SelectorConfig, fit_selector
 
 
 @dataclass(frozen=True)
 class Made:
-    """A candidate with its rule, what it is worth on test roots, and on validation roots its gain over static and its rate, also
-    by sampling setting beside the static choice's."""
+    """A candidate with its rule, its ``gain`` over static on validation roots, and its ``quality`` on test roots."""
 
     name: str
     labelling: Labelling
     trained: Trained[SelectorNetwork]
     rule: SelectionRule
-    measured: dict[str, Any]
     gain: float
-    rate: float
-    rates: dict[str, dict[str, float]]
+    quality: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -65,13 +61,16 @@ class TreePredictor(Checked):
         table = LabelledRoots.of(roots, materials.labels_of(KIND, manifest))
         made = [self.candidate(candidate, table, materials.profile, logger) for candidate in self.candidates]
         best = max(made, key=lambda one: one.gain)
+        reason, rule = sentence(best.quality), best.rule
+        how = f"{best.name}, chosen by {rule.score} with margin {rule.margin:g}, κ {rule.rate_factor:g}"
         card = build_card(manifest, best)
-        rule = (
-            f"; {best.name}, chosen by {best.rule.score} with margin {best.rule.margin:g}, κ {best.rule.rate_factor:g}"
-        )
-        reason = sentence(best.measured)
         card["selection"] = {"predictor": name, "candidate": best.name, "reason": reason}
-        return Fitted(card, best.trained.network.state_dict(), quality(best, made), _tracked(best), reason + rule)
+        tried = {
+            one.name: {"validation_gain": one.gain, "test_gain": one.quality["parts"]["all"]["selector"]["gain"]}
+            for one in made
+        }
+        quality = best.quality | {"candidates": tried}
+        return Fitted(card, best.trained.network.state_dict(), quality, _tracked(best), f"{reason}; {how}")
 
     def candidate(
         self, candidate: Candidate, table: LabelledRoots, profile: LatencyProfile, logger: Logger | None = None
@@ -85,15 +84,19 @@ class TreePredictor(Checked):
                 logger.log_metrics({f"{candidate.name}_{key}": value for key, value in epoch.items()}, place)
         served = ServedSelector(trained.network, train.features.device)
         rule, gain = calibrated_rule(served, labelling, validation, SCORED[candidate.objective], self.calibration)
-        measured = evaluate_selector(served, labelling, rule, test, self.calibration)
-        rate = at_places(validation, validation.static_N, 0.0).throughput * (1 + gain)
-        rates = rates_by_setting(served, validation, rule)
-        return Made(candidate.name, labelling, trained, rule, measured, gain, rate, rates)
+        quality = evaluate_selector(served, labelling, rule, test, self.calibration) | {
+            "candidate": candidate.name,
+            "validation_tokens_per_second": at_places(validation, validation.static_N, 0.0).throughput * (1 + gain),
+            "validation": rates_by_setting(served, validation, rule),
+            "history": trained.history,
+            "best_epoch": trained.best_epoch,
+        }
+        return Made(candidate.name, labelling, trained, rule, gain, quality)
 
 
 def build_card(manifest: RootManifest, best: Made) -> dict[str, Any]:
     """The bundle's card (`predictors.controllers.delayed_tree`): a function of file contents only."""
-    labelling, measured = best.labelling, best.measured
+    labelling, measured = best.labelling, best.quality
     static = labelling.actions[labelling.statics()[0].place]
     return {
         "kind": "delayed_tree",
@@ -112,22 +115,6 @@ def build_card(manifest: RootManifest, best: Made) -> dict[str, Any]:
     }
 
 
-def quality(best: Made, made: list[Made]) -> dict[str, Any]:
-    """What the selector is worth on held-out documents, and what its candidates were."""
-    tried = {
-        one.name: {"validation_gain": one.gain, "test_gain": one.measured["parts"]["all"]["selector"]["gain"]}
-        for one in made
-    }
-    return best.measured | {
-        "candidate": best.name,
-        "candidates": tried,
-        "validation_tokens_per_second": best.rate,
-        "validation": best.rates,
-        "history": best.trained.history,
-        "best_epoch": best.trained.best_epoch,
-    }
-
-
 def sentence(measured: Mapping[str, Any]) -> str:
     """What choosing per root is worth on held-out documents."""
     part = measured["parts"]["all"]
@@ -142,7 +129,7 @@ def sentence(measured: Mapping[str, Any]) -> str:
 
 def _tracked(best: Made) -> dict[str, float | None]:
     """Flat metrics."""
-    part = best.measured["parts"]["all"]
+    part = best.quality["parts"]["all"]
     names = [name for name in ("static", "selector", "oracle") if name in part]
     metrics = {
         f"test_{key}_{name}": part[name][key]["value"]
@@ -150,4 +137,4 @@ def _tracked(best: Made) -> dict[str, float | None]:
         for key in ("block_efficiency", "tokens_per_second")
     }
     metrics |= {"test_gain_over_best_static": part["selector"]["gain"]["value"], "validation_gain": best.gain}
-    return metrics | {"margin": best.measured["margin"]}
+    return metrics | {"margin": best.quality["margin"]}

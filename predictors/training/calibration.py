@@ -1,4 +1,12 @@
-"""Calibrate a stop model on what thresholds consume, the product of its chances along a draft, at every sampling setting.
+"""Calibrations: of class probabilities by temperature, and of chances of tokens by what thresholds consume, their product.
+
+Temperature scaling on natural-prior rows (Guo et al. 2017), with a fixed prior correction b (`predictors.decision_rule`):
+
+    t = argmin mean -log softmax_y(l / t + b)
+
+In β = 1 / t the loss is convex, with derivative  mean Σ_c P_c l_c - l_y,  so bisection on its sign finds the minimum.
+
+Products of chances along a draft of m tokens:
 
     P̂_i = σ(scale · logit_i + bias + rise · i)        loss = - Σ_drafts w Σ_{j<=m} log P(token j survives or not | Π_{i<=j} P̂_i)
     then bias and rise          least squares Σ_{j<=m} (mean Π_{i<=j} P̂_i - share of drafts whose token j survives)²
@@ -12,40 +20,42 @@ balanced against many. Shape suffixes: D drafts, G tokens of a draft.
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
 from scipy.optimize import least_squares, minimize
 from scipy.special import expit
+from torch import Tensor
 
-from predictors.stopping.rule import RisingCalibration
-from predictors.training.stops.drafts import Drafts
+from predictors.decision_rule import Calibration
 
 LEAST_SCALE = 1e-3  # a scale that would turn the order around is held at almost none
 LEAST = 1e-9
+MIN_TEMPERATURE, MAX_TEMPERATURE = 0.02, 50.0
+STEPS = 60
 
 
-Said = Sequence[tuple[np.ndarray, Drafts]]  # logits [N, G] of a split's rows, and drafts from them
+def fit_temperature(logits: Tensor, labels: Tensor, bias: Tensor) -> float:
+    """The temperature of least NLL on ``logits`` [N, 3] and ``labels`` [N], within [0.02, 50]."""
+    logits, bias = logits.double(), bias.double()
+    true_logit = logits.gather(1, labels.unsqueeze(1)).squeeze(1)
+    low, high = 1 / MAX_TEMPERATURE, 1 / MIN_TEMPERATURE
+    for _ in range(STEPS):
+        middle = (low + high) / 2
+        probabilities = torch.softmax(middle * logits + bias, dim=1)
+        slope = ((probabilities * logits).sum(dim=1) - true_logit).mean()
+        low, high = (middle, high) if slope < 0 else (low, middle)
+    return 2 / (low + high)
 
 
-def fit_calibration(parts: Said) -> RisingCalibration:
-    """Of least log loss over the drafts of all ``parts``.
-
-    Raises
-    ------
-    ValueError
-        If all tokens have one fate.
-    """
-    if not mixed(parts):
-        raise ValueError("every drafted token has one fate, so nothing can be calibrated. Collect more prompts.")
-    columns = [
-        (drafts.said(logits_NG, 0.0), drafts.survives_DG, drafts.weight_D[:, None] * drafts.known_DG)
-        for logits_NG, drafts in parts
-    ]
-    return RisingCalibration(*product_calibration(*map(np.concatenate, zip(*columns, strict=True))))
+def fit_calibration(logits: Tensor, labels: Tensor, natural: Sequence[float], training: Sequence[float]) -> Calibration:
+    """Bias from the class shares before balancing and after it, then the temperature that goes with it."""
+    bias = prior_shift(natural, training)
+    return Calibration(fit_temperature(logits, labels, bias), tuple(bias.tolist()))
 
 
-def mixed(parts: Said) -> bool:
-    """Whether some of the tokens survive and others do not."""
-    return len(np.unique(np.concatenate([drafts.survives_DG[drafts.known_DG] for _, drafts in parts]))) == 2
+def prior_shift(natural: Sequence[float], training: Sequence[float]) -> Tensor:
+    """b = log natural share - log training share: what balancing must be given back."""
+    return torch.log(torch.tensor(natural)) - torch.log(torch.tensor(training))
 
 
 def product_calibration(
