@@ -1,7 +1,7 @@
 """What needs a draft model, and what stands in its place where a pair has none.
 
 `STAGES` says by command what needs one, and which arguments are its outputs: stages after it read these as absent. Arms that need
-one are left out by `pipelines.measuring.arm_builder`.
+one are left out by `pipelines.measuring.arms`.
 """
 
 import argparse

@@ -92,8 +92,8 @@ def run(args: argparse.Namespace) -> None:
 
 def _bundles(config: "MeasureConfig", bundles: Path) -> dict[str, Path | None]:
     """The folders of all bundles that the table names; ``None`` for one that nobody exported."""
-    from pipelines.measuring.arm_builder import bundles_of
     from pipelines.measuring.arm_rows import expanded
+    from pipelines.measuring.arms import bundles_of
     from predictors.bundle import CARD
 
     bundled = [name for row in expanded(config.arms, str(bundles)) for name in bundles_of(row)]
@@ -128,8 +128,8 @@ def _timelines(bench: Bench, config: "MeasureConfig", measurement: "Measurement"
 
 def _checks(bench: Bench, config: "MeasureConfig", bundles: Path) -> dict[str, Any]:
     """Exactness of every arm of ours, in float32 where that fits beside the served pair, and there agreement of the forwards."""
-    from pipelines.measuring.arm_builder import ArmBuilder
     from pipelines.measuring.arm_rows import expanded
+    from pipelines.measuring.arms import ArmBuilder
     from pipelines.measuring.exactness import exactness_rows, float32_pair, format_of
     from pipelines.measuring.forward_agreement import agreement
 

@@ -5,7 +5,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from pipelines.gpu.ceilings import Ceilings
-from pipelines.gpu.shapes import Sized
+from pipelines.gpu.pairs import Sized
 from pipelines.measuring.names import PLAIN, branch_arm
 from pipelines.reporting.plots import BLUE, GREEN, GREY, ORANGE, RED
 from predictors.latency.profile import LatencyProfile

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pipelines.measuring.arm_builder import TimedArm
+from pipelines.measuring.arms import TimedArm
 from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.seeds import seed_of
 from pipelines.prompt_table import Prompt

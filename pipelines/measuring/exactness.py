@@ -14,8 +14,7 @@ import torch
 from transformers import AutoConfig
 
 from pipelines.device_memory import available_memory
-from pipelines.measuring.arm_builder import TimedArm
-from pipelines.measuring.arms import decoder_arm, hugging_face_arm
+from pipelines.measuring.arms import TimedArm, decoder_arm, hugging_face_arm
 from pipelines.measuring.measurement_log import Rows
 from pipelines.pair_folder import PairLocation
 from predictors.latency.serving import Serving

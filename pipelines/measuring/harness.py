@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pipelines.measuring.arm_builder import TimedArm
-from pipelines.measuring.arms import Decode, Run
+from pipelines.measuring.arms import Decode, Run, TimedArm
 from pipelines.measuring.decode_rows import measured, rounds_of
 from pipelines.measuring.measurement_log import Blocks, Rows
 from pipelines.measuring.seeds import seed_of

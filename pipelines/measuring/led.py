@@ -3,8 +3,7 @@
 import warnings
 from dataclasses import asdict, dataclass, field
 
-from pipelines.measuring.arm_builder import TimedArm
-from pipelines.measuring.arms import Decode, Run
+from pipelines.measuring.arms import Decode, Run, TimedArm
 from pipelines.measuring.recorded import RecordedTexts
 from pipelines.prompt_table import Prompt
 from predictors.controllers.fixed import Fixed, FixedSession

@@ -16,8 +16,8 @@ from typing import Annotated, Any
 
 from tqdm import tqdm
 
-from pipelines.measuring.arm_builder import ArmBuilder, TimedArm
 from pipelines.measuring.arm_rows import ArmRow, expanded
+from pipelines.measuring.arms import ArmBuilder, TimedArm
 from pipelines.measuring.harness import Harness, Planned, Spread, tokens_per_second
 from pipelines.measuring.led import TextLeader
 from pipelines.measuring.measurement_log import Blocks, MeasurementLog, Rows

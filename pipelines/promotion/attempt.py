@@ -18,7 +18,7 @@ from pipelines.applicability import draftless
 from pipelines.device_file import read_device
 from pipelines.evidence.ledger import Replayed
 from pipelines.evidence.timed_blocks import setting_of
-from pipelines.measuring.arm_builder import ArmBuilder
+from pipelines.measuring.arms import ArmBuilder
 from pipelines.measuring.bench import MEASURED_CODE, Bench, open_bench
 from pipelines.measuring.exactness import float32_pair
 from pipelines.measuring.foreseen import foreseen

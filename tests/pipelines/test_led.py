@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 import torch
 
-from pipelines.measuring.arm_builder import arm_of
+from pipelines.measuring.arms import arm_of
 from pipelines.measuring.led import TextLeader, looks_at_nothing, static_chain
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, build_decoder, load_decoder

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from pipelines import fit, selection, traces
-from pipelines.measuring.arm_builder import ArmBuilder, fixed_tree
 from pipelines.measuring.arm_rows import ArmRow
+from pipelines.measuring.arms import ArmBuilder, fixed_tree
 from pipelines.measuring.measurement_log import MeasurementLog
 from pipelines.measuring.selection.study import SelectionConfig, SelectionStudy
 from pipelines.measuring.selection.table import FIRST_ROUNDS, PRICES

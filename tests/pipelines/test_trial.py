@@ -9,7 +9,7 @@ from tqdm import tqdm
 from pipelines import trial as trial_stage
 from pipelines.evidence.allocation import allocated, turns_of
 from pipelines.evidence.ledger import Replayed
-from pipelines.measuring.arm_builder import ArmBuilder
+from pipelines.measuring.arms import ArmBuilder
 from pipelines.measuring.harness import Harness, apart
 from pipelines.measuring.measurement_log import Blocks, MeasurementLog
 from pipelines.measuring.names import DECODES_FILE

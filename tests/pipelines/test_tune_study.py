@@ -6,9 +6,8 @@ from dataclasses import asdict
 import pytest
 
 from pipelines.measuring import harness as harness_module
-from pipelines.measuring.arm_builder import TimedArm
 from pipelines.measuring.arm_rows import ArmRow
-from pipelines.measuring.arms import Run
+from pipelines.measuring.arms import Run, TimedArm
 from pipelines.measuring.measurement_log import MeasurementLog
 from pipelines.measuring.names import CHAIN, PLAIN
 from pipelines.measuring.selection.table import SELECTOR

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.measuring.arm_builder import ArmBuilder
 from pipelines.measuring.arm_rows import expanded
+from pipelines.measuring.arms import ArmBuilder
 from pipelines.measuring.exactness import exactness_rows
 from pipelines.measuring.measurement import MeasureConfig
 from pipelines.measuring.selection.table import BUNDLE, STATIC_TREE

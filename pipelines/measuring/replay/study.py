@@ -17,9 +17,9 @@ from typing import Annotated, Any
 
 from pipelines.chain_policy import configured_policy
 from pipelines.measuring import names
-from pipelines.measuring.arm_builder import bundles_of
 from pipelines.measuring.arm_rows import ArmRow, chain
 from pipelines.measuring.arm_rows import expanded as rows_of
+from pipelines.measuring.arms import bundles_of
 from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.replay.table import BRANCHES, BRANCHES_WALL, ORACLE
 from predictors.bundle import read_bundle

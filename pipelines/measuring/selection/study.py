@@ -10,7 +10,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from pipelines.measuring.arm_builder import fixed_tree
+from pipelines.measuring.arms import fixed_tree
 from pipelines.measuring.measurement_log import Blocks, MeasurementLog, Rows
 from pipelines.measuring.names import TEST
 from pipelines.measuring.seeds import seed_of

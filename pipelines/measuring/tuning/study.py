@@ -17,8 +17,8 @@ from tqdm import tqdm
 
 from pipelines.evidence.gain import gain
 from pipelines.evidence.timed_blocks import TimedBlocks
-from pipelines.measuring.arm_builder import ArmBuilder, TimedArm
 from pipelines.measuring.arm_rows import ArmRow
+from pipelines.measuring.arms import ArmBuilder, TimedArm
 from pipelines.measuring.harness import Harness
 from pipelines.measuring.led import TextLeader
 from pipelines.measuring.measurement_log import Blocks, MeasurementLog, Rows
