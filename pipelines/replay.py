@@ -13,21 +13,27 @@ import io
 import math
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
+import pyarrow.parquet as pq
+import torch
+from joblib import Parallel, delayed
 from tqdm import tqdm
 
 from pipelines.device_file import read_device, read_device_profile
+from pipelines.measuring.measurement_log import Rows
+from pipelines.measuring.names import PROVENANCE, TEST, VALIDATION
+from pipelines.measuring.replay import ReplayConfig, ReplayStudy
+from pipelines.measuring.tables import POLICIES, REPLAY_ROWS, REPLAYED, replayed_at, write_table
+from pipelines.outputs import write_json
 from pipelines.parameters import add_pair_arguments, is_fitted, load_parameters
 from pipelines.places import place_of
+from predictors.bundle import CARD, bundle_hash
+from predictors.latency.soundness import noise_warning
+from predictors.replay.text import RecordedText
+from predictors.training.text_table import TextTable
 from trace_collection.shards import bytes_of
-
-if TYPE_CHECKING:
-    from pipelines.measuring.measurement_log import Rows
-    from pipelines.measuring.replay.study import ReplayStudy
-    from predictors.replay.text import RecordedText
-    from predictors.training.text_table import TextTable
 
 LEAST_TEXTS = 64  # that are worth a process, which starts and reads as long as 55 texts take (10 s; AMD EPYC, 61a43f3)
 COPIES = 3  # of the traces, at most, that a process holds (2.2 GB for 0.8; 61a43f3): of all texts, and of a split
@@ -45,15 +51,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from joblib import Parallel, delayed
-
-    from pipelines.measuring.names import PROVENANCE
-    from pipelines.measuring.replay.table import POLICIES, REPLAY_ROWS, REPLAYED, replayed_at
-    from pipelines.measuring.tables import write_table
-    from pipelines.outputs import write_json
-    from predictors.bundle import bundle_hash
-    from predictors.latency.soundness import noise_warning
-
     study, table, texts = _opened(args)
     config, profile, device = study.config, study.clocks[0].profile, read_device(args.device)["slug"]
     count, processes = len(texts), _processes(args.texts, table, config.threads, len(texts))
@@ -82,15 +79,8 @@ def run(args: argparse.Namespace) -> None:
     print(f"{folder}: {len(study.arms) + 2} policies on {count} texts")
 
 
-def _opened(args: argparse.Namespace) -> "tuple[ReplayStudy, TextTable, list[tuple[str, RecordedText]]]":
+def _opened(args: argparse.Namespace) -> tuple[ReplayStudy, TextTable, list[tuple[str, RecordedText]]]:
     """The study, the recorded texts, and those of its splits."""
-    import torch
-
-    from pipelines.measuring.names import TEST, VALIDATION
-    from pipelines.measuring.replay.study import ReplayConfig, ReplayStudy
-    from predictors.bundle import CARD
-    from predictors.training.text_table import TextTable
-
     torch.set_num_threads(1)  # heads are asked row by row: more threads wait for one another
     config = load_parameters(ReplayConfig, args.pair, "replay", args.params)
     profile = read_device_profile(args.latency, read_device(args.device)["slug"])
@@ -102,16 +92,14 @@ def _opened(args: argparse.Namespace) -> "tuple[ReplayStudy, TextTable, list[tup
     return ReplayStudy(config, profile, bundles, others), table, texts
 
 
-def _processes(place: Any, table: "TextTable", threads: int, texts: int) -> int:
+def _processes(place: Any, table: TextTable, threads: int, texts: int) -> int:
     """As many as ``threads``, if there are ``texts`` for them and memory for what each reads of the traces at ``place``."""
-    import pyarrow.parquet as pq
-
     shard = io.BytesIO((place / table.manifest.shards[0].name).read_bytes())
     need = COPIES * table.manifest.num_rows * bytes_of(pq.read_schema(shard))
     return max(1, min(threads, math.ceil(texts / LEAST_TEXTS), psutil.virtual_memory().available // need))
 
 
-def _share(args: argparse.Namespace, place: int, processes: int) -> "list[list[Rows]]":
+def _share(args: argparse.Namespace, place: int, processes: int) -> list[list[Rows]]:
     """What one of several processes replays: every so manyth text. The first one's bar stands for all."""
     study, _, texts = _opened(args)
     return list(study.run(tqdm(texts[place::processes], desc="replay", unit="text", disable=place > 0)))

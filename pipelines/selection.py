@@ -13,7 +13,13 @@ from dataclasses import asdict
 
 from pipelines.measuring.bench import add_measuring_arguments, open_bench
 from pipelines.measuring.names import PROVENANCE, TEST
+from pipelines.measuring.selection import SelectionConfig, SelectionStudy
+from pipelines.measuring.tables import BUNDLE, FIRST_ROUNDS, FIRST_ROUNDS_ROWS, PRICES, write_table
+from pipelines.outputs import write_json
 from pipelines.parameters import is_fitted, load_parameters
+from predictors.bundle import CARD, bundle_hash, read_bundle
+from predictors.controllers import DelayedTree
+from predictors.training.root_table import RootTable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,14 +27,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from pipelines.measuring.selection.study import SelectionConfig, SelectionStudy
-    from pipelines.measuring.selection.table import BUNDLE, FIRST_ROUNDS, FIRST_ROUNDS_ROWS, PRICES
-    from pipelines.measuring.tables import write_table
-    from pipelines.outputs import write_json
-    from predictors.bundle import CARD, bundle_hash, read_bundle
-    from predictors.controllers import DelayedTree
-    from predictors.training.root_table import RootTable
-
     config = load_parameters(SelectionConfig, args.pair, "selection", args.params)
     if args.trees is None:
         raise ValueError("selectors learned from tree traces: name their folder with --trees.")

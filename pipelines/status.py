@@ -7,7 +7,6 @@ import argparse
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from pipelines.promotion.verdict import outcome_of
 from pipelines.terminal import add_json_argument, brief, recording
 
 if TYPE_CHECKING:
@@ -48,9 +47,8 @@ def _record(champions: "Champions") -> dict[str, Any]:
 def _line(name: str, record: dict[str, Any]) -> str:
     who = ", ".join(f"{role} {_shown(record[role])}" for role in ("champion", "challenger"))
     verdict = record["verdict"]
-    judged = "" if verdict is None else f", {outcome_of(verdict)}"
-    look = f" at look {verdict['look']} of {verdict['looks']}" if verdict and "look" in verdict else ""
-    return f"{name}: {'' if record['alias_follows'] else '(stale alias) '}{who}{judged}{look}"
+    judged = "" if verdict is None else f", {verdict['verdict']} at look {verdict['look']} of {verdict['looks']}"
+    return f"{name}: {'' if record['alias_follows'] else '(stale alias) '}{who}{judged}"
 
 
 def _shown(version: dict[str, str] | None) -> str:

@@ -227,8 +227,10 @@ class ArmBuilder:
 
 def _wall(row: ArmRow, own: dict[str, Any]) -> ArmRow:
     """A row with ``own`` options of the decoder, as ``NAME-wall``."""
-    given = {"options": (row.options or {}) | own} if row.decoder is None else {"decoder": row.decoder | own}
-    return replace(row, name=row.name + WALL, family=row.family + WALL, **given)
+    made = replace(row, name=row.name + WALL, family=row.family + WALL)
+    if row.decoder is None:
+        return replace(made, options=(row.options or {}) | own)
+    return replace(made, decoder=row.decoder | own)
 
 
 def bundles_of(row: ArmRow) -> list[str]:

@@ -13,8 +13,8 @@ from typing import Any
 from torch import Tensor
 
 from pipelines.measuring.arms import TimedArm
+from pipelines.measuring.harness import seed_of
 from pipelines.measuring.measurement_log import Rows
-from pipelines.measuring.seeds import seed_of
 from pipelines.prompt_table import Prompt
 from predictors.sampling import SamplingSettings
 from runtime import Randomness

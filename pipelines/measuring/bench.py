@@ -5,21 +5,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from pipelines.device_file import read_device
+from pipelines.measuring.measurement_log import MeasurementLog
+from pipelines.measuring.provenance import provenance, source_hash, versions
 from pipelines.outputs import digest
+from pipelines.pair_folder import PairLocation, read_facts, read_pair
 from pipelines.parameters import add_pair_arguments
 from pipelines.places import place_of
+from pipelines.prompt_table import Prompt, read_prompts
+from predictors.latency.serving import Serving
+from runtime import ModelPair
+from runtime.causal_model import CausalLanguageModel
+from runtime.serving_record import read_serving
 
-if TYPE_CHECKING:
-    from pipelines.measuring.measurement_log import MeasurementLog
-    from pipelines.pair_folder import PairLocation
-    from pipelines.prompt_table import Prompt
-    from predictors.latency.serving import Serving
-    from runtime import ModelPair
-
-Decide = Callable[["PairLocation", "MeasurementLog", str], "Serving"]  # of the device's slug
+Decide = Callable[[PairLocation, MeasurementLog, str], Serving]  # of the device's slug
 MEASURED_CODE = ("runtime", "predictors", "pipelines/measuring")
 
 
@@ -29,21 +32,16 @@ class Bench:
     how the ``pair`` is served here, and was loaded."""
 
     folder: Path
-    pair: "ModelPair"
-    location: "PairLocation"
-    prompts: "dict[str, list[Prompt]]"
-    log: "MeasurementLog"
+    pair: ModelPair
+    location: PairLocation
+    prompts: dict[str, list[Prompt]]
+    log: MeasurementLog
     inputs: dict[str, Any]
     device: dict[str, Any]
-    serving: "Serving"
+    serving: Serving
 
     def origin(self, pair: str) -> dict[str, Any]:
         """Provenance of what was measured for the pair of that name: inputs, code, machine, threads, dtypes, forwards."""
-        import torch
-
-        from pipelines.measuring.provenance import provenance
-        from runtime.causal_model import CausalLanguageModel
-
         models = {
             name: {"dtype": str(model.dtype).removeprefix("torch."), "forward": model.forward}
             for name, model in (("target", self.pair.target), ("draft", self.pair.draft))
@@ -94,15 +92,6 @@ def open_bench(
     ValueError
         If a split has no prompts, or the device has no profile.
     """
-    import torch
-
-    from pipelines.measuring.measurement_log import MeasurementLog
-    from pipelines.measuring.provenance import source_hash, versions
-    from pipelines.pair_folder import read_facts, read_pair
-    from pipelines.prompt_table import read_prompts
-    from runtime import ModelPair
-    from runtime.serving_record import read_serving
-
     torch.set_num_threads(config.threads)
     device = read_device(args.device)
     prompts = {split: read_prompts(args.prompts, split, count) for split, count in counts.items()}

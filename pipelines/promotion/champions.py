@@ -26,7 +26,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pipelines.promotion.names import CHALLENGER, CHAMPION
-from pipelines.promotion.verdict import outcome_of
 from pipelines.registry import BUNDLE_TAG, PAIR_TAG, found_model, registered_model
 
 EVENT = "champion."
@@ -103,7 +102,7 @@ class Champions:
         """
         if not verdict["passed"] and not forced:
             raise ValueError(
-                f"{self.name} version {version} did not pass the gate ({outcome_of(verdict)}), and nothing forces it. "
+                f"{self.name} version {version} did not pass the gate ({verdict['verdict']}), and nothing forces it. "
                 "Say --force."
             )
         with self.lock():
@@ -118,7 +117,7 @@ class Champions:
             if made is None or made.sha256 == over:
                 what = "is the champion already" if made else "does not exist"
                 raise ValueError(f"{self.name} version {version} {what}: nothing was changed.")
-            return self._record(PROMOTED, made, forced, outcome_of(verdict))
+            return self._record(PROMOTED, made, forced, verdict["verdict"])
 
     def keep(self, version: str, verdict: dict[str, Any]) -> None:
         """Keep the gate's record, whatever it says, as a tag of the version."""

@@ -14,7 +14,7 @@ from pipelines.measuring.provenance import source_hash
 from pipelines.promotion.champions import Version
 from pipelines.promotion.evidence import Evidence
 from pipelines.promotion.plan import Bounds
-from pipelines.promotion.verdict import EXHAUSTED, REFUSED, outcome_of
+from pipelines.promotion.verdict import EXHAUSTED, REFUSED
 
 Record = dict[str, Any]
 
@@ -78,8 +78,8 @@ def other_code(evidence: Evidence) -> list[str]:
 
 
 def looks_among(records: list[Record]) -> list[Record]:
-    """Records for which something was measured; those of version 1 are another gate's."""
-    return [record for record in records if record.get("version", 1) >= 2 and record.get("smallest_gain") is not None]
+    """Records for which something was measured."""
+    return [record for record in records if record["smallest_gain"] is not None]
 
 
 def next_look(earlier: list[Record], name: str, version: str, planned: int) -> int:
@@ -91,7 +91,7 @@ def next_look(earlier: list[Record], name: str, version: str, planned: int) -> i
         After a refusal, which stands, and after the last ``planned`` look.
     """
     looks = looks_among(earlier)
-    if looks and outcome_of(looks[-1]) == REFUSED:
+    if looks and looks[-1]["verdict"] == REFUSED:
         raise ValueError(
             f"{name} version {version} was refused at look {looks[-1]['look']}, and more looks would not change what is "
             "known. Register another bundle, or promote this one with --force."
@@ -119,7 +119,7 @@ def require_same_bounds(bounds: Bounds, earlier: list[Record]) -> None:
     """`ValueError` if an earlier look was judged by other bounds."""
     here = json.loads(json.dumps(asdict(bounds)))
     for kept in looks_among(earlier):
-        for key, value in kept.get("bounds", here).items():
+        for key, value in kept["bounds"].items():
             if here.get(key) != value:
                 raise ValueError(
                     f"promotion.{key} was {value} at look {kept['look']}, and is {here.get(key)} now: bounds are fixed before "

@@ -36,11 +36,11 @@ class Comparison:
         Rivals and sampling settings that were timed on fewer than two documents: no gain is known there.
     """
 
-    gains: Mapping[str, Estimate]
-    reference: str | None
-    settings: Mapping[str, Estimate]
-    slices: Mapping[str, SliceGain]
-    documents: tuple[str, ...]
+    gains: Mapping[str, Estimate] = field(default_factory=dict)
+    reference: str | None = None
+    settings: Mapping[str, Estimate] = field(default_factory=dict)
+    slices: Mapping[str, SliceGain] = field(default_factory=dict)
+    documents: tuple[str, ...] = ()
     few_rivals: tuple[str, ...] = ()
     few_settings: tuple[str, ...] = ()
 
@@ -56,7 +56,7 @@ class Evidence(Comparison):
     champion
         Content hash of the champion that was timed beside it; ``None``: there was none.
     problem
-        Why the bundle cannot be tried; ``None``: it can.
+        Why the bundle cannot be tried, so that nothing else is known; ``None``: it can.
     exactness
         Green or not, by name of the check.
     calibration_error
@@ -75,10 +75,10 @@ class Evidence(Comparison):
     predictor: str
     bundle_sha256: str
     champion: str | None
-    problem: str | None
-    exactness: Mapping[str, bool]
-    calibration_error: float | None
-    trained_documents: tuple[str, ...]
+    problem: str | None = None
+    exactness: Mapping[str, bool] = field(default_factory=dict)
+    calibration_error: float | None = None
+    trained_documents: tuple[str, ...] = ()
     look: int = 1
     documents_left: int = 0
     origin: Mapping[str, Any] = field(default_factory=dict)
@@ -138,7 +138,7 @@ def compared(
     static = blocks.of_family(CHAIN)
     names = {PLAIN: PLAIN} | {name: name for name in static} | ({} if champion is None else {CHAMPION: champion})
     known = {name: _gain(blocks, CHALLENGER, rival, mix, replayed) for name, rival in names.items()}
-    gains = _estimates(known)
+    gains = {name: one for name, one in known.items() if one is not None}
     judged = [name for name in static if name in gains]
     closest = min(judged, key=lambda name: gains[name].value, default=next(iter(static), PLAIN))
     reference = closest if champion is None else CHAMPION
@@ -152,7 +152,7 @@ def compared(
     return Comparison(
         gains,
         reference,
-        _estimates(of_setting),
+        {name: one for name, one in of_setting.items() if one is not None},
         untimed | slice_gains(blocks, CHALLENGER, rival, bounds.slice_documents, bounds.slice_spread, replayed),
         tuple(sorted(set(blocks.document_B[both_B].tolist()))),
         tuple(name for name in known if name not in gains),
@@ -166,7 +166,3 @@ def _gain(blocks: TimedBlocks, *arguments: Any, **options: Any) -> Estimate | No
         return gain(blocks, *arguments, **options)
     except TooFewDocumentsError:
         return None
-
-
-def _estimates(known: Mapping[str, Estimate | None]) -> dict[str, Estimate]:
-    return {name: one for name, one in known.items() if one is not None}

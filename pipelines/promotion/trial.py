@@ -82,27 +82,6 @@ def learned_documents(known: Iterable[Prompt], test: Iterable[Prompt], facts: Ma
     return names | {prompt.document for prompt in known}
 
 
-def unservable(who: tuple[str, str, Path], champion: str | None, problem: str, look: int = 1) -> Evidence:
-    """What is known of a bundle that cannot be served (`candidate.problem_of`): nothing was measured."""
-    pair, predictor, bundle = who
-    return Evidence(
-        pair=pair,
-        predictor=predictor,
-        bundle_sha256=bundle_hash(bundle),
-        champion=champion,
-        problem=problem,
-        exactness={},
-        calibration_error=None,
-        gains={},
-        reference=None,
-        settings={},
-        slices={},
-        documents=(),
-        trained_documents=(),
-        look=look,
-    )
-
-
 def evidence_of(
     who: tuple[str, str, Path],
     decodes: Sequence[Row],
@@ -119,7 +98,7 @@ def evidence_of(
     Parameters
     ----------
     who
-        Pair, predictor, and the bundle's folder. A bundle that does not serve the pair never gets here: it is `unservable`.
+        Pair, predictor, and the bundle's folder.
     replayed
         As of `compared`.
     """
@@ -131,7 +110,6 @@ def evidence_of(
         predictor=predictor,
         bundle_sha256=bundle_hash(bundle),
         champion=champion,
-        problem=None,
         exactness=dict(exactness),
         calibration_error=calibration.error,
         **vars(found),

@@ -69,16 +69,9 @@ class Verdict:
 
     def to_record(self) -> dict[str, Any]:
         """As JSON."""
-        numbers = {name: value for name, value in asdict(self).items() if name != "checks"}
+        said = {"version": VERSION, "verdict": self.outcome, "passed": self.passed, "exhausted": self.exhausted}
         checks = [asdict(check) | {"passed": check.passed} for check in self.checks]
-        return {
-            "version": VERSION,
-            "verdict": self.outcome,
-            "passed": self.passed,
-            "exhausted": self.exhausted,
-            "checks": checks,
-            **numbers,
-        }
+        return asdict(self) | said | {"checks": checks}
 
 
 def reasons(record: Mapping[str, Any]) -> str:
@@ -86,11 +79,6 @@ def reasons(record: Mapping[str, Any]) -> str:
     failed = _failed(record["checks"])
     more = [f"and {len(failed) - 1} more"] if len(failed) > 1 else []
     return "; ".join([*(f"{check['name']}: {check['found']}, wanted {check['wanted']}" for check in failed[:1]), *more])
-
-
-def outcome_of(record: Mapping[str, Any]) -> str:
-    """The verdict of a kept record; version 1 knew two."""
-    return str(record.get("verdict", PASSED if record["passed"] else REFUSED))
 
 
 def lines(record: Mapping[str, Any]) -> list[str]:

@@ -25,7 +25,7 @@ from pipelines.measuring.names import (
     VALIDATION,
     on_virtual_clock,
 )
-from pipelines.measuring.replay.table import BRANCHES, BRANCHES_WALL, ORACLE, REPLAYED, replayed_at
+from pipelines.measuring.tables import BRANCHES, BRANCHES_WALL, ORACLE, REPLAYED, replayed_at
 from pipelines.outputs import read_json
 from pipelines.reporting.comparison import By, Comparison, share_between
 from pipelines.reporting.inputs import Inputs

@@ -13,8 +13,8 @@ from pipelines import fit, selection, traces
 from pipelines.measuring.arm_rows import ArmRow
 from pipelines.measuring.arms import ArmBuilder, fixed_tree
 from pipelines.measuring.measurement_log import MeasurementLog
-from pipelines.measuring.selection.study import SelectionConfig, SelectionStudy
-from pipelines.measuring.selection.table import FIRST_ROUNDS, PRICES
+from pipelines.measuring.selection import SelectionConfig, SelectionStudy
+from pipelines.measuring.tables import FIRST_ROUNDS, PRICES
 from pipelines.outputs import write_json
 from pipelines.prompt_table import FILE, write_prompts
 from predictors.actions import Action

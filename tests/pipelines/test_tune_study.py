@@ -10,7 +10,7 @@ from pipelines.measuring.arm_rows import ArmRow
 from pipelines.measuring.arms import Run, TimedArm
 from pipelines.measuring.measurement_log import MeasurementLog
 from pipelines.measuring.names import CHAIN, PLAIN
-from pipelines.measuring.selection.table import SELECTOR
+from pipelines.measuring.tables import SELECTOR
 from pipelines.measuring.tuning.candidates import Candidate
 from pipelines.measuring.tuning.measured import Measured
 from pipelines.measuring.tuning.study import TuneConfig, TuneStudy

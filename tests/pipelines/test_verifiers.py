@@ -10,11 +10,11 @@ import yaml
 from pipelines import verifiers
 from pipelines.measuring.measurement_log import MeasurementLog
 from pipelines.measuring.names import CHOICES
+from pipelines.measuring.tables import ACCEPTANCE, ROOTS
 from pipelines.measuring.verifiers.acceptance import acceptance_rows
 from pipelines.measuring.verifiers.roots import MatchedRoots, decoder_of, draw_trees, expected_rows
 from pipelines.measuring.verifiers.shapes import shapes_of
 from pipelines.measuring.verifiers.study import AcceptanceConfig, VerifierConfig, VerifierStudy
-from pipelines.measuring.verifiers.table import ACCEPTANCE, ROOTS
 from pipelines.parameters import load_parameters
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, build_decoder

@@ -22,9 +22,8 @@ import pandas as pd
 from pipelines.applicability import absent
 from pipelines.measuring.arm_rows import ArmRow
 from pipelines.measuring.names import CALIBRATED, CHAIN, LOOKUP, METHODS, PLAIN, PLAIN_FAMILY, SOURCE, VALIDATION
-from pipelines.measuring.replay.table import POLICIES, REPLAYED
-from pipelines.measuring.selection.table import BUNDLE as TREE
-from pipelines.measuring.selection.table import SELECTOR
+from pipelines.measuring.tables import BUNDLE as TREE
+from pipelines.measuring.tables import POLICIES, REPLAYED, SELECTOR
 from predictors.schema import EDIT
 
 BLOCK = "block"  # the rule of chains

@@ -14,10 +14,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from pipelines.measuring.harness import seed_of
 from pipelines.measuring.measurement_log import Rows
-from pipelines.measuring.seeds import seed_of
+from pipelines.measuring.tables import AS_DRAFTED
 from pipelines.measuring.verifiers.roots import Root
-from pipelines.measuring.verifiers.table import AS_DRAFTED
 from runtime import Randomness
 from runtime.decoding.base import Evidence
 from runtime.verification.acceptance import ACCEPTANCE_RATES, acceptance_rate, branching_law

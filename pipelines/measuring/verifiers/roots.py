@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 
 import torch
 
+from pipelines.measuring.harness import seed_of
 from pipelines.measuring.measurement_log import Rows
-from pipelines.measuring.seeds import seed_of
 from pipelines.measuring.verifiers.shapes import Shape
 from pipelines.prompt_table import Prompt
 from predictors.sampling import SamplingSettings

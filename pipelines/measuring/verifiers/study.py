@@ -8,7 +8,6 @@ Decodes of the same shapes and rules are arms of stage ``measure``, named ``SHAP
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Annotated, Any
 
 import pandas as pd
@@ -16,10 +15,10 @@ from tqdm import tqdm
 
 from pipelines.measuring.measurement_log import Blocks, MeasurementLog, Rows
 from pipelines.measuring.names import TEST, VALIDATION
+from pipelines.measuring.tables import ACCEPTANCE, ROOTS
 from pipelines.measuring.verifiers.acceptance import acceptance_rows
 from pipelines.measuring.verifiers.roots import MatchedRoots, Root, decoder_of, draw_trees, expected_rows
 from pipelines.measuring.verifiers.shapes import Shape, shapes_of
-from pipelines.measuring.verifiers.table import ACCEPTANCE, ROOTS
 from pipelines.prompt_table import Prompt
 from predictors.config import Checked, Count, not_empty
 from predictors.sampling import SamplingSettings
@@ -91,25 +90,19 @@ class VerifierStudy:
             roots = [
                 {**row, "split": split}
                 for split in (VALIDATION, TEST)
-                for row in self._at_roots(ROOTS, split, self._expected)
+                for row in self._at(ROOTS, split, self._expected)
             ]
-            acceptance = self._at_roots(ACCEPTANCE, TEST, self._acceptance)
+            acceptance = self._at(ACCEPTANCE, TEST, self._acceptance)
         return {ROOTS: roots, ACCEPTANCE: acceptance}, choose(roots)
 
-    def _at_roots(self, part: str, split: str, measure: Callable[[Root], Rows]) -> Rows:
-        """Rows of all roots of a split's prompts, within the part's share of the time."""
-        rows = []
-        for prompt in self.blocks.within(SHARES[part, split], self.prompts[split]):
-            for settings in self.config.settings:
-                self.blocks.bar.set_postfix_str(f"{part}, {split}, {settings.name}")
-                key = f"{part}/{split}/{prompt.id}/{settings.name}"
-                rows += self.blocks.once(key, 1, partial(self._block, prompt, settings, measure))
-        return rows
+    def _at(self, part: str, split: str, measure: Callable[[Root], Rows]) -> Rows:
+        """Rows of all roots of a split's prompts."""
 
-    def _block(self, prompt: Prompt, settings: SamplingSettings, measure: Callable[[Root], Rows]) -> Rows:
-        rows = [row for root in self.matched.roots(prompt, settings) for row in measure(root)]
-        self.blocks.bar.update()
-        return rows
+        def block(prompt: Prompt, settings: SamplingSettings) -> Rows:
+            return [row for root in self.matched.roots(prompt, settings) for row in measure(root)]
+
+        share, prompts = SHARES[part, split], self.prompts[split]
+        return self.blocks.of_prompts(f"{part}/{split}", prompts, self.config.settings, block, share)
 
     def _expected(self, root: Root) -> Rows:
         return expected_rows(self.drafting, self.shapes, root, self.config.trees_per_root)

@@ -5,15 +5,14 @@ Nothing is timed here: selectors and static trees are arms of stage ``measure``.
 """
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from tqdm import tqdm
 
 from pipelines.measuring.arms import fixed_tree
+from pipelines.measuring.harness import seed_of
 from pipelines.measuring.measurement_log import Blocks, MeasurementLog, Rows
 from pipelines.measuring.names import TEST
-from pipelines.measuring.seeds import seed_of
 from pipelines.measuring.verifiers.roots import first_round
 from pipelines.prompt_table import Prompt
 from predictors.actions import Action
@@ -52,15 +51,9 @@ class SelectionStudy:
 
     def run(self) -> Rows:
         """Mean emitted tokens of first rounds, with their labels, by root, rule and action."""
-        rows = Rows()
         with tqdm(total=len(self.settings) * len(self.prompts), desc="selection", unit="step") as bar:
             self.blocks = Blocks(self.log, bar, self.config.max_minutes)
-            for prompt in self.blocks.within(1.0, self.prompts):
-                for settings in self.settings:
-                    key = f"rounds/{prompt.id}/{settings.name}"
-                    rows += self.blocks.once(key, 0, partial(self._first_rounds, prompt, settings))
-                    bar.update()
-        return rows
+            return self.blocks.of_prompts("rounds", self.prompts, self.settings, self._first_rounds)
 
     def _first_rounds(self, prompt: Prompt, settings: SamplingSettings) -> Rows:
         """Of every root of a prompt at ``settings``; roots whose every decode ends at once are left out."""

@@ -21,7 +21,7 @@ from pipelines.measuring.arm_rows import ArmRow, chain
 from pipelines.measuring.arm_rows import expanded as rows_of
 from pipelines.measuring.arms import bundles_of
 from pipelines.measuring.measurement_log import Rows
-from pipelines.measuring.replay.table import BRANCHES, BRANCHES_WALL, ORACLE
+from pipelines.measuring.tables import BRANCHES, BRANCHES_WALL, ORACLE
 from predictors.bundle import read_bundle
 from predictors.config import Checked, Count, Positive, not_empty, one_of, parse_config
 from predictors.controllers import CONTROLLERS, EarlyStop, Survival, build_controller
