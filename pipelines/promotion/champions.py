@@ -84,16 +84,8 @@ class Champions:
     def promote(self, version: str, over: str | None, verdict: dict[str, Any], forced: str | None = None) -> Event:
         """Make ``version`` the champion. What the gate said is kept before (`keep`): a look counts, however this ends.
 
-        Parameters
-        ----------
-        version
-            Of the registered model.
-        over
-            Content hash of the champion that the evidence was measured against; ``None``: there was none.
-        verdict
-            The gate's record.
-        forced
-            Why the verdict is overridden; recorded.
+        ``over``: content hash of the champion that the evidence was measured against (``None``: there was none); ``forced``: why
+        the verdict is overridden, which is recorded.
 
         Raises
         ------

@@ -39,17 +39,8 @@ def evidence_on(path: Path, challenger: Version, over: str | None) -> Evidence |
 
 
 def require_match(evidence: Evidence, who: tuple[str, str], challenger: Version, over: str | None, device: str) -> None:
-    """`ValueError` unless the evidence is on the challenger, over the champion, and from this machine.
-
-    Parameters
-    ----------
-    who
-        Pair and predictor.
-    over
-        Content hash of the champion.
-    device
-        Slug of this machine; evidence that does not say where it is from is taken.
-    """
+    """`ValueError` unless the evidence is on the challenger of ``who`` (pair and predictor), over the champion of content
+    ``over``, and from this machine, whose slug is ``device``; evidence that does not say where it is from is taken."""
     if (evidence.pair, evidence.predictor) != who:
         raise ValueError(
             f"the evidence is on {evidence.pair}-{evidence.predictor}, and the challenger is {'-'.join(who)}. Measure again."

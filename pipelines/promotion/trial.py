@@ -93,15 +93,8 @@ def evidence_of(
     champion: str | None = None,
     replayed: Replayed | None = None,
 ) -> Evidence:
-    """What timed ``decodes`` say of a bundle, the arm `CHALLENGER`, over `CHAMPION` among them if ``champion`` names its content.
-
-    Parameters
-    ----------
-    who
-        Pair, predictor, and the bundle's folder.
-    replayed
-        As of `compared`.
-    """
+    """What timed ``decodes`` and replay of their texts say of a bundle, the arm `CHALLENGER`, over `CHAMPION` among them if
+    ``champion`` names its content. ``who``: pair, predictor, and the bundle's folder."""
     pair, predictor, bundle = who
     found = compared(decodes, bounds, None if champion is None else CHAMPION, look.mix, replayed)
     calibration = calibration_of(bundle)

@@ -25,32 +25,18 @@ class Check:
 
 @dataclass(frozen=True)
 class Verdict:
-    """On a challenger.
-
-    Parameters
-    ----------
-    checks
-        Any refusal refuses; all must pass to pass.
-    look, looks, level
-        Which look this was of how many, and its one-sided level (``None``: past the plan).
-    smallest_gain
-        The smallest true gain that this evidence would pass as often as the gate promises; ``None``: nothing was measured.
-    documents_needed
-        With which the estimated gain, were it true, would pass as often; ``None``: no number of them, or none needed.
-    documents_left
-        In the reserve.
-    static_slices
-        Not judged, for too few documents: keep static drafting there.
-    """
+    """On a challenger: any check that refuses refuses, and all must pass to pass."""
 
     checks: tuple[Check, ...]
     look: int
-    looks: int
-    level: float | None
-    smallest_gain: float | None = None
-    documents_needed: int | None = None
-    documents_left: int = 0
-    static_slices: tuple[str, ...] = ()
+    looks: int  # planned
+    level: float | None  # one-sided, of the look; None: past the plan
+    smallest_gain: float | None = None  # true one that passes as often as the gate promises; None: nothing was measured
+    documents_needed: int | None = (
+        None  # for the estimated gain to pass as often; None: no number of them, or none needed
+    )
+    documents_left: int = 0  # in the reserve
+    static_slices: tuple[str, ...] = ()  # not judged, for too few documents: keep static drafting there
 
     @property
     def outcome(self) -> str:

@@ -37,15 +37,8 @@ class Measured:
 
     @staticmethod
     def read(folder: Path, inputs: Mapping[str, Any], bundles: Path, hashes: Mapping[str, str]) -> "Measured":
-        """Of a device's ``folder``.
-
-        Parameters
-        ----------
-        inputs
-            What is measured here: pair, serving and parameters, which must be those there.
-        bundles, hashes
-            The folder of exported bundles, and their content by name. Arms of bundles of other content are left out.
-        """
+        """Of a device's ``folder``, if it was measured with the same ``inputs`` (pair, serving and parameters); of arms of
+        ``bundles`` those whose content is that of ``hashes``."""
         if not (folder / DECODES_FILE).is_file():
             return Measured([], note=f"nothing is measured in {folder}")
         origin = json.loads((folder / PROVENANCE).read_text())
