@@ -25,9 +25,8 @@ from pipelines.measuring.arm_rows import expanded
 from pipelines.measuring.arms import ArmBuilder, bundles_of
 from pipelines.measuring.bare_replay import loop_rows
 from pipelines.measuring.bench import Bench, add_measuring_arguments, open_bench
-from pipelines.measuring.exactness import exactness_rows, float32_pair, format_of
+from pipelines.measuring.exactness import agreement, exactness_rows, float32_pair, format_of
 from pipelines.measuring.foreseen import foreseen
-from pipelines.measuring.forward_agreement import agreement
 from pipelines.measuring.harness import apart, tokens_per_second
 from pipelines.measuring.measurement import MeasureConfig, Measurement, whole_prompt, worker
 from pipelines.measuring.measurement_log import Rows
@@ -50,7 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     config = load_parameters(MeasureConfig, args.pair, args.section, args.params)
     texts = RecordedTexts(args.texts, config.max_new_tokens)
-    found = _bundles(config, args.bundles)
+    named = [name for row in expanded(config.arms, str(args.bundles)) for name in bundles_of(row)]
+    found = {name: args.bundles / name if (args.bundles / name / CARD).is_file() else None for name in named}
     hashes = {f"{name}_bundle_sha256": bundle_hash(folder) if folder else None for name, folder in found.items()}
     hashes["texts_sha256"] = texts.sha256
     bench = open_bench(args, config, {names.VALIDATION: None, names.TEST: None}, hashes)
@@ -88,12 +88,6 @@ def run(args: argparse.Namespace) -> None:
     write_json(bench.folder / names.PROVENANCE, bench.origin(args.pair))
     bench.log.remove()
     _print_summary(bench.folder, rows, findings)
-
-
-def _bundles(config: MeasureConfig, bundles: Path) -> dict[str, Path | None]:
-    """The folders of all bundles that the table names; ``None`` for one that nobody exported."""
-    bundled = [name for row in expanded(config.arms, str(bundles)) for name in bundles_of(row)]
-    return {name: bundles / name if (bundles / name / CARD).is_file() else None for name in bundled}
 
 
 def _loop(bench: Bench, config: MeasureConfig, measurement: Measurement) -> Rows:

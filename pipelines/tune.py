@@ -30,8 +30,7 @@ from pipelines.measuring.led import TextLeader
 from pipelines.measuring.names import CHOICES, DECODES_FILE, PROVENANCE, TEST, VALIDATION
 from pipelines.measuring.recorded import RecordedTexts
 from pipelines.measuring.tables import write_timed
-from pipelines.measuring.tuning.candidates import candidates, unforeseen
-from pipelines.measuring.tuning.measured import Measured
+from pipelines.measuring.tuning.candidates import Measured, candidates, unforeseen
 from pipelines.measuring.tuning.study import TuneConfig, Tuned, TuneStudy
 from pipelines.outputs import digest, file_sha256, replacing, write_json
 from pipelines.parameters import add_pair_arguments, is_fitted, load_parameters

@@ -74,7 +74,8 @@ def speeds(rows: Rows) -> list[Result]:
     its interval over documents, and the rows."""
     plain = {row["block"]: row for row in rows if row["arm"] == PLAIN}
     found: list[Result] = []
-    for temperature, arm in sorted({(row["temperature"], row["arm"]) for row in rows}, key=_plain_first):
+    arms = {(row["temperature"], row["arm"]) for row in rows}
+    for temperature, arm in sorted(arms, key=lambda key: (key[0], key[1] != PLAIN, key[1])):
         own = [row for row in rows if (row["temperature"], row["arm"]) == (temperature, arm)]
         sides = own, [plain[row["block"]] for row in own]
         tokens, seconds, *base = ([row[name] for row in side] for side in sides for name in ("tokens", "seconds"))
@@ -86,7 +87,9 @@ def speeds(rows: Rows) -> list[Result]:
 
 def plain_figures(part: Result, rows: Rows, ceilings: Ceilings) -> Result:
     """Of the target alone, to ``part``: median seconds of a token after the first, the least seconds of its pass, and shares."""
-    token = median((row["seconds"] - _prefill_seconds(row)) / (row["tokens"] - 1) for row in rows)
+    prefills = [sum(row[BY_ROUND][0][f"seconds_{phase}"] for phase in PHASES) for row in rows]
+    taken = zip(rows, prefills, strict=True)
+    token = median((row["seconds"] - prefill) / (row["tokens"] - 1) for row, prefill in taken)
     bound = ceilings.pass_seconds(Sized.from_record(part["target"]), 1, part["context"])
     shares = {"share_of_bound": bound / token, "outside_passes": 1 - part["pass_seconds"] / token}
     return part | {"bound_seconds": bound, "token_seconds": token, **shares}
@@ -162,11 +165,3 @@ def shares_of_a_step(profile: LatencyProfile) -> Iterator[tuple[str, float, floa
     yield "verification, at most 1 % of a round of a chain of 4", 0.01, verdict / whole
     yield "all work outside passes, at most 3 % of it", 0.03, outside / whole
     yield "a decision of the predictor, at most 0.5 % of it", 0.005, decision / whole
-
-
-def _prefill_seconds(row: Result) -> float:
-    return sum(row[BY_ROUND][0][f"seconds_{phase}"] for phase in PHASES)
-
-
-def _plain_first(key: tuple[float, str]) -> tuple[float, bool, str]:
-    return key[0], key[1] != PLAIN, key[1]

@@ -99,7 +99,11 @@ def trained(
     """The pair in ``folder``, trained there first if it is not there: larger and longer than ``builtin`` says, unless not
     ``grown``; with ``count`` prompts of held-out documents, from every slice in turn."""
     if grown:
-        builtin = _larger(builtin)
+        models: dict[str, Any] = {}
+        for name, (shape, steps) in GROWN.items():
+            usual = getattr(builtin, name).training
+            models[name] = ModelParameters(shape, replace(usual, steps=steps, batch=BATCH, max_minutes=None))
+        builtin = replace(builtin, **models)
     if not (folder / SMALL_DRAFT / RECORD).is_file():
         train_builtin_pair(builtin, folder, device)
     target, draft = (
@@ -122,12 +126,3 @@ def _prompts(builtin: BuiltinParameters, tokenizer: Any, count: int, prompt_toke
         text = tokenizer.decode(tokens)
         prompts.append(Prompt(f"{name}#{turn}", name, "builtin", slice_, TEST, text, tokens))
     return prompts
-
-
-def _larger(builtin: BuiltinParameters) -> BuiltinParameters:
-    models: dict[str, Any] = {}
-    for name, (shape, steps) in GROWN.items():
-        usual = getattr(builtin, name).training
-        training = replace(usual, steps=steps, batch=BATCH, max_minutes=None)
-        models[name] = ModelParameters(shape, training)
-    return replace(builtin, **models)

@@ -25,7 +25,6 @@ from pipelines.measuring.exactness import GREEDY, greedy_differences
 from pipelines.measuring.harness import tokens_per_second
 from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.names import CHAIN, PLAIN
-from runtime import ModelPair
 from runtime.latency.cells import seconds_of
 from runtime.latency.passes import CommittedState
 from runtime.memory import planned_memory, table
@@ -48,7 +47,9 @@ def plain(bench: Bench, name: str, target: Sized) -> Result:
     peak = torch.cuda.max_memory_allocated() if on_gpu else None
     context = prompt_tokens + bench.new_tokens // 2
     memory = {"planned": vars(plan["target"]) | {"total": plan["target"].total}, "peak": peak}
-    seconds = _pass_seconds(pair, context)
+    state = CommittedState(pair.target, context, 1, torch.Generator().manual_seed(0))
+    state.chain(1)
+    seconds = median(seconds_of(lambda: state.chain(1), state.device) for _ in range(PASSES))
     return {"target": target.to_record(), "context": context, "pass_seconds": seconds, "memory": memory}
 
 
@@ -82,12 +83,6 @@ def hugging_face(bench: Bench, part: str, name: str, target: Sized, draft: Sized
     pair = bench.pair(target, draft)
     bench.race(part, name, bench.arms(pair, (ALONE, *theirs)), [GREEDY])
     return {}
-
-
-def _pass_seconds(pair: ModelPair, context: int) -> float:
-    state = CommittedState(pair.target, context, 1, torch.Generator().manual_seed(0))
-    state.chain(1)
-    return median(seconds_of(lambda: state.chain(1), state.device) for _ in range(PASSES))
 
 
 def joules_per_token(bench: Bench, arms: Mapping[str, TimedArm], rows: Rows) -> dict[str, float]:

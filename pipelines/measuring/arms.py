@@ -58,9 +58,20 @@ def hugging_face_arm(target: PreTrainedModel, draft: PreTrainedModel | None, max
     ``cache_implementation`` of ``static`` it compiles); with a ``draft``, assisted generation as it comes, without state from one
     prompt to the next."""
 
+    eos = getattr(target.generation_config, "eos_token_id", None)
+    eos_tokens = [eos] if isinstance(eos, int) else eos
+
     def decode(prompt: list[int], settings: SamplingSettings, seed: int) -> Run:
         ids = torch.tensor([prompt], device=target.device)
-        config = _generation_config(target, settings, max_new_tokens=max_new_tokens, **own)
+        sampling = {"do_sample": False} if settings.greedy else {"do_sample": True, **asdict(settings)}
+        config = GenerationConfig(  # filters that are off are off by name: Hugging Face fills an unset top_k with 50
+            eos_token_id=eos_tokens,
+            pad_token_id=eos_tokens[0] if eos_tokens else 0,
+            repetition_penalty=1.0,
+            max_new_tokens=max_new_tokens,
+            **sampling,
+            **own,
+        )
         options: dict[str, Any] = {} if draft is None else {"assistant_model": draft}
         before = None if draft is None else copy.deepcopy(draft.generation_config)
         torch.manual_seed(seed)
@@ -69,23 +80,9 @@ def hugging_face_arm(target: PreTrainedModel, draft: PreTrainedModel | None, max
         finally:
             if draft is not None:
                 draft.generation_config = before
-        return Run(until_end(out[0, len(prompt) :].tolist(), config.eos_token_id or ()), None)
+        return Run(until_end(out[0, len(prompt) :].tolist(), eos_tokens or ()), None)
 
     return decode
-
-
-def _generation_config(target: PreTrainedModel, settings: SamplingSettings, **own: Any) -> GenerationConfig:
-    """The same sampling, with filters that are off off by name: Hugging Face fills an unset ``top_k`` with 50."""
-    eos = getattr(target.generation_config, "eos_token_id", None)
-    eos_tokens = [eos] if isinstance(eos, int) else eos
-    sampling = {"do_sample": True, **asdict(settings)}
-    return GenerationConfig(
-        eos_token_id=eos_tokens,
-        pad_token_id=eos_tokens[0] if eos_tokens else 0,
-        repetition_penalty=1.0,
-        **(sampling if not settings.greedy else {"do_sample": False}),
-        **own,
-    )
 
 
 @dataclass(frozen=True)
@@ -113,13 +110,6 @@ class TimedArm:
     def at(self, temperature: float) -> bool:
         """Whether it is timed at ``temperature``."""
         return self.temperatures is None or temperature in self.temperatures
-
-
-def arm_of(
-    name: str, family: str, decoder: Decoder, max_new_tokens: int, temperatures: tuple[float, ...] | None = None
-) -> TimedArm:
-    """A decoder of ours as an arm."""
-    return TimedArm(name, family, decoder_arm(decoder, max_new_tokens), decoder, temperatures)
 
 
 def fixed_tree(pair: ModelPair, action: Action, rule: str) -> Decoder:
@@ -159,15 +149,18 @@ class ArmBuilder:
             return None
         if decoder is None:
             return None
-        return arm_of(row.name, row.family, decoder, self.max_new_tokens, row.temperatures)
+        run = decoder_arm(decoder, self.max_new_tokens)
+        return TimedArm(row.name, row.family, run, decoder, row.temperatures)
 
     def _decoder(self, row: ArmRow) -> Decoder | None:
         """The row's decoder; ``None`` where it does not apply: no such bundle, a model that is asked, no other forward."""
         if row.bundle is not None:
             folder = self._folder(row.bundle)
             return None if folder is None else load_decoder(folder, self.pair, row.options or {})
-        if row.if_unasked is not None and not self._unasked(row.if_unasked):
-            return None
+        if row.if_unasked is not None:
+            model = self._controller(row.if_unasked)
+            if not isinstance(model, EarlyStop | Survival) or model.asks:
+                return None
         if row.static_of is not None:
             assert row.temperatures is not None
             (temperature,) = row.temperatures
@@ -203,10 +196,6 @@ class ArmBuilder:
             )
         assert selector.verifier is not None
         return fixed_tree(self.pair, selector.actions[selector.static(settings).place], selector.verifier)
-
-    def _unasked(self, name: str) -> bool:
-        model = self._controller(name)
-        return isinstance(model, EarlyStop | Survival) and not model.asks
 
     def _controller(self, name: str) -> Controller | None:
         """The controller of an exported bundle, if it is there."""

@@ -11,7 +11,7 @@ import torch
 
 from pipelines.device_file import read_device
 from pipelines.measuring.measurement_log import MeasurementLog
-from pipelines.measuring.provenance import provenance, source_hash, versions
+from pipelines.measuring.provenance import MEASURED_CODE, provenance, source_hash, versions
 from pipelines.outputs import digest
 from pipelines.pair_folder import PairLocation, read_facts, read_pair
 from pipelines.parameters import add_pair_arguments
@@ -23,7 +23,6 @@ from runtime.causal_model import CausalLanguageModel
 from runtime.serving_record import read_serving
 
 Decide = Callable[[PairLocation, MeasurementLog, str], Serving]  # of the device's slug
-MEASURED_CODE = ("runtime", "predictors", "pipelines/measuring")
 
 
 @dataclass(frozen=True)

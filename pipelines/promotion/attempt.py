@@ -9,6 +9,7 @@ import gc
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,25 +20,32 @@ from pipelines.device_file import read_device
 from pipelines.evidence.ledger import Replayed
 from pipelines.evidence.timed_blocks import setting_of
 from pipelines.measuring.arms import ArmBuilder
-from pipelines.measuring.bench import MEASURED_CODE, Bench, open_bench
+from pipelines.measuring.bench import Bench, open_bench
 from pipelines.measuring.exactness import float32_pair
 from pipelines.measuring.foreseen import foreseen
 from pipelines.measuring.harness import Harness, apart
 from pipelines.measuring.led import TextLeader
 from pipelines.measuring.measurement_log import Blocks, Rows
 from pipelines.measuring.names import CHAIN, DECODES_FILE, FINDINGS, PROVENANCE, ROUNDS_FILE, TEST, VALIDATION
-from pipelines.measuring.provenance import source_hash, versions
+from pipelines.measuring.provenance import MEASURED_CODE, source_hash, versions
 from pipelines.measuring.recorded import RecordedTexts
 from pipelines.measuring.tables import read_decodes, read_rounds, write_timed
-from pipelines.measuring.tuning.candidates import Candidate
-from pipelines.measuring.tuning.measured import Measured
+from pipelines.measuring.tuning.candidates import Candidate, Measured
 from pipelines.outputs import digest, write_json
 from pipelines.pair_folder import read_facts, read_pair
-from pipelines.promotion.candidate import exact, problem_of, served_at, settings_of
 from pipelines.promotion.evidence import Evidence
 from pipelines.promotion.names import CHALLENGER, CHAMPION
 from pipelines.promotion.plan import TrialConfig, load_plan
-from pipelines.promotion.trial import Look, arms_of, evidence_of, learned_documents
+from pipelines.promotion.trial import (
+    Look,
+    arms_of,
+    evidence_of,
+    exact,
+    learned_documents,
+    problem_of,
+    served_at,
+    settings_of,
+)
 from pipelines.prompt_table import read_prompts
 from predictors.bundle import CARD, TENSORS, bundle_hash
 from predictors.sampling import SamplingSettings
@@ -135,7 +143,9 @@ def _measured(args: argparse.Namespace, config: TrialConfig, bundle: Path, predi
     prompts = {prompt.id for prompt in look.prompts}
     arms = {settings: [Candidate(CHALLENGER, CHALLENGER, how, 0.0), *rivals] for settings, (how, _) in served.items()}
     found = {settings: _rows(table, settings, some, prompts) for settings, some in arms.items()}
-    missing = tuple(settings for settings in every if not _complete(found[settings], arms[settings], prompts))
+    timed = {settings: {(row["arm"], row["prompt"]) for row in rows} for settings, rows in found.items()}
+    wanted = {settings: set(product((one.name for one in some), prompts)) for settings, some in arms.items()}
+    missing = tuple(settings for settings in every if timed[settings] != wanted[settings])
     arms = {settings: some for settings, some in arms.items() if settings not in missing}
     if not arms:
         return Known(every)
@@ -157,11 +167,6 @@ def _measured(args: argparse.Namespace, config: TrialConfig, bundle: Path, predi
 def _rows(table: Measured, settings: SamplingSettings, arms: Sequence[Candidate], prompts: Collection[str]) -> Rows:
     """Rows at a setting of each of ``arms``, of which two may be one decoder."""
     return [row for one in arms for row in table.of(settings, [one], TEST) if row["prompt"] in prompts]
-
-
-def _complete(rows: Rows, arms: Sequence[Candidate], prompts: set[str]) -> bool:
-    """Whether there are rows of each of ``arms`` on every prompt."""
-    return all({row["prompt"] for row in rows if row["arm"] == one.name} == prompts for one in arms)
 
 
 def _replayed(table: Measured, arms: Mapping[SamplingSettings, Sequence[Candidate]], decodes: Rows) -> Replayed | None:

@@ -171,12 +171,16 @@ class Champions:
         number = 1 + sum(tag.startswith(BROKEN) for tag in self.client.get_registered_model(self.name).tags)
         text = f"of {self._holder()}, broken {_now()} by {_who()}"
         self.client.set_registered_model_tag(self.name, f"{BROKEN}{number:06d}", text)
-        if found_model(self.client, f"{self.name}{LOCK}") is not None:
+        if self._lock_tags():
             self.client.delete_registered_model(f"{self.name}{LOCK}")
 
-    def _holds(self) -> bool:
+    def _lock_tags(self) -> dict[str, str]:
+        """What the lock says of its holder; nothing where there is none."""
         lock = found_model(self.client, f"{self.name}{LOCK}")
-        return lock is not None and lock.tags.get("key") == self._key
+        return {} if lock is None else dict(lock.tags)
+
+    def _holds(self) -> bool:
+        return self._lock_tags().get("key") == self._key
 
     def mend(self) -> None:
         """Point the alias to what the history says."""
@@ -224,8 +228,7 @@ class Champions:
         return Version(str(found.version), found.tags.get(BUNDLE_TAG, ""))
 
     def _holder(self) -> str:
-        lock = found_model(self.client, f"{self.name}{LOCK}")
-        tags = {} if lock is None else lock.tags
+        tags = self._lock_tags()
         return f"{tags.get('holder', 'somebody')} since {tags.get('since', 'an unknown time')}"
 
 

@@ -9,8 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pipelines.measuring.bench import MEASURED_CODE
-from pipelines.measuring.provenance import source_hash
+from pipelines.measuring.provenance import MEASURED_CODE, source_hash
 from pipelines.promotion.champions import Version
 from pipelines.promotion.evidence import Evidence
 from pipelines.promotion.plan import Bounds
@@ -61,11 +60,11 @@ def require_match(evidence: Evidence, who: tuple[str, str], challenger: Version,
         )
 
 
-def other_code(evidence: Evidence) -> list[str]:
+def other_code(evidence: Evidence) -> str | None:
     """A warning if other code measured it than is here."""
     here = source_hash(MEASURED_CODE)
     there = evidence.origin.get("code_sha256", here)
-    return [] if there == here else [f"warning: measured by other code ({there[:12]}) than is here ({here[:12]})"]
+    return None if there == here else f"warning: measured by other code ({there[:12]}) than is here ({here[:12]})"
 
 
 def looks_among(records: list[Record]) -> list[Record]:

@@ -91,8 +91,8 @@ def compared(
 ) -> Comparison:
     """What timed ``decodes`` and replay of their texts say of the arm `CHALLENGER` over the arm ``champion``, if there is one,
     plain decoding and every static chain. Without static chains the reference is plain decoding, and the gate refuses unless the
-    pair has no draft. ``mix``: documents by slice that gains are weighed by, by default those of the table; a slice of it that was
-    not timed is not judged."""
+    pair has no draft. ``mix``: documents by slice that gains are weighed by, by default those of the table; a slice of it that
+    was not timed is not judged."""
     blocks = TimedBlocks.of(decodes)
     static = blocks.of_family(CHAIN)
     names = {PLAIN: PLAIN} | {name: name for name in static} | ({} if champion is None else {CHAMPION: champion})

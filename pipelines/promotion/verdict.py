@@ -75,11 +75,12 @@ def lines(record: Mapping[str, Any]) -> list[str]:
     level = "" if record["level"] is None else f", one-sided level {record['level']:.2%}"
     name = f"{evidence['pair']}-{evidence['predictor']} ({evidence['bundle_sha256'][:12]})"
     outcome = f"{record['verdict']}: {EXHAUSTED}" if record["exhausted"] else record["verdict"]
-    documents = f"{len(evidence['documents'])} documents"
+    documents, small = f"{len(evidence['documents'])} documents", record["static_slices"]
+    unjudged = f"; not judged: {', '.join(small)}; keep static drafting there" if small else ""
     return [
         f"{name}: {outcome} at look {record['look']} of {record['looks']} ({documents}{level})",
         f"gains: {_listed(gains)}{_least(evidence['gains'], gains)}",
-        f"checks: {_listed(others)}{_small(record['static_slices'])}",
+        f"checks: {_listed(others)}{unjudged}",
         f"power: {_power(record)}",
     ]
 
@@ -102,10 +103,6 @@ def _least(known: Mapping[str, Mapping[str, Any]], gains: list[dict[str, Any]]) 
         return ""
     name = f"gain over {min(known, key=lambda rival: known[rival]['value'])}"
     return "".join(f"; {name}: {check['found']}" for check in gains if check["name"] == name)
-
-
-def _small(slices: list[str] | tuple[str, ...]) -> str:
-    return f"; not judged: {', '.join(slices)}; keep static drafting there" if slices else ""
 
 
 def _power(record: Mapping[str, Any]) -> str:

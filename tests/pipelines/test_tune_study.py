@@ -11,8 +11,7 @@ from pipelines.measuring.arms import Run, TimedArm
 from pipelines.measuring.measurement_log import MeasurementLog
 from pipelines.measuring.names import CHAIN, PLAIN
 from pipelines.measuring.tables import SELECTOR
-from pipelines.measuring.tuning.candidates import Candidate
-from pipelines.measuring.tuning.measured import Measured
+from pipelines.measuring.tuning.candidates import Candidate, Measured
 from pipelines.measuring.tuning.study import TuneConfig, TuneStudy
 from predictors.sampling import SamplingSettings
 from tests.pipelines.toy_bench import toy_prompts

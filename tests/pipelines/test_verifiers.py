@@ -11,8 +11,7 @@ from pipelines import verifiers
 from pipelines.measuring.measurement_log import MeasurementLog
 from pipelines.measuring.names import CHOICES
 from pipelines.measuring.tables import ACCEPTANCE, ROOTS
-from pipelines.measuring.verifiers.acceptance import acceptance_rows
-from pipelines.measuring.verifiers.roots import MatchedRoots, decoder_of, draw_trees, expected_rows
+from pipelines.measuring.verifiers.roots import MatchedRoots, acceptance_rows, decoder_of, draw_trees, expected_rows
 from pipelines.measuring.verifiers.shapes import shapes_of
 from pipelines.measuring.verifiers.study import AcceptanceConfig, VerifierConfig, VerifierStudy
 from pipelines.parameters import load_parameters

@@ -8,6 +8,7 @@ Decodes of the same shapes and rules are arms of stage ``measure``, named ``SHAP
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any
 
 import pandas as pd
@@ -16,8 +17,14 @@ from tqdm import tqdm
 from pipelines.measuring.measurement_log import Blocks, MeasurementLog, Rows
 from pipelines.measuring.names import TEST, VALIDATION
 from pipelines.measuring.tables import ACCEPTANCE, ROOTS
-from pipelines.measuring.verifiers.acceptance import acceptance_rows
-from pipelines.measuring.verifiers.roots import MatchedRoots, Root, decoder_of, draw_trees, expected_rows
+from pipelines.measuring.verifiers.roots import (
+    MatchedRoots,
+    Root,
+    acceptance_rows,
+    decoder_of,
+    draw_trees,
+    expected_rows,
+)
 from pipelines.measuring.verifiers.shapes import Shape, shapes_of
 from pipelines.prompt_table import Prompt
 from predictors.config import Checked, Count, not_empty
@@ -87,10 +94,9 @@ class VerifierStudy:
         steps = (len(self.prompts[VALIDATION]) + 2 * len(self.prompts[TEST])) * len(self.config.settings)
         with tqdm(total=steps, desc="verifiers", unit="step", mininterval=0.5) as bar:
             self.blocks = Blocks(self.log, bar, self.config.max_minutes)
+            expected = partial(expected_rows, self.drafting, self.shapes, trees=self.config.trees_per_root)
             roots = [
-                {**row, "split": split}
-                for split in (VALIDATION, TEST)
-                for row in self._at(ROOTS, split, self._expected)
+                {**row, "split": split} for split in (VALIDATION, TEST) for row in self._at(ROOTS, split, expected)
             ]
             acceptance = self._at(ACCEPTANCE, TEST, self._acceptance)
         return {ROOTS: roots, ACCEPTANCE: acceptance}, choose(roots)
@@ -103,9 +109,6 @@ class VerifierStudy:
 
         share, prompts = SHARES[part, split], self.prompts[split]
         return self.blocks.of_prompts(f"{part}/{split}", prompts, self.config.settings, block, share)
-
-    def _expected(self, root: Root) -> Rows:
-        return expected_rows(self.drafting, self.shapes, root, self.config.trees_per_root)
 
     def _acceptance(self, root: Root) -> Rows:
         config = self.config.acceptance
