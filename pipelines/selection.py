@@ -11,9 +11,12 @@ interrupted check goes on where it stopped.
 import argparse
 from dataclasses import asdict
 
+from tqdm import tqdm
+
 from pipelines.measuring.bench import add_measuring_arguments, open_bench
+from pipelines.measuring.measurement_log import Blocks
 from pipelines.measuring.names import PROVENANCE, TEST
-from pipelines.measuring.selection import SelectionConfig, SelectionStudy
+from pipelines.measuring.selection import SelectionConfig, first_rounds
 from pipelines.measuring.tables import BUNDLE, FIRST_ROUNDS, FIRST_ROUNDS_ROWS, PRICES, write_table
 from pipelines.outputs import write_json
 from pipelines.parameters import is_fitted, load_parameters
@@ -38,8 +41,9 @@ def run(args: argparse.Namespace) -> None:
     hashes: dict[str, str | None] = {f"{folder.name}_sha256": bundle_hash(folder) for folder in folders}
     hashes["roots_sha256"] = roots.manifest.content_hash
     bench = open_bench(args, config, {TEST: config.checked_prompts}, hashes)
-    study = SelectionStudy(bench.pair, config, roots, bench.prompts[TEST], bench.log)
-    rows = study.run()
+    with tqdm(desc="selection", unit="step") as bar:
+        blocks = Blocks(bench.log, bar, config.max_minutes)
+        rows = first_rounds(bench.pair, config, roots, bench.prompts[TEST], blocks)
     write_table(bench.folder / FIRST_ROUNDS, rows, FIRST_ROUNDS_ROWS)
     selectors = {folder.name.removeprefix(BUNDLE): DelayedTree(read_bundle(folder)) for folder in folders}
     prices = {
@@ -47,6 +51,6 @@ def run(args: argparse.Namespace) -> None:
         for rule, one in selectors.items()
     }
     write_json(bench.folder / PRICES, prices)
-    write_json(bench.folder / PROVENANCE, bench.origin(args.pair) | {"capped": study.blocks.capped})
+    write_json(bench.folder / PROVENANCE, bench.origin(args.pair) | {"capped": blocks.capped})
     bench.log.remove()
-    print(f"{bench.folder}: {len(rows)} roots" + (", ended early by max_minutes" if study.blocks.capped else ""))
+    print(f"{bench.folder}: {len(rows)} roots" + (", ended early by max_minutes" if blocks.capped else ""))

@@ -11,10 +11,13 @@ stopped.
 
 import argparse
 
+from tqdm import tqdm
+
 from pipelines.measuring.bench import add_measuring_arguments, open_bench
+from pipelines.measuring.measurement_log import Blocks
 from pipelines.measuring.names import CHOICES, PROVENANCE, TEST, VALIDATION
 from pipelines.measuring.tables import EXPECTATIONS, write_table
-from pipelines.measuring.verifiers.study import VerifierConfig, VerifierStudy
+from pipelines.measuring.verifiers.study import VerifierConfig, compare
 from pipelines.outputs import write_json
 from pipelines.parameters import load_parameters
 
@@ -26,12 +29,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     config = load_parameters(VerifierConfig, args.pair, "verifiers", args.params)
     bench = open_bench(args, config, {VALIDATION: config.validation_prompts, TEST: config.test_prompts})
-    study = VerifierStudy(bench.pair, config, bench.prompts, bench.log)
-    tables, choices = study.run()
+    with tqdm(desc="verifiers", unit="step", mininterval=0.5) as bar:
+        blocks = Blocks(bench.log, bar, config.max_minutes)
+        tables, choices = compare(bench.pair, config, bench.prompts, blocks)
     for name, rows in tables.items():
         write_table(bench.folder / name, rows, EXPECTATIONS[name])
-    write_json(bench.folder / CHOICES, {"choices": choices, "capped": study.blocks.capped})
+    write_json(bench.folder / CHOICES, {"choices": choices, "capped": blocks.capped})
     write_json(bench.folder / PROVENANCE, bench.origin(args.pair))
     bench.log.remove()
     counts = ", ".join(f"{len(rows)} rows in {name}" for name, rows in tables.items())
-    print(f"{bench.folder}: {counts}" + (", ended early by max_minutes" if study.blocks.capped else ""))
+    print(f"{bench.folder}: {counts}" + (", ended early by max_minutes" if blocks.capped else ""))

@@ -36,13 +36,7 @@ Row = Mapping[str, Any]
 
 def read_rows(folder: Path, results: Mapping[str, Any]) -> Rows:
     """Rows of all parts, each with its ``pair``, its part in front of its block's name; those timed with other code, settings or
-    weights than ``results`` are left out.
-
-    Raises
-    ------
-    ValueError
-        If parts of ``results`` have no rows.
-    """
+    weights than ``results`` are left out. `ValueError` if parts of ``results`` have no rows."""
     rows: Rows = []
     for path in sorted(folder.glob("*/*.jsonl")):
         own = logged_rows(path, results["fingerprint"])

@@ -82,13 +82,8 @@ def chain(gamma: int | str, verifier: str = "block", **more: Any) -> dict[str, A
 
 
 def expanded(rows: Iterable[ArmRow], bundles: str) -> list[ArmRow]:
-    """Every arm as a row of its own; ``bundles``: folder of the exported ones.
-
-    Raises
-    ------
-    ValueError
-        For a placeholder without a value, or a name given twice.
-    """
+    """Every arm as a row of its own; ``bundles``: folder of the exported ones. `ValueError` for a placeholder without a
+    value, or a name given twice."""
     arms = [arm for row in rows for arm in _arms_of(row, bundles)]
     names = [arm.name for arm in arms]
     twice = sorted({name for name in names if names.count(name) > 1})

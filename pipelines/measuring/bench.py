@@ -84,13 +84,8 @@ def open_bench(
     it is ``None``; empty: none), load the pair and take up an interrupted log.
 
     The pair is loaded as the profile of this device below ``args.latency`` says, or as the stage will ``decide``. The log's
-    fingerprint covers the parameters, the pair, how it is served, the prompts, the code, the machine and ``hashes`` of others.
-
-    Raises
-    ------
-    ValueError
-        If a split has no prompts, or the device has no profile.
-    """
+    fingerprint covers the parameters, the pair, how it is served, the prompts, the code, the machine and ``hashes`` of
+    others. `ValueError` if a split has no prompts, or the device has no profile."""
     torch.set_num_threads(config.threads)
     device = read_device(args.device)
     prompts = {split: read_prompts(args.prompts, split, count) for split, count in counts.items()}

@@ -97,7 +97,7 @@ class Blocks:
         share: float = 1.0,
     ) -> Rows:
         """Rows of a part: of every prompt at every sampling setting, a block and a step each, within its share of the time."""
-        rows = Rows()
+        rows, self.bar.total = Rows(), self.bar.n + len(prompts) * len(settings)
         for prompt in self.within(share, prompts):
             for one in settings:
                 self.bar.set_postfix_str(f"{part}, {one.name}")

@@ -190,13 +190,7 @@ def write_timed(folder: Path, pair: str, decodes: Rows, rounds: Rows) -> None:
 
 
 def read_decodes(path: Path) -> Rows:
-    """Rows of `DECODES`.
-
-    Raises
-    ------
-    ValueError
-        If the file is missing, damaged or of another kind.
-    """
+    """Rows of `DECODES`. `ValueError` if the file is missing, damaged or of another kind."""
     rows: Rows = read_table(path, DECODES).to_pylist()
     return rows
 

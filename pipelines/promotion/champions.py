@@ -85,13 +85,8 @@ class Champions:
         """Make ``version`` the champion. What the gate said is kept before (`keep`): a look counts, however this ends.
 
         ``over``: content hash of the champion that the evidence was measured against (``None``: there was none); ``forced``: why
-        the verdict is overridden, which is recorded.
-
-        Raises
-        ------
-        ValueError
-            If the verdict is not a pass and nothing forces it, if another champion stands there by now, or if ``version`` is it.
-        """
+        the verdict is overridden, which is recorded. `ValueError` if the verdict is not a pass and nothing forces it, if
+        another champion stands there by now, or if ``version`` is it."""
         if not verdict["passed"] and not forced:
             raise ValueError(
                 f"{self.name} version {version} did not pass the gate ({verdict['verdict']}), and nothing forces it. "
@@ -135,12 +130,7 @@ class Champions:
     @contextmanager
     def lock(self, seconds: float = WAIT_SECONDS) -> Iterator[None]:
         """Hold the registered model's lock. One that is not free in time is broken if this object was told to break it.
-
-        Raises
-        ------
-        ValueError
-            Naming the holder, if the lock is not free in time.
-        """
+        `ValueError` if it is not free in time, naming the holder."""
         from mlflow.exceptions import MlflowException
 
         name, deadline = f"{self.name}{LOCK}", time.monotonic() + seconds

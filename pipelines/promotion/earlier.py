@@ -73,13 +73,8 @@ def looks_among(records: list[Record]) -> list[Record]:
 
 
 def next_look(earlier: list[Record], name: str, version: str, planned: int) -> int:
-    """The number of the next look after the kept verdicts.
-
-    Raises
-    ------
-    ValueError
-        After a refusal, which stands, and after the last ``planned`` look.
-    """
+    """The number of the next look after the kept verdicts. `ValueError` after a refusal, which stands, and after the last
+    ``planned`` look."""
     looks = looks_among(earlier)
     if looks and looks[-1]["verdict"] == REFUSED:
         raise ValueError(

@@ -90,12 +90,7 @@ def spent(alpha: float, information: float) -> float:
 
 
 def levels(alpha: float, information: tuple[float, ...]) -> tuple[float, ...]:
-    """One-sided levels of the looks at increasing shares of ``information``.
-
-    Raises
-    ------
-    ValueError
-        Unless shares increase within (0, 1].
+    """One-sided levels of the looks at increasing shares of ``information``. `ValueError` unless shares increase within (0, 1].
 
     Examples
     --------
@@ -112,13 +107,8 @@ def levels(alpha: float, information: tuple[float, ...]) -> tuple[float, ...]:
 
 
 def load_plan(pair: str, path: Path) -> tuple[TrialConfig, Bounds]:
-    """Both sections of a pair.
-
-    Raises
-    ------
-    ValueError
-        If the looks of ``promotion`` are not the shares that the prompts of ``trial`` make.
-    """
+    """Both sections of a pair. `ValueError` if the looks of ``promotion`` are not the shares that the prompts of ``trial``
+    make."""
     trial = load_parameters(TrialConfig, pair, "trial", path)
     bounds = load_parameters(Bounds, pair, "promotion", path)
     shares = trial.shares(len(bounds.looks))

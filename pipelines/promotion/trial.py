@@ -149,13 +149,7 @@ class Look:
         sort: Callable[[list[Prompt]], list[Prompt]] = list,
     ) -> "Look":
         """Of the prompts below ``folder``, allocated to slices by their documents, at first at least ``least`` of each; ``sort``:
-        which test prompts go first.
-
-        Raises
-        ------
-        ValueError
-            If there are no test prompts, or a further look finds no new document.
-        """
+        which test prompts go first. `ValueError` if there are no test prompts, or a further look finds no new document."""
         opened, before = ((look - 1) * config.reserve_prompts for look in (number, number - 1))
         known, reserve = read_prompts(folder, TEST), read_prompts(folder, RESERVE)
         if not known:

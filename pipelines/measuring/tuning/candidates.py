@@ -82,13 +82,7 @@ def candidates(
     replay: Path, fit: Path, setting: str, fitted: Callable[[str], bool] = lambda name: True
 ) -> list[Candidate]:
     """All candidates at a sampling setting, the fastest first, from folders of what was replayed and of fitted records; of
-    predictors that are not ``fitted`` any more there are none.
-
-    Raises
-    ------
-    ValueError
-        If nothing was replayed at that setting.
-    """
+    predictors that are not ``fitted`` any more there are none. `ValueError` if nothing was replayed at that setting."""
     records = {path.stem: json.loads(path.read_text()) for path in sorted(fit.glob("*.json")) if fitted(path.stem)}
     if absent(replay.parent):
         base = Candidate(PLAIN, PLAIN_FAMILY, {"decoder": {"method": PLAIN}}, 1.0)
