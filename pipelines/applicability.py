@@ -1,7 +1,7 @@
 """What needs a draft model, and what stands in its place where a pair has none.
 
 `STAGES` says by command what needs one, and which arguments are its outputs: stages after it read these as absent. Arms that need
-one are left out by `pipelines.measuring.arm_builder`.
+one are left out by `pipelines.measuring.arms`.
 """
 
 import argparse
@@ -50,28 +50,22 @@ def left_out(args: argparse.Namespace) -> bool:
 
 def noted(missing: bool, *outputs: Path | None) -> bool:
     """``missing``, which the ``outputs`` say, or say no more."""
-    for path in outputs:
-        if missing and path is not None:
-            _write_absent(path)
-            print(f"{path}: {NOT_APPLICABLE}")
-        elif path is not None and absent(path):
-            (path / MARKER).unlink()
+    for path in filter(None, outputs):
+        if not missing:
+            if absent(path):
+                (path / MARKER).unlink()
+            continue
+        with replacing(path) as partial:
+            if path.suffix == ".parquet":
+                import pandas as pd
+
+                pd.DataFrame().to_parquet(partial)
+            else:
+                write_json(partial if path.suffix == ".json" else partial / MARKER, RECORD)
+        print(f"{path}: {NOT_APPLICABLE}")
     return missing
 
 
 def absent(folder: Path) -> bool:
     """Whether what a stage would write there is not applicable."""
     return (folder / MARKER).is_file()
-
-
-def _write_absent(path: Path) -> None:
-    if path.suffix == ".json":
-        write_json(path, RECORD)
-        return
-    with replacing(path) as partial:
-        if path.suffix == ".parquet":
-            import pandas as pd
-
-            pd.DataFrame().to_parquet(partial)
-        else:
-            write_json(partial / MARKER, RECORD)

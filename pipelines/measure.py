@@ -16,17 +16,28 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipelines.applicability import NOT_APPLICABLE
+from pipelines.evidence.allocation import allocated, mix_of
 from pipelines.measuring import names
+from pipelines.measuring.arm_rows import expanded
+from pipelines.measuring.arms import ArmBuilder, bundles_of
+from pipelines.measuring.bare_replay import loop_rows
 from pipelines.measuring.bench import Bench, add_measuring_arguments, open_bench
+from pipelines.measuring.exactness import agreement, exactness_rows, float32_pair, format_of
+from pipelines.measuring.foreseen import foreseen
+from pipelines.measuring.harness import apart, tokens_per_second
+from pipelines.measuring.measurement import MeasureConfig, Measurement, whole_prompt, worker
+from pipelines.measuring.measurement_log import Rows
+from pipelines.measuring.recorded import RecordedTexts
+from pipelines.measuring.tables import LOOP, write_foreseen, write_table, write_timed
+from pipelines.measuring.timelines import record_timelines
+from pipelines.outputs import write_json
 from pipelines.parameters import load_parameters
 from pipelines.scale import add_workers_argument, workers
-
-if TYPE_CHECKING:
-    from pipelines.measuring.measurement import MeasureConfig, Measurement
-    from pipelines.measuring.measurement_log import Rows
+from predictors.bundle import CARD, bundle_hash, read_bundle
+from predictors.sampling import SamplingSettings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,20 +47,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from pipelines.evidence.allocation import allocated, mix_of
-    from pipelines.measuring.foreseen import foreseen
-    from pipelines.measuring.harness import apart
-    from pipelines.measuring.led import TextLeader
-    from pipelines.measuring.measurement import MeasureConfig, Measurement
-    from pipelines.measuring.recorded import RecordedTexts
-    from pipelines.measuring.tables import LOOP, write_foreseen, write_table, write_timed
-    from pipelines.measuring.whole_prompts import whole_prompt, worker
-    from pipelines.outputs import write_json
-    from predictors.bundle import bundle_hash, read_bundle
-
     config = load_parameters(MeasureConfig, args.pair, args.section, args.params)
     texts = RecordedTexts(args.texts, config.max_new_tokens)
-    found = _bundles(config, args.bundles)
+    named = [name for row in expanded(config.arms, str(args.bundles)) for name in bundles_of(row)]
+    found = {name: args.bundles / name if (args.bundles / name / CARD).is_file() else None for name in named}
     hashes = {f"{name}_bundle_sha256": bundle_hash(folder) if folder else None for name, folder in found.items()}
     hashes["texts_sha256"] = texts.sha256
     bench = open_bench(args, config, {names.VALIDATION: None, names.TEST: None}, hashes)
@@ -62,8 +63,7 @@ def run(args: argparse.Namespace) -> None:
     many = workers(make, args.workers, config.threads, args.pair_folder) if args.workers > 1 else nullcontext()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
-        leading = TextLeader(bench.pair, config.max_new_tokens, texts) if config.led else None
-        measurement = Measurement(bench.pair, config, args.bundles, bench.log, leading)
+        measurement = Measurement(bench.pair, config, args.bundles, bench.log, texts)
         try:
             with many as over:
                 rows = measurement.run(bench.prompts[names.VALIDATION], test, over and partial(over, whole_prompt))
@@ -90,20 +90,8 @@ def run(args: argparse.Namespace) -> None:
     _print_summary(bench.folder, rows, findings)
 
 
-def _bundles(config: "MeasureConfig", bundles: Path) -> dict[str, Path | None]:
-    """The folders of all bundles that the table names; ``None`` for one that nobody exported."""
-    from pipelines.measuring.arm_builder import bundles_of
-    from pipelines.measuring.arm_rows import expanded
-    from predictors.bundle import CARD
-
-    bundled = [name for row in expanded(config.arms, str(bundles)) for name in bundles_of(row)]
-    return {name: bundles / name if (bundles / name / CARD).is_file() else None for name in bundled}
-
-
-def _loop(bench: Bench, config: "MeasureConfig", measurement: "Measurement") -> "Rows":
+def _loop(bench: Bench, config: MeasureConfig, measurement: Measurement) -> Rows:
     """Plain decoding and the static chain, if one was chosen, at every temperature, beside their bare passes."""
-    from pipelines.measuring.bare_replay import loop_rows
-
     chosen = {one.temperature: [names.PLAIN] for one in config.settings if (one.top_k, one.top_p) == (0, 1)}
     for one in measurement.choices:
         if one["family"] == names.CHAIN and (one["top_k"], one["top_p"]) == (0, 1):
@@ -113,10 +101,8 @@ def _loop(bench: Bench, config: "MeasureConfig", measurement: "Measurement") -> 
     return loop_rows(prompts, arms, config.max_new_tokens, config.loop_repeats, bench.log.once)
 
 
-def _timelines(bench: Bench, config: "MeasureConfig", measurement: "Measurement") -> dict[str, Any]:
+def _timelines(bench: Bench, config: MeasureConfig, measurement: Measurement) -> dict[str, Any]:
     """When draft and target worked in one short greedy text of every branch-parallel arm of test prompts that is drawn."""
-    from pipelines.measuring.timelines import record_timelines
-
     parts = {name: names.branch_arm(name) for name in measurement.tested}
     drawn = [name for name, one in parts.items() if one is not None and one.preset not in names.VARIANTS]
     arms = {name: decoder for name in drawn if (decoder := measurement.tested[name].decoder)}
@@ -126,13 +112,8 @@ def _timelines(bench: Bench, config: "MeasureConfig", measurement: "Measurement"
     return bench.log.once("timelines", lambda: [record_timelines(arms, prompt, config.max_new_tokens)])[0]
 
 
-def _checks(bench: Bench, config: "MeasureConfig", bundles: Path) -> dict[str, Any]:
+def _checks(bench: Bench, config: MeasureConfig, bundles: Path) -> dict[str, Any]:
     """Exactness of every arm of ours, in float32 where that fits beside the served pair, and there agreement of the forwards."""
-    from pipelines.measuring.arm_builder import ArmBuilder
-    from pipelines.measuring.arm_rows import expanded
-    from pipelines.measuring.exactness import exactness_rows, float32_pair, format_of
-    from pipelines.measuring.forward_agreement import agreement
-
     if not config.exactness_prompts:
         return {"exactness": [], "forward_agreement": {}}
     prompts = [prompt.tokens for prompt in bench.prompts[names.TEST][: config.exactness_prompts]]
@@ -146,7 +127,7 @@ def _checks(bench: Bench, config: "MeasureConfig", bundles: Path) -> dict[str, A
     return {"exactness": found, "exact_format": format_of(pair), "forward_agreement": near}
 
 
-def _bypassed(decodes: "Rows") -> list[str]:
+def _bypassed(decodes: Rows) -> list[str]:
     """How much of the learned controllers' arms was really decoded at their fallback."""
     bypassed: Counter[tuple[float, str]] = Counter()
     rounds: Counter[tuple[float, str]] = Counter()
@@ -170,10 +151,7 @@ def _facts(card: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _print_summary(folder: Path, rows: "Rows", findings: dict[str, Any]) -> None:
-    from pipelines.measuring.harness import tokens_per_second
-    from predictors.sampling import SamplingSettings
-
+def _print_summary(folder: Path, rows: Rows, findings: dict[str, Any]) -> None:
     test = [row for row in rows if row["split"] == names.TEST]
     for choice in findings["choices"]:
         if choice["family"] == names.CHAIN:

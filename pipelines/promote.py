@@ -15,21 +15,30 @@ import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipelines.device_file import read_device
 from pipelines.outputs import write_json
 from pipelines.parameters import add_pair_arguments
 from pipelines.places import add_place_arguments, fill_in
+from pipelines.promotion.champions import Champions, Version
+from pipelines.promotion.earlier import (
+    evidence_on,
+    looks_among,
+    next_look,
+    other_code,
+    read_evidence,
+    require_match,
+    require_new,
+    require_same_bounds,
+)
+from pipelines.promotion.evidence import Evidence
+from pipelines.promotion.gate import fingerprint, judged
 from pipelines.promotion.names import CHALLENGER, CHAMPION, VERDICT
+from pipelines.promotion.plan import load_plan
 from pipelines.promotion.verdict import PASSED, lines, reasons
+from pipelines.registry import Registry
 from pipelines.terminal import LINES, add_json_argument, brief, recording
-
-if TYPE_CHECKING:
-    from pipelines.promotion.champions import Champions, Version
-    from pipelines.promotion.evidence import Evidence
-    from pipelines.registry import Registry
-
 
 PLACES = {
     "pair_folder": "pair",
@@ -63,12 +72,6 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _run(args: argparse.Namespace, show: Callable[[Any], None]) -> None:
-    from pipelines.promotion.champions import Champions
-    from pipelines.promotion.earlier import other_code, require_match, require_new, require_same_bounds
-    from pipelines.promotion.gate import judged
-    from pipelines.promotion.plan import load_plan
-    from pipelines.registry import Registry
-
     fill_in(args, PLACES)
     slug = read_device(args.device)["slug"]
     _, bounds = load_plan(args.pair, args.params)
@@ -102,18 +105,14 @@ def _run(args: argparse.Namespace, show: Callable[[Any], None]) -> None:
         champions.keep(challenger.version, kept)
     show(record)
     print(brief(lines(record), LINES - 1))
-    for warning in other_code(evidence):
+    warning = other_code(evidence)
+    if warning is not None:
         print(warning, file=sys.stderr)
     _act(args, champions, challenger, over, record, "the look counts, nothing else" if is_look else "nothing")
 
 
 def _act(
-    args: argparse.Namespace,
-    champions: "Champions",
-    challenger: "Version",
-    over: str | None,
-    record: Record,
-    changed: str,
+    args: argparse.Namespace, champions: Champions, challenger: Version, over: str | None, record: Record, changed: str
 ) -> None:
     """Promote, or say why not; ``changed``: what has been so far."""
     stopped = record["evidence"]["problem"] is not None or (not record["passed"] and not args.force)
@@ -131,13 +130,8 @@ def _act(
     print(f"{champions.name} version {event.version} is champion{forced}")
 
 
-def _known(
-    args: argparse.Namespace, challenger: "Version", over: str | None, earlier: list[Record]
-) -> "Evidence | None":
+def _known(args: argparse.Namespace, challenger: Version, over: str | None, earlier: list[Record]) -> Evidence | None:
     """Evidence that is given, or that of a kept look which can still be promoted by: one that passed, or any by force."""
-    from pipelines.promotion.earlier import evidence_on, looks_among, read_evidence
-    from pipelines.promotion.gate import fingerprint
-
     if args.evidence is not None:
         return read_evidence(args.evidence)
     found = evidence_on(args.output / VERDICT, challenger, over)
@@ -150,16 +144,15 @@ def _known(
 
 def _look(
     args: argparse.Namespace,
-    registry: "Registry",
+    registry: Registry,
     name: str,
-    challenger: "Version",
-    champion: "Version | None",
+    challenger: Version,
+    champion: Version | None,
     earlier: list[Record],
     planned: int,
-) -> "Evidence":
+) -> Evidence:
     """The next look: what stage ``trial`` found of this bundle, or measured now, with bundles fetched from the registry."""
     from pipelines.promotion.attempt import attempt
-    from pipelines.promotion.earlier import evidence_on, next_look
 
     number = next_look(earlier, name, challenger.version, planned)
     place = args.trials / args.predictor / read_device(args.device)["slug"] / VERDICT

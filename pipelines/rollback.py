@@ -7,6 +7,9 @@ Repeat it to go back further.
 
 import argparse
 
+from pipelines.promotion.champions import Champions
+from pipelines.registry import Registry
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pair", required=True, help="name of the pair")
@@ -15,9 +18,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from pipelines.promotion.champions import Champions
-    from pipelines.registry import Registry
-
     champions = Champions(Registry().client, f"{args.pair}-{args.predictor}", args.break_lock)
     event = champions.rollback()
     standing = champions.champion()

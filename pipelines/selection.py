@@ -11,9 +11,18 @@ interrupted check goes on where it stopped.
 import argparse
 from dataclasses import asdict
 
+from tqdm import tqdm
+
 from pipelines.measuring.bench import add_measuring_arguments, open_bench
+from pipelines.measuring.measurement_log import Blocks
 from pipelines.measuring.names import PROVENANCE, TEST
+from pipelines.measuring.selection import SelectionConfig, first_rounds
+from pipelines.measuring.tables import BUNDLE, FIRST_ROUNDS, FIRST_ROUNDS_ROWS, PRICES, write_table
+from pipelines.outputs import write_json
 from pipelines.parameters import is_fitted, load_parameters
+from predictors.bundle import CARD, bundle_hash, read_bundle
+from predictors.controllers import DelayedTree
+from predictors.training.root_table import RootTable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,14 +30,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from pipelines.measuring.selection.study import SelectionConfig, SelectionStudy
-    from pipelines.measuring.selection.table import BUNDLE, FIRST_ROUNDS, FIRST_ROUNDS_ROWS, PRICES
-    from pipelines.measuring.tables import write_table
-    from pipelines.outputs import write_json
-    from predictors.bundle import CARD, bundle_hash, read_bundle
-    from predictors.controllers import DelayedTree
-    from predictors.training.root_table import RootTable
-
     config = load_parameters(SelectionConfig, args.pair, "selection", args.params)
     if args.trees is None:
         raise ValueError("selectors learned from tree traces: name their folder with --trees.")
@@ -40,8 +41,9 @@ def run(args: argparse.Namespace) -> None:
     hashes: dict[str, str | None] = {f"{folder.name}_sha256": bundle_hash(folder) for folder in folders}
     hashes["roots_sha256"] = roots.manifest.content_hash
     bench = open_bench(args, config, {TEST: config.checked_prompts}, hashes)
-    study = SelectionStudy(bench.pair, config, roots, bench.prompts[TEST], bench.log)
-    rows = study.run()
+    with tqdm(desc="selection", unit="step") as bar:
+        blocks = Blocks(bench.log, bar, config.max_minutes)
+        rows = first_rounds(bench.pair, config, roots, bench.prompts[TEST], blocks)
     write_table(bench.folder / FIRST_ROUNDS, rows, FIRST_ROUNDS_ROWS)
     selectors = {folder.name.removeprefix(BUNDLE): DelayedTree(read_bundle(folder)) for folder in folders}
     prices = {
@@ -49,6 +51,6 @@ def run(args: argparse.Namespace) -> None:
         for rule, one in selectors.items()
     }
     write_json(bench.folder / PRICES, prices)
-    write_json(bench.folder / PROVENANCE, bench.origin(args.pair) | {"capped": study.blocks.capped})
+    write_json(bench.folder / PROVENANCE, bench.origin(args.pair) | {"capped": blocks.capped})
     bench.log.remove()
-    print(f"{bench.folder}: {len(rows)} roots" + (", ended early by max_minutes" if study.blocks.capped else ""))
+    print(f"{bench.folder}: {len(rows)} roots" + (", ended early by max_minutes" if blocks.capped else ""))

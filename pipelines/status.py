@@ -7,7 +7,6 @@ import argparse
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from pipelines.promotion.verdict import outcome_of
 from pipelines.terminal import add_json_argument, brief, recording
 
 if TYPE_CHECKING:
@@ -44,6 +43,5 @@ def _record(champions: "Champions") -> dict[str, Any]:
 def _line(name: str, *, verdict: dict[str, Any] | None, alias_follows: bool, **versions: dict[str, str] | None) -> str:
     known = {role: made and f"{made['version']} ({made['sha256'][:12]})" for role, made in versions.items()}
     who = ", ".join(f"{role} {version or 'none'}" for role, version in known.items())
-    judged = "" if verdict is None else f", {outcome_of(verdict)}"
-    look = f" at look {verdict['look']} of {verdict['looks']}" if verdict and "look" in verdict else ""
-    return f"{name}: {'' if alias_follows else '(stale alias) '}{who}{judged}{look}"
+    judged = "" if verdict is None else f", {verdict['verdict']} at look {verdict['look']} of {verdict['looks']}"
+    return f"{name}: {'' if alias_follows else '(stale alias) '}{who}{judged}"

@@ -15,6 +15,12 @@ from pathlib import Path
 
 from pipelines.device_file import read_device
 from pipelines.measuring.bench import add_bench_arguments
+from pipelines.outputs import write_json
+from pipelines.promotion.attempt import attempt
+from pipelines.promotion.gate import judged
+from pipelines.promotion.names import CHALLENGER, VERDICT
+from pipelines.promotion.plan import load_plan
+from pipelines.promotion.verdict import lines
 from pipelines.terminal import brief
 
 
@@ -30,13 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from pipelines.outputs import write_json
-    from pipelines.promotion.attempt import attempt
-    from pipelines.promotion.gate import judged
-    from pipelines.promotion.names import CHALLENGER, VERDICT
-    from pipelines.promotion.plan import load_plan
-    from pipelines.promotion.verdict import lines
-
     path = args.output / read_device(args.device)["slug"] / VERDICT
     _, bounds = load_plan(args.pair, args.params)
     evidence = attempt(args, args.bundle.name, {CHALLENGER: args.bundle})

@@ -20,19 +20,28 @@ from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipelines.applicability import absent
 from pipelines.device_file import read_device
+from pipelines.measuring.bench import Bench, open_bench
+from pipelines.measuring.harness import apart
+from pipelines.measuring.led import TextLeader
 from pipelines.measuring.names import CHOICES, DECODES_FILE, PROVENANCE, TEST, VALIDATION
+from pipelines.measuring.recorded import RecordedTexts
+from pipelines.measuring.tables import write_timed
+from pipelines.measuring.tuning.candidates import Measured, candidates, unforeseen
+from pipelines.measuring.tuning.study import TuneConfig, Tuned, TuneStudy
 from pipelines.outputs import digest, file_sha256, replacing, write_json
 from pipelines.parameters import add_pair_arguments, is_fitted, load_parameters
 from pipelines.places import add_place_arguments, fill_in
+from pipelines.reference import routed_reference
 from pipelines.terminal import LINES, add_json_argument, brief, recording
-
-if TYPE_CHECKING:
-    from pipelines.measuring.bench import Bench
-    from pipelines.measuring.tuning.study import Tuned
+from predictors.bundle import AUTO, bundle_hash, write_bundle
+from predictors.contract import CaptureContract, ServingRange
+from predictors.latency.serving import on_card
+from predictors.monitoring import KEY
+from runtime.identity import pair_identity
 
 PLACES = {  # arguments and where they are below a pair's data folder
     "pair_folder": "pair",
@@ -60,16 +69,6 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _run(args: argparse.Namespace, show: Callable[[Any], None]) -> None:
-    from pipelines.measuring.bench import open_bench
-    from pipelines.measuring.harness import apart
-    from pipelines.measuring.led import TextLeader
-    from pipelines.measuring.recorded import RecordedTexts
-    from pipelines.measuring.tables import write_timed
-    from pipelines.measuring.tuning.candidates import candidates, unforeseen
-    from pipelines.measuring.tuning.measured import Measured
-    from pipelines.measuring.tuning.study import TuneConfig, TuneStudy
-    from predictors.bundle import bundle_hash
-
     config = load_parameters(TuneConfig, args.pair, "tune", args.params)
     fill_in(args, PLACES)
     device = read_device(args.device)["slug"]
@@ -118,15 +117,8 @@ def _require_replayed(hashes: dict[str, str], replay: Path) -> None:
         print(f"warning: {origin['noise']}", file=sys.stderr)
 
 
-def _export(folder: Path, bundles: Path, texts: Path, bench: "Bench", chosen: list["Tuned"]) -> None:
+def _export(folder: Path, bundles: Path, texts: Path, bench: Bench, chosen: list[Tuned]) -> None:
     """Write the bundle, with the bundles of its controllers in folders below it; whole or not at all."""
-    from pipelines.reference import routed_reference
-    from predictors.bundle import AUTO, bundle_hash, write_bundle
-    from predictors.contract import CaptureContract, ServingRange
-    from predictors.latency.serving import on_card
-    from predictors.monitoring import KEY
-    from runtime.identity import pair_identity
-
     routes = []
     for one in chosen:
         served = one.winner.served

@@ -11,8 +11,14 @@ stopped.
 
 import argparse
 
+from tqdm import tqdm
+
 from pipelines.measuring.bench import add_measuring_arguments, open_bench
+from pipelines.measuring.measurement_log import Blocks
 from pipelines.measuring.names import CHOICES, PROVENANCE, TEST, VALIDATION
+from pipelines.measuring.tables import EXPECTATIONS, write_table
+from pipelines.measuring.verifiers.study import VerifierConfig, compare
+from pipelines.outputs import write_json
 from pipelines.parameters import load_parameters
 
 
@@ -21,17 +27,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from pipelines.measuring.verifiers.study import VerifierConfig, VerifierStudy
-    from pipelines.measuring.verifiers.table import write_tables
-    from pipelines.outputs import write_json
-
     config = load_parameters(VerifierConfig, args.pair, "verifiers", args.params)
     bench = open_bench(args, config, {VALIDATION: config.validation_prompts, TEST: config.test_prompts})
-    study = VerifierStudy(bench.pair, config, bench.prompts, bench.log)
-    tables, choices = study.run()
-    write_tables(bench.folder, tables)
-    write_json(bench.folder / CHOICES, {"choices": choices, "capped": study.blocks.capped})
+    with tqdm(desc="verifiers", unit="step", mininterval=0.5) as bar:
+        blocks = Blocks(bench.log, bar, config.max_minutes)
+        tables, choices = compare(bench.pair, config, bench.prompts, blocks)
+    for name, rows in tables.items():
+        write_table(bench.folder / name, rows, EXPECTATIONS[name])
+    write_json(bench.folder / CHOICES, {"choices": choices, "capped": blocks.capped})
     write_json(bench.folder / PROVENANCE, bench.origin(args.pair))
     bench.log.remove()
-    rows = ", ".join(f"{len(rows)} rows in {name}" for name, rows in tables.items())
-    print(f"{bench.folder}: {rows}" + (", ended early by max_minutes" if study.blocks.capped else ""))
+    counts = ", ".join(f"{len(rows)} rows in {name}" for name, rows in tables.items())
+    print(f"{bench.folder}: {counts}" + (", ended early by max_minutes" if blocks.capped else ""))

@@ -21,15 +21,12 @@ from tqdm import tqdm
 
 from pipelines.builtin.builtin_pair import BuiltinParameters, training_facts
 from pipelines.device import describe_device
-from pipelines.gpu.agreement import agreement
-from pipelines.gpu.arms import COMPILED, THEIRS
-from pipelines.gpu.bench import Bench, Result, release
+from pipelines.gpu.bench import COMPILED, THEIRS, Bench, Result, release
 from pipelines.gpu.ceilings import measured_ceilings
 from pipelines.gpu.costs import growth
-from pipelines.gpu.pairs import trained
-from pipelines.gpu.parts import hugging_face, methods, plain
+from pipelines.gpu.pairs import DRAFT_WIDTH, LEAST, SHAPES, Sized, draft_shape, trained
+from pipelines.gpu.parts import agreement, hugging_face, methods, plain
 from pipelines.gpu.picture import picture
-from pipelines.gpu.shapes import DRAFT_WIDTH, LEAST, SHAPES, Sized, draft_shape
 from pipelines.measuring.provenance import provenance, source_hash
 from pipelines.outputs import digest, write_json
 from pipelines.parameters import PARAMETERS, load_parameters
@@ -96,14 +93,14 @@ def _parts(bench: Bench, shapes: Sequence[str]) -> dict[str, Part]:
     """By name, in the order of their worth."""
     first, *other_shapes = shapes
     target, tiny = SHAPES[first], first == "tiny"
-    small = ("tiny", target) if tiny else ("least", Sized(LEAST, target.vocabulary))
+    small = target if tiny else Sized(LEAST, target.vocabulary)
     width = target.shape if tiny else DRAFT_WIDTH
     least = bench.trained.draft.config.num_hidden_layers
     pairs = {f"{first}-c{ratio}": (target, draft_shape(target, ratio, width, least)) for ratio in RATIOS}
     usual, *others = list(pairs)[:1] if tiny else pairs
     parts: dict[str, Part] = {
         f"plain/{first}": partial(plain, bench, first, target),
-        "agreement": partial(agreement, bench, *small),
+        "agreement": partial(agreement, bench, small),
         f"methods/{usual}": partial(methods, bench, usual, *pairs[usual], whole=True),
         f"hugging_face/{usual}": partial(hugging_face, bench, "hugging_face", usual, *pairs[usual], THEIRS),
         "picture": partial(picture, bench, *pairs[usual]),

@@ -1,4 +1,5 @@
-"""What every part of the GPU benchmark measures with: the device, the trained pair, and the harness that times decodes."""
+"""What every part of the GPU benchmark measures with: its arms as rows of the table of arms (`pipelines.measuring.arm_rows`), the
+device, the trained pair, and the harness that times decodes."""
 
 import gc
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,10 +11,10 @@ import torch
 from tqdm import tqdm
 
 from pipelines.gpu.ceilings import Ceilings
-from pipelines.gpu.pairs import Trained, inflated
-from pipelines.gpu.shapes import Sized
-from pipelines.measuring.arm_builder import ArmBuilder, TimedArm
-from pipelines.measuring.arm_rows import ArmRow, expanded
+from pipelines.gpu.pairs import Sized, Trained, inflated
+from pipelines.measuring import names
+from pipelines.measuring.arm_rows import ArmRow, chain, expanded
+from pipelines.measuring.arms import ArmBuilder, TimedArm
 from pipelines.measuring.exactness import GREEDY
 from pipelines.measuring.harness import Harness
 from pipelines.measuring.measurement_log import Blocks, MeasurementLog, Rows
@@ -22,6 +23,45 @@ from runtime import ModelPair
 
 Result = dict[str, Any]  # JSON
 SETTINGS = (GREEDY, SamplingSettings(1.0))
+GAMMAS, BRANCH_GAMMAS = (2, 4, 6, 8), (4, 8)
+PRESETS = (names.PEARL, names.WITHOUT_HRAD)
+STATIC = (names.PLAIN_FAMILY, names.CHAIN, *PRESETS)  # families that the latency model covers
+
+
+def _tree(kind: str, verifier: str) -> dict[str, Any]:
+    return {"method": "speculative", "drafter": {"kind": kind}, "verifier": verifier}
+
+
+ALONE = ArmRow(names.PLAIN, names.PLAIN_FAMILY, {"method": "autoregressive"})
+CHAINS = ArmRow("chain-{gamma}", names.CHAIN, chain("{gamma}"), each={"gamma": GAMMAS})
+OTHERS = (
+    ArmRow("confidence-0.4", names.RULE, chain(8, controller={"kind": "confidence", "epsilon": 0.4})),
+    ArmRow("ema", names.RULE, chain(8, controller={"kind": "ema"})),
+    ArmRow("delayed-3.1.3", names.DYNAMIC, _tree("delayed_tree", "traversal")),
+    ArmRow("multi-candidate", names.CONFIG, _tree("multi_candidate", "nss")),
+    ArmRow("lookahead", names.GIVEN, {"method": "lookahead"}),
+    ArmRow("progressive_tree", names.GIVEN, {"method": "progressive_tree"}),
+)
+THEIRS = (
+    ArmRow(names.HF_PLAIN, names.HUGGING_FACE, hugging_face="generate"),
+    ArmRow(names.HF_ASSISTED, names.HUGGING_FACE, hugging_face="assisted"),
+)
+COMPILED = (
+    ArmRow("hf_compiled", names.HUGGING_FACE, hugging_face="generate", options={"cache_implementation": "static"}),
+)
+
+
+def branches(preset: str, gamma: int | str, overlap: str) -> dict[str, Any]:
+    """A branch-parallel preset, whose jobs run as ``overlap`` says."""
+    return {"preset": preset, "gamma": gamma, "overlap": overlap}
+
+
+def static_rows(overlap: str) -> tuple[ArmRow, ...]:
+    """The families of `STATIC`."""
+    each = {"gamma": BRANCH_GAMMAS}
+    decoders = {preset: branches(preset, "{gamma}", overlap) for preset in PRESETS}
+    rows = (ArmRow(f"{preset}-{{gamma}}", preset, decoder, each=each) for preset, decoder in decoders.items())
+    return (ALONE, CHAINS, *rows)
 
 
 @dataclass(frozen=True)

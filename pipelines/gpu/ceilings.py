@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from pipelines.gpu.shapes import Sized
+from pipelines.gpu.pairs import Sized
 from pipelines.measuring.harness import BY_ROUND
 from pipelines.measuring.names import branch_arm
 from runtime.latency.cells import seconds_of

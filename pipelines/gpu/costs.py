@@ -7,7 +7,7 @@ from random import Random
 import torch
 
 from pipelines.gpu.bench import Bench, Result
-from pipelines.gpu.shapes import LEAST, Sized
+from pipelines.gpu.pairs import LEAST, Sized
 from predictors.latency.profile import LatencyProfile
 from runtime import ModelPair
 from runtime.causal_model import CausalLanguageModel

@@ -1,4 +1,6 @@
-"""Figures of the GPU's report, from rows of decodes, the latency profile and the device's limits.
+"""Decodes of a device, and figures of its report: from their rows, the latency profile and the device's limits.
+
+Below the device's folder lies a folder for each pair, in that a log for each part (`Bench.race`).
 
     prediction  every pass and all work outside passes as timed alone on this device (`predictors.latency`), in the rounds that
                 were really run: time only, as acceptance is each arm's own; both jobs of a branch stage count as if each had
@@ -12,14 +14,16 @@ difference between prediction and measurement.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
 from statistics import median
 from typing import Any
 
-from pipelines.gpu.arms import STATIC
+from pipelines.gpu.bench import STATIC, Result
 from pipelines.gpu.ceilings import Ceilings
-from pipelines.gpu.shapes import Sized
-from pipelines.measuring.harness import BY_ROUND
-from pipelines.measuring.measurement_log import Rows
+from pipelines.gpu.pairs import Sized
+from pipelines.measuring.harness import BY_ROUND, apart
+from pipelines.measuring.measurement_log import Rows, logged_rows
 from pipelines.measuring.names import PLAIN, branch_arm
 from pipelines.reporting.comparison import rate_ratio
 from predictors.latency.branching import BranchCosts, BranchRound
@@ -27,8 +31,36 @@ from predictors.latency.profile import LatencyProfile
 from predictors.latency.throughput import chain_latency
 from predictors.rounds import PHASES
 
-Result = dict[str, Any]
 Row = Mapping[str, Any]
+
+
+def read_rows(folder: Path, results: Mapping[str, Any]) -> Rows:
+    """Rows of all parts, each with its ``pair``, its part in front of its block's name; those timed with other code, settings or
+    weights than ``results`` are left out. `ValueError` if parts of ``results`` have no rows."""
+    rows: Rows = []
+    for path in sorted(folder.glob("*/*.jsonl")):
+        own = logged_rows(path, results["fingerprint"])
+        rows += [{"pair": path.parent.name, **row, "block": f"{path.stem}/{row['block']}"} for row in own]
+    timed = {(row["block"].split("/")[0], row["pair"]) for row in rows}
+    for name in results["parts"]:
+        if name.startswith(("plain/", "methods/")) and tuple(name.split("/")) not in timed:
+            raise ValueError(f"{folder} holds no decodes of part {name}: keep it next to its JSON, or measure again.")
+    return rows
+
+
+def part_of(rows: Rows, part: str, pair: str | None = None) -> Rows:
+    """Rows of a part, of all pairs or of one."""
+    return [row for row in rows if row["block"].split("/")[0] == part and pair in (None, row["pair"])]
+
+
+def write_tables(folder: Path, rows: Rows) -> None:
+    """For each pair the tables that stage ``measure`` writes, where pyarrow is installed."""
+    if find_spec("pyarrow") is None:
+        return
+    from pipelines.measuring.tables import write_timed
+
+    for pair in dict.fromkeys(row["pair"] for row in rows):
+        write_timed(folder / pair, pair, *apart([row for row in rows if row["pair"] == pair]))
 
 
 def speeds(rows: Rows) -> list[Result]:
@@ -36,7 +68,8 @@ def speeds(rows: Rows) -> list[Result]:
     its interval over documents, and the rows."""
     plain = {row["block"]: row for row in rows if row["arm"] == PLAIN}
     found: list[Result] = []
-    for temperature, arm in sorted({(row["temperature"], row["arm"]) for row in rows}, key=_plain_first):
+    arms = {(row["temperature"], row["arm"]) for row in rows}
+    for temperature, arm in sorted(arms, key=lambda key: (key[0], key[1] != PLAIN, key[1])):
         own = [row for row in rows if (row["temperature"], row["arm"]) == (temperature, arm)]
         sides = own, [plain[row["block"]] for row in own]
         tokens, seconds, *base = ([row[name] for row in side] for side in sides for name in ("tokens", "seconds"))
@@ -48,7 +81,9 @@ def speeds(rows: Rows) -> list[Result]:
 
 def plain_figures(part: Result, rows: Rows, ceilings: Ceilings) -> Result:
     """Of the target alone, to ``part``: median seconds of a token after the first, the least seconds of its pass, and shares."""
-    token = median((row["seconds"] - _prefill_seconds(row)) / (row["tokens"] - 1) for row in rows)
+    prefills = [sum(row[BY_ROUND][0][f"seconds_{phase}"] for phase in PHASES) for row in rows]
+    taken = zip(rows, prefills, strict=True)
+    token = median((row["seconds"] - prefill) / (row["tokens"] - 1) for row, prefill in taken)
     bound = ceilings.pass_seconds(Sized.from_record(part["target"]), 1, part["context"])
     shares = {"share_of_bound": bound / token, "outside_passes": 1 - part["pass_seconds"] / token}
     return part | {"bound_seconds": bound, "token_seconds": token, **shares}
@@ -124,11 +159,3 @@ def shares_of_a_step(profile: LatencyProfile) -> Iterator[tuple[str, float, floa
     yield "verification, at most 1 % of a round of a chain of 4", 0.01, verdict / whole
     yield "all work outside passes, at most 3 % of it", 0.03, outside / whole
     yield "a decision of the predictor, at most 0.5 % of it", 0.005, decision / whole
-
-
-def _prefill_seconds(row: Result) -> float:
-    return sum(row[BY_ROUND][0][f"seconds_{phase}"] for phase in PHASES)
-
-
-def _plain_first(key: tuple[float, str]) -> tuple[float, bool, str]:
-    return key[0], key[1] != PLAIN, key[1]

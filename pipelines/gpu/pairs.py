@@ -1,7 +1,8 @@
-"""Pairs of any size on the device at hand, with the function of one pair trained there in minutes."""
+"""Pairs of any size on the device at hand, with the function of one pair trained there in minutes: Llamas of 1, 7 and 13 billion
+parameters, and drafts of a chosen share of a target's cost."""
 
-import dataclasses
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,8 @@ from pipelines.builtin.builtin_pair import (
     train_builtin_pair,
 )
 from pipelines.builtin.corpus import builtin_shares
-from pipelines.builtin.inflation import inflate
+from pipelines.builtin.inflation import InflatedShape, inflate
 from pipelines.builtin.language_model import Shape
-from pipelines.gpu.shapes import Sized
 from pipelines.measuring.names import TEST
 from pipelines.prompt_table import Prompt
 
@@ -28,6 +28,49 @@ from pipelines.prompt_table import Prompt
 GROWN = {"target": (Shape(512, 8, 8, 1408), 1500), "draft": (Shape(256, 2, 4, 704), 1000)}
 BATCH = 16
 LONGEST_CONTEXT = 8192
+DRAFT_WIDTH = InflatedShape(hidden=2048, layers=1, heads=16, kv_heads=16, head_dim=128, feed_forward=5632)
+
+
+@dataclass(frozen=True)
+class Sized:
+    """A shape and its vocabulary; embedding and head are one matrix."""
+
+    shape: InflatedShape
+    vocabulary: int
+
+    @property
+    def parameters(self) -> int:
+        """Weights that a pass reads: every matrix once, the shared one as the head."""
+        return self.vocabulary * self.shape.hidden + self.shape.layers * self.shape.layer_weights
+
+    def to_record(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> "Sized":
+        return cls(InflatedShape(**record["shape"]), record["vocabulary"])
+
+
+SHAPES = {
+    "1b": Sized(InflatedShape(2048, 16, 32, 8, 64, 8192), 128256),
+    "7b": Sized(InflatedShape(4096, 32, 32, 32, 128, 11008), 32000),
+    "13b": Sized(InflatedShape(5120, 40, 40, 40, 128, 13824), 32000),
+    "tiny": Sized(InflatedShape(256, 4, 4, 4, 64, 704), 2048),  # for tests, and for machines without a GPU
+}
+LEAST = InflatedShape(1024, 8, 16, 16, 64, 1408)  # that holds the trained pair under any vocabulary
+
+
+def draft_shape(target: Sized, ratio: float, width: InflatedShape, least_layers: int) -> Sized:
+    """A draft of ``width`` with as many layers, at least ``least_layers``, as make its weights a ``ratio``-th of the target's.
+
+    Examples
+    --------
+    >>> draft_shape(SHAPES["7b"], 10, DRAFT_WIDTH, 2).shape.layers
+    12
+    """
+    head = target.vocabulary * width.hidden
+    layers = round((target.parameters / ratio - head) / width.layer_weights)
+    return Sized(replace(width, layers=max(layers, least_layers)), target.vocabulary)
 
 
 @dataclass(frozen=True)
@@ -56,7 +99,11 @@ def trained(
     """The pair in ``folder``, trained there first if it is not there: larger and longer than ``builtin`` says, unless not
     ``grown``; with ``count`` prompts of held-out documents, from every slice in turn."""
     if grown:
-        builtin = _larger(builtin)
+        models: dict[str, Any] = {}
+        for name, (shape, steps) in GROWN.items():
+            usual = getattr(builtin, name).training
+            models[name] = ModelParameters(shape, replace(usual, steps=steps, batch=BATCH, max_minutes=None))
+        builtin = replace(builtin, **models)
     if not (folder / SMALL_DRAFT / RECORD).is_file():
         train_builtin_pair(builtin, folder, device)
     target, draft = (
@@ -79,12 +126,3 @@ def _prompts(builtin: BuiltinParameters, tokenizer: Any, count: int, prompt_toke
         text = tokenizer.decode(tokens)
         prompts.append(Prompt(f"{name}#{turn}", name, "builtin", slice_, TEST, text, tokens))
     return prompts
-
-
-def _larger(builtin: BuiltinParameters) -> BuiltinParameters:
-    models: dict[str, Any] = {}
-    for name, (shape, steps) in GROWN.items():
-        usual = getattr(builtin, name).training
-        training = dataclasses.replace(usual, steps=steps, batch=BATCH, max_minutes=None)
-        models[name] = ModelParameters(shape, training)
-    return dataclasses.replace(builtin, **models)

@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from pipelines.gpu.arms import branches
-from pipelines.gpu.bench import Bench, Result
-from pipelines.gpu.shapes import Sized
+from pipelines.gpu.bench import Bench, Result, branches
+from pipelines.gpu.pairs import Sized
 from pipelines.measuring.names import WITHOUT_HRAD
 from predictors.rounds import RoundRecord
 from runtime import Randomness, build_decoder

@@ -1,6 +1,6 @@
 """Draw the report of a measured GPU.
 
-Writes a page next to its file, and where pyarrow is installed the tables of its decodes (`pipelines.gpu.decodes`).
+Writes a page next to its file, and where pyarrow is installed the tables of its decodes (`pipelines.gpu.figures`).
 
     draftwright gpu.report docs/gpu/nvidia-h100-80gb-hbm3.json
 """
@@ -11,19 +11,29 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipelines.gpu import plots
+from matplotlib.figure import Figure
+
 from pipelines.gpu.ceilings import Ceilings
-from pipelines.gpu.decodes import part_of, read_rows, write_tables
-from pipelines.gpu.figures import pair_figures, plain_figures, shares_of_a_step, speeds
+from pipelines.gpu.figures import (
+    pair_figures,
+    part_of,
+    plain_figures,
+    read_rows,
+    shares_of_a_step,
+    speeds,
+    write_tables,
+)
+from pipelines.gpu.pairs import Sized
 from pipelines.measuring.measurement_log import Rows
-from pipelines.measuring.names import PLAIN
+from pipelines.measuring.names import PLAIN, branch_arm
 from pipelines.measuring.provenance import commit_of
 from pipelines.reporting.page import lines as table
 from pipelines.reporting.page import png
-from pipelines.reporting.plots import draw
+from pipelines.reporting.plots import BLUE, GREEN, GREY, ORANGE, RED, draw
 from predictors.latency.profile import LatencyProfile
 
 Result = dict[str, Any]
+LANES = (BLUE, ORANGE, GREEN, RED)
 Aim = tuple[str, str, bool]  # what it is, what came out, whether it was reached
 SAID = (
     "Cost of Llamas of the named sizes, function of a small pair trained on the Python standard library: speeds and acceptance "
@@ -55,7 +65,8 @@ def sections(results: Result, rows: Rows, path: Path) -> Iterator[str]:
     pairs = {pair: pair_figures(parts[f"methods/{pair}"], part_of(rows, "methods", pair), ceilings) for pair in names}
     sweeps = sorted(pairs.values(), key=lambda sweep: sweep["cost_ratio"])
     yield from _heading(results, ceilings)
-    yield table(["aim", "value", "reached"], map(_aim_line, _aims(parts, plain.get(settings["shapes"][0]), sweeps)))
+    aims = _aims(parts, plain.get(settings["shapes"][0]), sweeps)
+    yield table(["aim", "value", "reached"], ([aim, value, "yes" if good else "**no**"] for aim, value, good in aims))
     if plain:
         head = ["shape", "least", "a pass", "a token", "of the bound", "memory: peak / plan"]
         yield "## Plain decoding\n\n" + table(head, (_plain_line(*figures) for figures in plain.items()))
@@ -65,16 +76,16 @@ def sections(results: Result, rows: Rows, path: Path) -> Iterator[str]:
     if sweeps:
         yield "## What the latency model promises, what was reached, and what the device could do at most"
         for temperature in sorted({row["temperature"] for row in sweeps[0]["speeds"]}):
-            yield _plotted(path, f"prediction-t{temperature:g}", plots.against_prediction, sweeps, temperature)
+            yield _plotted(path, f"prediction-t{temperature:g}", against_prediction, sweeps, temperature)
     for sweep in sweeps:
         yield f"## Methods at c = {sweep['cost_ratio']:.1f}\n\n" + _speed_table(sweep["speeds"])
     if parts.get("picture", {}).get("work"):
         idle, overlap = (parts["picture"][name] for name in ("idle_share", "overlap_share"))
         yield "## A few rounds of branch-parallel decoding"
         yield f"The device was idle for {idle:.1%} of them, and worked on several streams for {overlap:.1%}."
-        yield _plotted(path, "streams", plots.device_work, parts["picture"])
+        yield _plotted(path, "streams", device_work, parts["picture"])
     if "growth" in parts:
-        yield _plotted(path, "growth", plots.cost_growth, parts["growth"], ceilings)
+        yield _plotted(path, "growth", cost_growth, parts["growth"], ceilings)
 
 
 def _heading(results: Result, ceilings: Ceilings) -> Iterator[str]:
@@ -114,14 +125,9 @@ def _aims(parts: Result, plain: Result | None, sweeps: Sequence[Result]) -> Iter
         over = parts["picture"]["over_longer_job"]
         yield "a branch stage, at most 1.1 times the longer of its jobs alone", f"{over:.2f}", over <= 1.1
     if "agreement" in parts:
-        single, half = parts["agreement"]["float32"], parts["agreement"]["bfloat16"]
-        near = sum(parting["near_tie"] for parting in half)
-        yield "greedy texts in float32 equal plain decoding's", f"{len(single)} differ", not single
-        yield "where texts in bfloat16 differ, it is a near-tie", f"{near} of {len(half)}", near == len(half)
-
-
-def _aim_line(aim: Aim) -> Sequence[str]:
-    return aim[0], aim[1], "yes" if aim[2] else "**no**"
+        for form, slack in (("float32", ""), ("bfloat16", ", or part from them at a near-tie")):
+            wrong = sum(map(len, parts["agreement"][form].values()))
+            yield f"greedy texts in {form} equal Hugging Face's{slack}", f"{wrong} differ", not wrong
 
 
 def _plain_line(name: str, figures: Result) -> Sequence[str]:
@@ -149,3 +155,87 @@ def _plotted(path: Path, name: str, function: Any, *arguments: Any) -> str:
     picture = path.with_name(f"{path.stem}-{name}.png")
     picture.write_bytes(png(draw(function, *arguments)))
     return f"![{name}]({picture.name})"
+
+
+def against_prediction(sweeps: list[Result], temperature: float) -> Figure:
+    """By cost of a draft step: what was predicted, measured and could at most be reached, one panel per kind of method."""
+    kinds = {"chains": False, "branches concurrent with the target": True}
+    figure = Figure(figsize=(11, 4.2), layout="constrained")
+    for axes, (title, beside) in zip(figure.subplots(1, 2, sharey=True), kinds.items(), strict=True):
+        for key, colour, marker, label in (
+            ("ceiling", GREY, "_", "ceiling: passes at the device's limit"),
+            ("predicted", BLUE, "o", "prediction: work as timed alone"),
+            ("tokens_per_second", RED, "x", "measured"),
+        ):
+            points = [
+                (sweep["cost_ratio"], best[key] / best["plain"])
+                for sweep, best in _fastest(sweeps, temperature, beside)
+            ]
+            axes.plot(*zip(*points, strict=True), marker=marker, color=colour, label=label)
+        axes.axhline(1, color="#333333", linewidth=1)
+        axes.set(title=f"Fastest of the {title}, T = {temperature:g}", xlabel="draft steps in a target pass (c)")
+        axes.legend(fontsize=8)
+        axes.grid(color="#e6e6e6")
+    figure.axes[0].set_ylabel("multiple of plain decoding")
+    return figure
+
+
+def _fastest(sweeps: list[Result], temperature: float, beside: bool) -> list[tuple[Result, Result]]:
+    found = []
+    for sweep in sweeps:
+        rows = [row for row in sweep["speeds"] if row["temperature"] == temperature]
+        plain = next(row for row in rows if row["arm"] == PLAIN)
+        covered = [row for row in rows if row is not plain and "predicted" in row]
+        some = [row for row in covered if (branch_arm(row["arm"]) is not None) == beside]
+        best = max(some, key=lambda row: row["tokens_per_second"])
+        found.append((sweep, best | {"plain": plain["tokens_per_second"]}))
+    return found
+
+
+def device_work(picture: Result) -> Figure:
+    """What each stream did in a few rounds."""
+    streams = sorted({row[0] for row in picture["work"]})
+    figure = Figure(figsize=(11, 0.8 + 0.6 * len(streams)), layout="constrained")
+    axes = figure.subplots()
+    for place, stream in enumerate(streams):
+        stretches = [(1e3 * start, 1e3 * (end - start)) for other, start, end in picture["work"] if other == stream]
+        axes.broken_barh(stretches, (place - 0.4, 0.8), color=LANES[place % len(LANES)])
+    axes.set_yticks(range(len(streams)), [f"stream {stream:g}" for stream in streams])
+    axes.set(title="Device work in a few rounds of branch-parallel decoding", xlabel="milliseconds")
+    return figure
+
+
+def cost_growth(growth: Result, ceilings: Ceilings) -> Figure:
+    """Passes by context and by tokens, and work outside them by draft length, branches and vocabulary."""
+    target = LatencyProfile.from_record(growth["passes"], "passes").table("target")
+    model = Sized.from_record(growth["target"])
+    figure = Figure(figsize=(11, 7.5), layout="constrained")
+    (by_context, by_tokens), (by_length, by_rows) = figure.subplots(2, 2)
+    tokens, contexts = target.axes["tokens"], target.axes["context"]
+    by_context.plot(contexts, 1e3 * target.median[0], "o-", color=BLUE, label="measured")
+    least = [1e3 * ceilings.pass_seconds(model, 1, context) for context in contexts]
+    by_context.plot(contexts, least, "_", color=GREY, label="least")
+    by_context.set(title="A target pass of one token", xlabel="cached tokens", ylabel="milliseconds", ylim=(0, None))
+    by_tokens.plot(tokens, 1e3 * target.median[:, 0], "o-", color=BLUE, label="measured")
+    least = [1e3 * ceilings.pass_seconds(model, count, contexts[0]) for count in tokens]
+    by_tokens.plot(tokens, least, "_", color=GREY, label="least")
+    by_tokens.set(title=f"A target pass after {contexts[0]} tokens", xlabel="tokens of the pass", ylim=(0, None))
+    outside = {name: LatencyProfile.from_record(record, name) for name, record in growth["outside"].items()}
+    works = (
+        (by_length, "drafted", "chain_drawing", "o-"),
+        (by_length, "drafted", "chain_verification", "s--"),
+        (by_rows, "rows", "branch_drawing", "o-"),
+        (by_rows, "rows", "branch_candidates", "s--"),
+    )
+    for (vocabulary, profile), colour in zip(outside.items(), LANES, strict=False):
+        for axes, by, kind, style in works:
+            table = profile.table(kind)
+            label = f"{kind.split('_')[1]}, {int(vocabulary):,} tokens"
+            axes.plot(table.axes[by], 1e6 * table.median[:, -1], style, color=colour, label=label)
+    by_length.set(title="Outside the passes of a chain's round, T = 1", xlabel="drafted tokens", ylabel="microseconds")
+    by_rows.set(title="Outside the passes of a level of branches, T = 1", xlabel="branches")
+    for axes in figure.axes:
+        axes.grid(color="#e6e6e6")
+        axes.legend(fontsize=8)
+        axes.set_ylim(bottom=0)
+    return figure

@@ -23,53 +23,26 @@ PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 @dataclass(frozen=True)
 class ArmRow(Checked):
-    """One way of decoding, or one for each of ``cases`` and each combination of ``each``.
-
-    Parameters
-    ----------
-    name, family
-        Of the arm, and of those among which validation prompts choose.
-    decoder, bundle, static_of, hugging_face
-        One of them: a decoder's configuration, an exported bundle's name, the name of a selector's bundle for the best static
-        tree that it knows at the one temperature given, or a kind of `HUGGING_FACE`.
-    options
-        What a bundle's decoder is given besides its card, or Hugging Face's ``generate`` besides its draft.
-    temperatures
-        At which it is timed; none: at all of the measurement.
-    choose
-        Timed on validation prompts, where the fastest of its family is chosen; on test prompts only that one is timed, unless
-        ``always``.
-    always
-        Timed on every test prompt, and not in rotation.
-    turns
-        In rotation, how often it is timed where others, and its own ``NAME-wall``, are once.
-    concurrent
-        Also with draft and target at work at the same time, as arm ``NAME-wall`` on test prompts.
-    forward
-        ``hugging_face``: over Hugging Face's own forward, where ours is another.
-    if_unasked
-        Only if this stop model's calibration leaves it unasked.
-    beside
-        Rotates with the arm of this name: both on the same test prompts, so that they share blocks.
-    """
+    """One way of decoding, or one for each of ``cases`` and each combination of ``each``: a ``decoder``, ``bundle``,
+    ``static_of`` or ``hugging_face``."""
 
     name: str
-    family: str
-    decoder: dict | None = None
-    bundle: str | None = None
-    static_of: str | None = None
-    hugging_face: str | None = None
-    options: dict | None = None
+    family: str  # among whose arms validation prompts choose
+    decoder: dict | None = None  # its configuration
+    bundle: str | None = None  # name of an exported one
+    static_of: str | None = None  # a selector's bundle: the best static tree that it knows at the one temperature given
+    hugging_face: str | None = None  # one of `HUGGING_FACE`
+    options: dict | None = None  # besides a bundle's card, or of Hugging Face's generate besides its draft
     each: dict | None = None
     cases: tuple[dict, ...] | None = None
-    temperatures: tuple[float, ...] | None = None
-    choose: bool = False
-    always: bool = False
-    turns: Count = 1
-    concurrent: bool = False
-    forward: str | None = None
-    if_unasked: str | None = None
-    beside: str | None = None
+    temperatures: tuple[float, ...] | None = None  # at which it is timed; None: at all of the measurement
+    choose: bool = False  # on validation prompts: of its family only the fastest goes on to test prompts, unless always
+    always: bool = False  # timed on every test prompt, and not in rotation
+    turns: Count = 1  # in rotation, how often it is timed where others, and its own NAME-wall, are once
+    concurrent: bool = False  # on test prompts also with draft and target at work at the same time, as arm NAME-wall
+    forward: str | None = None  # hugging_face: over Hugging Face's own forward, where ours is another
+    if_unasked: str | None = None  # only if this stop model's calibration leaves it unasked
+    beside: str | None = None  # rotates with the arm of this name, so that they share blocks
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -107,13 +80,8 @@ def chain(gamma: int | str, verifier: str = "block", **more: Any) -> dict[str, A
 
 
 def expanded(rows: Iterable[ArmRow], bundles: str) -> list[ArmRow]:
-    """Every arm as a row of its own; ``bundles``: folder of the exported ones.
-
-    Raises
-    ------
-    ValueError
-        For a placeholder without a value, or a name given twice.
-    """
+    """Every arm as a row of its own; ``bundles``: folder of the exported ones. `ValueError` for a placeholder without a
+    value, or a name given twice."""
     arms = [arm for row in rows for arm in _arms_of(row, bundles)]
     names = [arm.name for arm in arms]
     twice = sorted({name for name in names if names.count(name) > 1})

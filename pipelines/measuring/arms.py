@@ -1,18 +1,30 @@
-"""Ways of decoding a prompt with one budget and one token counter: a decoder of ours, or Hugging Face's ``generate``."""
+"""Ways of decoding a prompt with one budget and one token counter: a decoder of ours or Hugging Face's ``generate``, built over a
+pair's weights from rows of the table of arms (`pipelines.measuring.arm_rows`)."""
 
 import copy
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import GenerationConfig, PreTrainedModel
 
+from pipelines.applicability import NOT_APPLICABLE, absent
+from pipelines.measuring.arm_rows import ArmRow
+from pipelines.measuring.names import WALL
+from predictors.actions import Action
+from predictors.bundle import CARD
+from predictors.controllers import Controller, DelayedTree, EarlyStop, Survival
 from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
-from runtime import Decoder, Randomness
+from runtime import Decoder, ModelPair, Randomness, build_decoder, load_decoder
+from runtime.build import NoDraftError
+from runtime.causal_model import CausalLanguageModel
 from runtime.decoding.branch_parallel import BranchParallelDecoder
 from runtime.request import until_end
+
+WARM_UP_TOKENS = 16  # some rounds of every decoder
 
 
 @dataclass(frozen=True)
@@ -46,9 +58,20 @@ def hugging_face_arm(target: PreTrainedModel, draft: PreTrainedModel | None, max
     ``cache_implementation`` of ``static`` it compiles); with a ``draft``, assisted generation as it comes, without state from one
     prompt to the next."""
 
+    eos = getattr(target.generation_config, "eos_token_id", None)
+    eos_tokens = [eos] if isinstance(eos, int) else eos
+
     def decode(prompt: list[int], settings: SamplingSettings, seed: int) -> Run:
         ids = torch.tensor([prompt], device=target.device)
-        config = _generation_config(target, settings, max_new_tokens=max_new_tokens, **own)
+        sampling = {"do_sample": False} if settings.greedy else {"do_sample": True, **asdict(settings)}
+        config = GenerationConfig(  # filters that are off are off by name: Hugging Face fills an unset top_k with 50
+            eos_token_id=eos_tokens,
+            pad_token_id=eos_tokens[0] if eos_tokens else 0,
+            repetition_penalty=1.0,
+            max_new_tokens=max_new_tokens,
+            **sampling,
+            **own,
+        )
         options: dict[str, Any] = {} if draft is None else {"assistant_model": draft}
         before = None if draft is None else copy.deepcopy(draft.generation_config)
         torch.manual_seed(seed)
@@ -57,20 +80,157 @@ def hugging_face_arm(target: PreTrainedModel, draft: PreTrainedModel | None, max
         finally:
             if draft is not None:
                 draft.generation_config = before
-        return Run(until_end(out[0, len(prompt) :].tolist(), config.eos_token_id or ()), None)
+        return Run(until_end(out[0, len(prompt) :].tolist(), eos_tokens or ()), None)
 
     return decode
 
 
-def _generation_config(target: PreTrainedModel, settings: SamplingSettings, **own: Any) -> GenerationConfig:
-    """The same sampling, with filters that are off off by name: Hugging Face fills an unset ``top_k`` with 50."""
-    eos = getattr(target.generation_config, "eos_token_id", None)
-    eos_tokens = [eos] if isinstance(eos, int) else eos
-    sampling = {"do_sample": True, **asdict(settings)}
-    return GenerationConfig(
-        eos_token_id=eos_tokens,
-        pad_token_id=eos_tokens[0] if eos_tokens else 0,
-        repetition_penalty=1.0,
-        **(sampling if not settings.greedy else {"do_sample": False}),
-        **own,
-    )
+@dataclass(frozen=True)
+class TimedArm:
+    """``run`` decodes; ``decoder`` is ours, where it is one of ours; ``temperatures``: where it is timed (none: everywhere)."""
+
+    name: str
+    family: str
+    run: Arm
+    decoder: Decoder | None = None
+    temperatures: tuple[float, ...] | None = None
+
+    @property
+    def verifier(self) -> str:
+        """The rule by which its drafts are verified, as far as it is known."""
+        return str(getattr(getattr(self.decoder, "verifier", None), "name", ""))
+
+    def warm_up(self, prompt: list[int], settings: SamplingSettings) -> None:
+        """Decode a few tokens, or all of them where it is not ours."""
+        if self.decoder is None:
+            self.run(prompt, settings, 0)
+        else:
+            decoder_arm(self.decoder, WARM_UP_TOKENS)(prompt, settings, 0)
+
+    def at(self, temperature: float) -> bool:
+        """Whether it is timed at ``temperature``."""
+        return self.temperatures is None or temperature in self.temperatures
+
+
+def fixed_tree(pair: ModelPair, action: Action, rule: str) -> Decoder:
+    """The decoder that drafts ``action`` at every root and verifies by ``rule``."""
+    drafter = {"kind": "delayed_tree", **asdict(action)}
+    return build_decoder(pair, {"method": "speculative", "drafter": drafter, "verifier": rule})
+
+
+class ArmBuilder:
+    """``bundles``: folder of exported bundles; ``missing`` collects the names of those that are not there, ``draftless`` those of
+    arms that need a draft which the pair has not."""
+
+    def __init__(self, pair: ModelPair, bundles: Path, max_new_tokens: int) -> None:
+        self.pair, self.bundles, self.max_new_tokens = pair, bundles, max_new_tokens
+        self.missing: list[str] = []
+        self.draftless: list[str] = []
+
+    def build(self, rows: Iterable[ArmRow]) -> dict[str, TimedArm]:
+        """Arms by name; rows that do not apply here are left out."""
+        made = (self._arm(row) for row in rows)
+        return {arm.name: arm for arm in made if arm is not None}
+
+    def concurrent(self, rows: Iterable[ArmRow]) -> dict[str, TimedArm]:
+        """Those of ``rows`` that are also timed with both models at work at the same time, as ``NAME-wall``: each with a draft
+        process (on accelerators a stream) of its own, to be closed after use."""
+        on_cpu = self.pair.draft is not None and self.pair.draft.device.type == "cpu"
+        own = {"overlap": "processes" if on_cpu else "streams"}
+        return self.build(_wall(row, own) for row in rows if row.concurrent)
+
+    def _arm(self, row: ArmRow) -> TimedArm | None:
+        try:
+            if row.hugging_face is not None:
+                return TimedArm(row.name, row.family, self._hugging_face(row), None, row.temperatures)
+            decoder = self._decoder(row)
+        except NoDraftError:
+            self.draftless.append(row.name)
+            return None
+        if decoder is None:
+            return None
+        run = decoder_arm(decoder, self.max_new_tokens)
+        return TimedArm(row.name, row.family, run, decoder, row.temperatures)
+
+    def _decoder(self, row: ArmRow) -> Decoder | None:
+        """The row's decoder; ``None`` where it does not apply: no such bundle, a model that is asked, no other forward."""
+        if row.bundle is not None:
+            folder = self._folder(row.bundle)
+            return None if folder is None else load_decoder(folder, self.pair, row.options or {})
+        if row.if_unasked is not None:
+            model = self._controller(row.if_unasked)
+            if not isinstance(model, EarlyStop | Survival) or model.asks:
+                return None
+        if row.static_of is not None:
+            assert row.temperatures is not None
+            (temperature,) = row.temperatures
+            return self._static_tree(row.static_of, SamplingSettings(temperature))
+        assert row.decoder is not None
+        if any(self._folder(name) is None for name in bundles_of(row)):
+            return None
+        pair = self.pair
+        if row.forward is not None:
+            if not isinstance(pair.target, CausalLanguageModel) or pair.target.forward == row.forward:
+                return None
+            pair = ModelPair(pair.target.model, forward="hugging_face")
+        return build_decoder(pair, row.decoder)
+
+    def _hugging_face(self, row: ArmRow) -> Arm:
+        target, draft = self.pair.target, self.pair.draft
+        assert isinstance(target, CausalLanguageModel)
+        if row.hugging_face == "assisted":
+            if not isinstance(draft, CausalLanguageModel):
+                raise NoDraftError(f"arm {row.name!r} needs a draft model.")
+            return hugging_face_arm(target.model, draft.model, self.max_new_tokens)
+        options: dict[str, Any] = {"prompt_lookup_num_tokens": 10} if row.hugging_face == "prompt_lookup" else {}
+        return hugging_face_arm(target.model, None, self.max_new_tokens, **options | (row.options or {}))
+
+    def _static_tree(self, name: str, settings: SamplingSettings) -> Decoder | None:
+        """The best static tree at ``settings`` that the selector of a bundle knows, verified by its rule."""
+        selector = self._controller(name)
+        if selector is None:
+            return None
+        if not isinstance(selector, DelayedTree):
+            raise ValueError(
+                f"{self.bundles / name} is no selector of trees but {selector.kind}: static_of takes delayed_tree-RULE."
+            )
+        assert selector.verifier is not None
+        return fixed_tree(self.pair, selector.actions[selector.setting(settings).place], selector.verifier)
+
+    def _controller(self, name: str) -> Controller | None:
+        """The controller of an exported bundle, if it is there."""
+        folder = self._folder(name)
+        return None if folder is None else load_decoder(folder, self.pair).controller
+
+    def _folder(self, name: str) -> Path | None:
+        """The folder of an exported bundle, if it is there."""
+        folder = self.bundles / name
+        if (folder / CARD).is_file():
+            return folder
+        if absent(folder):
+            raise NoDraftError(f"{folder}: {NOT_APPLICABLE}.")
+        if name not in self.missing:
+            self.missing.append(name)
+        return None
+
+
+def _wall(row: ArmRow, own: dict[str, Any]) -> ArmRow:
+    """A row with ``own`` options of the decoder, as ``NAME-wall``."""
+    made = replace(row, name=row.name + WALL, family=row.family + WALL)
+    if row.decoder is None:
+        return replace(made, options=(row.options or {}) | own)
+    return replace(made, decoder=row.decoder | own)
+
+
+def bundles_of(row: ArmRow) -> list[str]:
+    """Names of the exported bundles that an arm is made of."""
+    named = row.bundle or row.static_of
+    return [Path(folder).name for folder in _folders_in(row.decoder)] if named is None else [named]
+
+
+def _folders_in(value: Any) -> list[str]:
+    """Every ``bundle`` that a decoder's configuration names."""
+    if not isinstance(value, dict):
+        return []
+    own = [value["bundle"]] if isinstance(value.get("bundle"), str) else []
+    return own + [name for one in value.values() for name in _folders_in(one)]

@@ -6,15 +6,16 @@ them on fresh states leaves out laws, verdicts, controllers and records; what th
 
 import copy
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import count
 from typing import Any
 
 from torch import Tensor
 
-from pipelines.measuring.arm_builder import TimedArm
+from pipelines.measuring.arms import TimedArm
+from pipelines.measuring.harness import seed_of
 from pipelines.measuring.measurement_log import Rows
-from pipelines.measuring.seeds import seed_of
 from pipelines.prompt_table import Prompt
 from predictors.sampling import SamplingSettings
 from runtime import Randomness
@@ -22,8 +23,7 @@ from runtime.adapter import Forward, LanguageModel, ModelState
 from runtime.decoding.sequential import SequentialDecoder
 from runtime.latency.cells import seconds_of
 
-Call = tuple[str, int, tuple[Any, ...]]  # what, which state, arguments
-Replay = Callable[[], None]
+Call = Callable[[list[ModelState]], object]  # of the states that were opened so far
 
 
 def loop_rows(
@@ -69,59 +69,51 @@ def loop_rows(
 
 
 class RecordedModel:
-    """A language model that notes the calls on its states in ``calls`` (the number of a state is its place in ``models``)."""
+    """A language model that notes the calls on its states in ``calls``, each a function of the states opened so far."""
 
-    def __init__(self, model: LanguageModel, calls: list[Call], models: list[LanguageModel]) -> None:
-        self._model = model
-        self._calls = calls
-        self._models = models
+    def __init__(self, model: LanguageModel, calls: list[Call], numbers: Iterator[int]) -> None:
+        self._model, self._calls, self._numbers = model, calls, numbers
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 
     def open(self, max_length: int, layers: tuple[int, ...] = ()) -> "RecordedState":
-        number = len(self._models)
-        self._models.append(self._model)
-        self._calls.append(("open", number, (max_length, layers)))
-        return RecordedState(self._model.open(max_length, layers), number, self._calls)
+        model = self._model
+        self._calls.append(lambda states: states.append(model.open(max_length, layers)))
+        return RecordedState(model.open(max_length, layers), next(self._numbers), self._calls)
 
 
 class RecordedState:
     """One request's state, noting each call before it is made."""
 
     def __init__(self, state: ModelState, number: int, calls: list[Call]) -> None:
-        self._state = state
-        self._number = number
-        self._calls = calls
+        self._state, self._number, self._calls = state, number, calls
 
     def forward(
         self, tokens: Sequence[int] | Tensor, parents: Sequence[int] | None = None, last: int | None = None
     ) -> Forward:
-        fixed = tokens.clone() if isinstance(tokens, Tensor) else list(tokens)
-        self._calls.append(("forward", self._number, (fixed, parents, last)))
+        fixed, number = tokens.clone() if isinstance(tokens, Tensor) else list(tokens), self._number
+        self._calls.append(lambda states: states[number].forward(fixed, parents, last))
         return self._state.forward(tokens, parents, last)
 
     def keep(self, path: Sequence[int], pending: int = 0) -> None:
-        self._calls.append(("keep", self._number, (path, pending)))
+        number = self._number
+        self._calls.append(lambda states: states[number].keep(path, pending))
         self._state.keep(path, pending)
 
 
-def record(decoder: SequentialDecoder, prompt: list[int], **options: Any) -> Replay:
+def record(decoder: SequentialDecoder, prompt: list[int], **options: Any) -> Callable[[], None]:
     """Decode once and return a function that repeats the decoder's model calls."""
     calls: list[Call] = []
-    models: list[LanguageModel] = []
-    pair = decoder.pair
+    numbers, pair = count(), decoder.pair
     recorded = copy.copy(pair)
-    recorded.target = RecordedModel(pair.target, calls, models)
-    recorded.draft = None if pair.draft is None else RecordedModel(pair.draft, calls, models)
+    recorded.target = RecordedModel(pair.target, calls, numbers)
+    recorded.draft = None if pair.draft is None else RecordedModel(pair.draft, calls, numbers)
     SequentialDecoder(recorded, decoder.drafter, decoder.verifier, decoder.controller).generate(prompt, **options)
-    return lambda: _replay(calls, models)
 
+    def replay() -> None:
+        states: list[ModelState] = []
+        for call in calls:
+            call(states)
 
-def _replay(calls: list[Call], models: list[LanguageModel]) -> None:
-    states: list[ModelState] = []
-    for what, number, arguments in calls:
-        if what == "open":
-            states.append(models[number].open(*arguments))
-        else:
-            getattr(states[number], what)(*arguments)
+    return replay

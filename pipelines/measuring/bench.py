@@ -5,22 +5,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from pipelines.device_file import read_device
+from pipelines.measuring.measurement_log import MeasurementLog
+from pipelines.measuring.provenance import MEASURED_CODE, provenance, source_hash, versions
 from pipelines.outputs import digest
+from pipelines.pair_folder import PairLocation, read_facts, read_pair
 from pipelines.parameters import add_pair_arguments
 from pipelines.places import place_of
+from pipelines.prompt_table import Prompt, read_prompts
+from predictors.latency.serving import Serving
+from runtime import ModelPair
+from runtime.causal_model import CausalLanguageModel
+from runtime.pair import read_serving
 
-if TYPE_CHECKING:
-    from pipelines.measuring.measurement_log import MeasurementLog
-    from pipelines.pair_folder import PairLocation
-    from pipelines.prompt_table import Prompt
-    from predictors.latency.serving import Serving
-    from runtime import ModelPair
-
-Decide = Callable[["PairLocation", "MeasurementLog", str], "Serving"]  # of the device's slug
-MEASURED_CODE = ("runtime", "predictors", "pipelines/measuring")
+Decide = Callable[[PairLocation, MeasurementLog, str], Serving]  # of the device's slug
 
 
 @dataclass(frozen=True)
@@ -29,21 +31,16 @@ class Bench:
     how the ``pair`` is served here, and was loaded."""
 
     folder: Path
-    pair: "ModelPair"
-    location: "PairLocation"
-    prompts: "dict[str, list[Prompt]]"
-    log: "MeasurementLog"
+    pair: ModelPair
+    location: PairLocation
+    prompts: dict[str, list[Prompt]]
+    log: MeasurementLog
     inputs: dict[str, Any]
     device: dict[str, Any]
-    serving: "Serving"
+    serving: Serving
 
     def origin(self, pair: str) -> dict[str, Any]:
         """Provenance of what was measured for the pair of that name: inputs, code, machine, threads, dtypes, forwards."""
-        import torch
-
-        from pipelines.measuring.provenance import provenance
-        from runtime.causal_model import CausalLanguageModel
-
         models = {
             name: {"dtype": str(model.dtype).removeprefix("torch."), "forward": model.forward}
             for name, model in (("target", self.pair.target), ("draft", self.pair.draft))
@@ -87,22 +84,8 @@ def open_bench(
     it is ``None``; empty: none), load the pair and take up an interrupted log.
 
     The pair is loaded as the profile of this device below ``args.latency`` says, or as the stage will ``decide``. The log's
-    fingerprint covers the parameters, the pair, how it is served, the prompts, the code, the machine and ``hashes`` of others.
-
-    Raises
-    ------
-    ValueError
-        If a split has no prompts, or the device has no profile.
-    """
-    import torch
-
-    from pipelines.measuring.measurement_log import MeasurementLog
-    from pipelines.measuring.provenance import source_hash, versions
-    from pipelines.pair_folder import read_facts, read_pair
-    from pipelines.prompt_table import read_prompts
-    from runtime import ModelPair
-    from runtime.pair import read_serving
-
+    fingerprint covers the parameters, the pair, how it is served, the prompts, the code, the machine and ``hashes`` of
+    others. `ValueError` if a split has no prompts, or the device has no profile."""
     torch.set_num_threads(config.threads)
     device = read_device(args.device)
     prompts = {split: read_prompts(args.prompts, split, count) for split, count in counts.items()}

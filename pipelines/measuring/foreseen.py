@@ -87,30 +87,30 @@ class Foresight:
 
         An arm is left out whole if it is not covered, or if one of its decodes is of a text that is not to be had.
         """
-        found = {name: self._timed(decoder, _of(name, decodes)) for name, decoder in arms.items()}
-        timed = {name: rows for name, rows in found.items() if rows}
+        policies: dict[str, Mapping[SamplingSettings, Policy]] = {}
+        timed = Rows()
+        for name, decoder in arms.items():
+            own = [row for row in decodes if row["arm"] == name]
+            made = {one: policy_of(decoder, one, self.profile) for one in {settings_of(row) for row in own}}
+            known = {one: policy for one, policy in made.items() if policy is not None}
+            rows = self._timed(known, own) if len(known) == len(made) else None
+            if rows:
+                policies[name] = known
+                timed += rows
         if not timed:
             return None
-        known = [row for row in decodes if row["arm"] in timed]
-        policies = {name: self._policies(arms[name], _of(name, known)) for name in timed}
         questions = {name: max(one.question for one in some.values()) for name, some in policies.items()}
         readings = list(self._readings())  # of all arms, which share what chance decides
         texts = [row for name, some in policies.items() for row in self._texts(name, some, readings)]
-        cells = PriceCells.of(known, rounds, self.profile, questions)
-        return Replayed(texts, [row for rows in timed.values() for row in rows], PriceFit(cells))
+        cells = PriceCells.of([row for row in decodes if row["arm"] in policies], rounds, self.profile, questions)
+        return Replayed(texts, timed, PriceFit(cells))
 
-    def _policies(self, decoder: Decoder, decodes: Iterable[Row]) -> dict[SamplingSettings, Policy]:
-        """By sampling setting of ``decodes``, as far as replay covers them."""
-        made = {one: policy_of(decoder, one, self.profile) for one in {settings_of(row) for row in decodes}}
-        return {one: policy for one, policy in made.items() if policy is not None}
-
-    def _timed(self, decoder: Decoder, decodes: Sequence[Row]) -> Rows | None:
+    def _timed(self, policies: Mapping[SamplingSettings, Policy], decodes: Sequence[Row]) -> Rows | None:
         """A row per decode; ``None`` if replay cannot tell of one, as of a controller that reads more than was recorded."""
-        policies, made = self._policies(decoder, decodes), Rows()
+        made = Rows()
         for row in decodes:
-            policy = policies.get(settings_of(row))
             try:
-                spent = None if policy is None else self._foreseen(policy, row)
+                spent = self._foreseen(policies[settings_of(row)], row)
             except ValueError as error:
                 warnings.warn(f"{row['arm']} is not replayed: {error}", stacklevel=2)
                 return None
@@ -186,10 +186,6 @@ def led_reading(text: RecordedText, seed: int) -> Reading:
 def settings_of(row: Row) -> SamplingSettings:
     """The sampling setting of a row."""
     return SamplingSettings(row["temperature"], row["top_k"], row["top_p"])
-
-
-def _of(arm: str, decodes: Iterable[Row]) -> list[Row]:
-    return [row for row in decodes if row["arm"] == arm]
 
 
 def foreseen(

@@ -5,6 +5,7 @@ seed. All draw with one seed, which no arm's name enters; above temperature 0 th
 target's own (`pipelines.measuring.led`), so that they emit the same tokens.
 """
 
+import hashlib
 import random
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,11 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pipelines.measuring.arm_builder import TimedArm
-from pipelines.measuring.arms import Decode, Run
+from pipelines.measuring.arms import Decode, Run, TimedArm
 from pipelines.measuring.decode_rows import measured, rounds_of
 from pipelines.measuring.measurement_log import Blocks, Rows
-from pipelines.measuring.seeds import seed_of
 from pipelines.prompt_table import Prompt
 from predictors.sampling import SamplingSettings
 from runtime.leading import OffTapeError
@@ -45,7 +44,7 @@ Spread = Callable[[Iterable[Task]], Iterator[tuple[Task, tuple[Rows, list[str]]]
 @dataclass
 class Harness:
     """Times arms at ``settings``, each decode ``repeats`` times; ``blocks`` keeps what is finished and moves its bar. ``leading``
-    gives the arms of a block one text. With ``spread``, workers time the prompts (`pipelines.measuring.whole_prompts`)."""
+    gives the arms of a block one text. With ``spread``, workers time the prompts (`measurement.whole_prompt`)."""
 
     blocks: Blocks
     settings: Sequence[SamplingSettings]
@@ -66,14 +65,14 @@ class Harness:
         """Every arm on every prompt after a warm-up, as `time` has it."""
         if not prompts:
             return Rows()
-        decodes = sum(arm.at(one.temperature) for arm in arms.values() for one in self.settings)
-        self.blocks.bar.total = self.blocks.bar.n + decodes * len(prompts) * self.repeats
         self.warm_up(arms, prompts[0])
         return self.time([(prompt, list(arms.values())) for prompt in prompts], share)
 
     def time(self, planned: Planned, share: float = 1.0) -> Rows:
         """A row for each decode, with its rounds under ``by_round`` (`apart`); ends early after ``share`` of the time."""
         plans = {prompt.id: (prompt, arms) for prompt, arms in planned}
+        decodes = sum(arm.at(one.temperature) for _, arms in plans.values() for arm in arms for one in self.settings)
+        self.blocks.bar.total = self.blocks.bar.n + decodes * self.repeats
         rows: dict[str, Rows] = {prompt: [] for prompt in plans}  # workers finish prompts in any order
         for prompt in self._prompts(plans, share):
             for settings in self.settings:
@@ -120,6 +119,11 @@ class Harness:
             rows.append({**where, **who, **_timed_row(arm.name, free, planned.get(arm.name), len(prompt.tokens))})
             self.blocks.bar.update()
         return rows
+
+
+def seed_of(key: str) -> int:
+    """A seed that follows from ``key`` alone."""
+    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "little")
 
 
 def _block(prompt: Prompt, settings: SamplingSettings, repeat: int) -> str:

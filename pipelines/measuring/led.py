@@ -3,8 +3,7 @@
 import warnings
 from dataclasses import asdict, dataclass, field
 
-from pipelines.measuring.arm_builder import TimedArm
-from pipelines.measuring.arms import Decode, Run
+from pipelines.measuring.arms import Decode, Run, TimedArm
 from pipelines.measuring.recorded import RecordedTexts
 from pipelines.prompt_table import Prompt
 from predictors.controllers.survival import SurvivalSession
@@ -73,16 +72,16 @@ class LedText:
         return run
 
     def _tape(self, decoder: Decoder) -> Tape:
-        chain = static_chain(decoder, self.text.settings)
-        if chain is None:
-            return self._plan(decoder, looks_at_nothing(decoder, self.text.settings))
-        if chain not in self.tapes:
-            self.tapes[chain] = self._plan(decoder, free=True)
-        return self.tapes[chain]
-
-    def _plan(self, decoder: Decoder, free: bool) -> Tape:
-        """Its tape, with ``free`` tails where chance is no recorded program."""
-        return plan(decoder, self.text, self.seed, tails=self.recorded or not free)
+        """Its tape; without tails where nothing looks at them, and chance is no recorded program."""
+        settings = self.text.settings
+        chain = static_chain(decoder, settings)
+        free = chain is not None or looks_at_nothing(decoder, settings)
+        tape = None if chain is None else self.tapes.get(chain)
+        if tape is None:
+            tape = plan(decoder, self.text, self.seed, tails=self.recorded or not free)
+        if chain is not None:
+            self.tapes[chain] = tape
+        return tape
 
 
 def static_chain(decoder: Decoder, settings: SamplingSettings) -> StaticChain | None:

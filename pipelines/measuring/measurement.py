@@ -1,30 +1,39 @@
-"""The one measurement: its parameters and its order of work.
+"""The one measurement: its parameters and its order of work, in this process or over many workers.
 
     validation prompts   families with something to choose: the fastest arm of each is chosen at every setting, beside plain
                          decoding, over which tuning reads the gains
-    test prompts         always plain decoding and the rivals (``always``); of all other arms a rotating group (`plan`), each
+    test prompts         always plain decoding and the rivals (``always``); of all other arms a rotating group (`rotation`), each
                          with those that go beside it
                          arms that a family chose stand for it; those without a choice stand for themselves
 
-Whatever is compared later is compared on the blocks where both were timed.
+Whatever is compared later is compared on the blocks where both were timed. A worker times whole prompts and interleaves their
+arms as a single process does: arms compare by prompt, so that a worker's own speed is in no comparison. Its rows name it.
 """
 
-from collections.abc import Iterable, Sequence
+import os
+import platform
+import random
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 from tqdm import tqdm
 
-from pipelines.measuring.arm_builder import ArmBuilder, TimedArm
 from pipelines.measuring.arm_rows import ArmRow, expanded
-from pipelines.measuring.harness import Harness, Planned, Spread, tokens_per_second
+from pipelines.measuring.arms import ArmBuilder, TimedArm
+from pipelines.measuring.harness import Harness, Planned, Spread, Task, tokens_per_second
 from pipelines.measuring.led import TextLeader
 from pipelines.measuring.measurement_log import Blocks, MeasurementLog, Rows
-from pipelines.measuring.names import PLAIN, WALL
-from pipelines.measuring.plan import rotation
+from pipelines.measuring.names import PLAIN, WALL, WORKER
+from pipelines.measuring.recorded import RecordedTexts
+from pipelines.pair_folder import read_pair
 from pipelines.prompt_table import Prompt
 from predictors.config import Checked, Count, Whole, at_least, not_empty
+from predictors.latency.serving import Serving
 from predictors.sampling import SamplingSettings
 from runtime import Decoder, ModelPair
 
@@ -88,9 +97,10 @@ class Measurement:
         config: MeasureConfig,
         bundles: Path,
         log: MeasurementLog,
-        leading: TextLeader | None = None,
+        texts: RecordedTexts | None = None,
     ) -> None:
-        self.config, self.log, self.leading = config, log, leading
+        self.config, self.log = config, log
+        self.leading = TextLeader(pair, config.max_new_tokens, texts) if config.led else None
         self.builder = ArmBuilder(pair, bundles, config.max_new_tokens)
         rows = expanded(config.arms, str(bundles))
         rows = [row for row in rows if any(row.at(one.temperature) for one in config.settings)]
@@ -118,16 +128,14 @@ class Measurement:
     def run(self, validation: Sequence[Prompt], test: Sequence[Prompt], spread: Spread | None = None) -> Rows:
         """Rows of all decodes; with ``spread``, prompts are timed by workers."""
         swept = [self.arms[row.name] for row in self.rows if row.choose or row.name == PLAIN]
-        with tqdm(total=self._total(len(swept), len(validation), len(test)), desc="measure", unit="decode") as bar:
+        with tqdm(total=0, desc="measure", unit="decode") as bar:
             harness = self.harness(bar, spread)
             harness.warm_up(self.arms, validation[0])
             rows = harness.time([(prompt, swept) for prompt in validation], VALIDATION_SHARE)
             self.choices = self.log.once("choices", lambda: self._choices(rows))  # a resumed run keeps them
             self.walls = self.builder.concurrent(row for row in self.rows if self._tested(row))
             harness.warm_up(self.walls, validation[0])
-            planned = self._planned(test, self.walls.values())
-            bar.total = bar.n + self._decodes(planned)
-            rows += harness.time(planned, TEST_SHARE)
+            rows += harness.time(self._planned(test), TEST_SHARE)
         self.capped = harness.blocks.capped
         return rows
 
@@ -165,33 +173,57 @@ class Measurement:
         """Whether test prompts time it at any temperature."""
         return row.always or not row.choose or row.name in {choice["arm"] for choice in self.choices}
 
-    def _planned(self, test: Sequence[Prompt], walls: Iterable[TimedArm]) -> Planned:
-        always = [self.arms[row.name] for row in self.rows if row.always]
-        others = self._rotating() | {wall.name: [wall] for wall in walls}
-        turns = dict.fromkeys(others, 1) | {row.name: row.turns for row in self.rows if row.name in others}
+    def _planned(self, test: Sequence[Prompt]) -> Planned:
+        """What test prompts time: who is always timed, and a group of the others, each with those that go beside it."""
+        tested = [row for row in self.rows if self._tested(row)]
+        always = [self.arms[row.name] for row in tested if row.always]
+        rotating = {row.name: row for row in tested if not row.always}
+        others: dict[str, list[TimedArm]] = {}
+        for name, row in rotating.items():
+            others.setdefault(row.beside if row.beside in rotating else name, []).append(self.arms[name])
+        turns = {name: rotating[name].turns for name in others} | dict.fromkeys(self.walls, 1)
+        others |= {name: [wall] for name, wall in self.walls.items()}
         groups = rotation(test, turns, self.config.group, self.config.seed)
         return [
             (prompt, [*always, *(arm for name in names for arm in others[name])])
             for prompt, names in zip(test, groups, strict=True)
         ]
 
-    def _rotating(self) -> dict[str, list[TimedArm]]:
-        """What takes turns on test prompts: arms, each with those that go beside it."""
-        rows = [row for row in self.rows if self._tested(row) and not row.always]
-        names = {row.name for row in rows}
-        groups: dict[str, list[TimedArm]] = {}
-        for row in rows:
-            groups.setdefault(row.beside if row.beside in names else row.name, []).append(self.arms[row.name])
-        return groups
 
-    def _decodes(self, planned: Planned) -> int:
-        settings = self.config.settings
-        return self.config.repeats * sum(
-            arm.at(one.temperature) for _, arms in planned for arm in arms for one in settings
-        )
+def rotation(prompts: Sequence[Prompt], turns: Mapping[str, int], group: int, seed: int) -> list[tuple[str, ...]]:
+    """The rotating arms of each prompt: ``group`` different ones (all, where there are no more) of those that have ``turns``.
+    Which they are follows from the seed, the arms and the prompts' slices: more prompts change nothing about the earlier ones.
 
-    def _total(self, swept: int, validation: int, test: int) -> int:
-        """About how many decodes there will be."""
-        always = sum(row.always for row in self.rows)
-        tested = test * (always + min(self.config.group, len(self.rows) - always))
-        return self.config.repeats * len(self.config.settings) * (validation * swept + tested)
+    A prompt takes those that its slice has timed least, and among these those that all slices have, each over its turns; where
+    they are even, chance decides. So every arm is timed equally often in every slice, give or take one, about so in all
+    together, and any two meet about equally often. Source: cyclic incomplete block designs (John and Williams, Cyclic and
+    Computer Generated Designs, 1995), with chance in place of a cycle.
+    """
+    chance, timed, groups = random.Random(seed), Counter[tuple[str | None, str]](), []
+    for prompt in prompts:
+        order = chance.sample(sorted(turns), len(turns))
+        order.sort(key=lambda arm: [timed[where, arm] / turns[arm] for where in (prompt.slice, None)])
+        groups.append(tuple(order[:group]))
+        timed.update((where, arm) for arm in groups[-1] for where in (prompt.slice, None))
+    return groups
+
+
+def worker(
+    config: MeasureConfig, pair_folder: Path, serving: Serving, bundles: Path, texts: Path | None, first: Prompt
+) -> Measurement:
+    """What a worker times prompts with: the models in memory, all arms warmed up on prompt ``first``, a log that is not kept."""
+    torch.set_num_threads(config.threads)
+    pair = ModelPair.load(**read_pair(pair_folder).models, record=serving)
+    log, recorded = MeasurementLog(Path(os.devnull), ""), RecordedTexts(texts, config.max_new_tokens)
+    made = Measurement(pair, config, bundles, log, recorded)
+    made.harness(tqdm(disable=True)).warm_up(made.arms, first)
+    return made
+
+
+def whole_prompt(made: Measurement, task: Task) -> tuple[Rows, list[str]]:
+    """A worker's task: its rows, and what was warned of."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        rows = made.prompt(*task)
+    by = {WORKER: f"{platform.node()}/{os.getpid()}"}
+    return [row | by for row in rows], [str(one.message) for one in caught if one.category is UserWarning]

@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from tqdm import tqdm
 
 from pipelines.prompt_table import Prompt
+from predictors.sampling import SamplingSettings
 
 Rows = list[dict[str, Any]]
 
@@ -84,4 +86,21 @@ class Blocks:
         known = key in self.log
         rows = self.log.once(key, measure)
         self.bar.update(steps if known else 0)
+        return rows
+
+    def of_prompts(
+        self,
+        part: str,
+        prompts: Sequence[Prompt],
+        settings: Sequence[SamplingSettings],
+        measure: Callable[[Prompt, SamplingSettings], Rows],
+        share: float = 1.0,
+    ) -> Rows:
+        """Rows of a part: of every prompt at every sampling setting, a block and a step each, within its share of the time."""
+        rows, self.bar.total = Rows(), self.bar.n + len(prompts) * len(settings)
+        for prompt in self.within(share, prompts):
+            for one in settings:
+                self.bar.set_postfix_str(f"{part}, {one.name}")
+                rows += self.once(f"{part}/{prompt.id}/{one.name}", 0, partial(measure, prompt, one))
+                self.bar.update()
         return rows

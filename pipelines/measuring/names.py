@@ -24,7 +24,7 @@ WITHOUT_HRAD, WITHOUT_BRANCHES = "specbranch-no-hrad", "specbranch-no-branch"  #
 # As the paper has it; the same deciding a priori how far branches grow; with an explicit length for branches.
 PAPER, PRIOR, EXPLICIT = "specbranch-paper", "specbranch-prior", "specbranch-length"
 VARIANTS = (PAPER, PRIOR, EXPLICIT)  # too many to draw beside the others
-# Arms: preset-γ, or preset-γd-γ.
+# Arms: preset-γ, or preset-γd-γ, γd that of idle draft stages.
 BRANCH_PRESETS = (PEARL, SPECBRANCH, PAPER, PRIOR, EXPLICIT, WITHOUT_HRAD, WITHOUT_BRANCHES)
 WALL = "-wall"  # behind an arm's name: draft and target really ran side by side
 VALIDATION, TEST = "validation", "test"
@@ -55,26 +55,20 @@ class BranchArm:
     Examples
     --------
     >>> branch_arm("pearl-4-wall")
-    BranchArm(preset='pearl', gamma=4, draft_stage=None, wall=True)
-    >>> branch_arm("specbranch-no-hrad-4-8").draft_stage
-    4
+    BranchArm(preset='pearl', lengths=(4,), wall=True)
+    >>> branch_arm("specbranch-no-hrad-4-8").lengths
+    (4, 8)
     >>> branch_arm("pearl-4-wall").family
     'pearl-wall'
     """
 
     preset: str
-    gamma: int
-    draft_stage: int | None = None
+    lengths: tuple[int, ...]  # γ of branches, before it that of an idle draft stage if it is another
     wall: bool = False
 
     @property
     def name(self) -> str:
         return f"{self.preset}-{'-'.join(map(str, self.lengths))}{WALL if self.wall else ''}"
-
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        """γ of branches, before it that of an idle draft stage if it is another."""
-        return (self.gamma,) if self.draft_stage is None else (self.draft_stage, self.gamma)
 
     @property
     def virtual(self) -> bool:
@@ -89,10 +83,8 @@ class BranchArm:
 
 def branch_arm(name: str) -> BranchArm | None:
     """The parts of an arm's name; ``None`` for an arm of another kind."""
-    found = re.fullmatch(rf"({'|'.join(BRANCH_PRESETS)})-(?:(\d+)-)?(\d+)({WALL})?", name)
-    if found is None:
-        return None
-    return BranchArm(found[1], int(found[3]), None if found[2] is None else int(found[2]), found[4] is not None)
+    found = re.fullmatch(rf"({'|'.join(BRANCH_PRESETS)})-(\d+(?:-\d+)?)({WALL})?", name)
+    return None if found is None else BranchArm(found[1], tuple(map(int, found[2].split("-"))), found[3] is not None)
 
 
 def on_virtual_clock(name: str) -> bool:

@@ -10,6 +10,7 @@ from platform import python_version
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
+MEASURED_CODE = ("runtime", "predictors", "pipelines/measuring")  # what decides what is measured
 NO_LOCKS = (":(exclude,glob)**/dvc.lock",)  # DVC rewrites them while it runs
 PACKAGES = ("torch", "transformers", "safetensors", "numpy", "scikit-learn")
 

@@ -1,5 +1,5 @@
-"""The Parquet tables of what is timed: `DECODES`, a row per decode, and `ROUNDS`, a row per round of decodes that keep records;
-`LOOP`, seconds of a decode in the loop and of its model calls alone.
+"""The Parquet tables of what is timed: `DECODES`, a row per decode, `ROUNDS`, a row per round of decodes that keep records, and
+`LOOP`, seconds of a decode in the loop and of its model calls alone; then of what is replayed, and of what is drawn at roots.
 
 Rows with one ``block`` were timed interleaved in one go (one prompt, one setting, one repeat), and compare pairwise. What their
 counts and seconds mean says `pipelines.measuring.decode_rows`.
@@ -76,7 +76,66 @@ FORESEEN_ROWS = pa.schema(  # `pipelines.evidence.ledger.Replayed`
         *columns(pa.list_(pa.float64()), "parts", "measured", "rounds"),
     ]
 )
-TEXTS, TIMED, PRICES = "texts", "timed", "prices"  # kinds of its rows
+TEXTS, TIMED, FACTORS = "texts", "timed", "prices"  # kinds of its rows
+
+# Replayed decodes: a row per text and policy, means over repeats of chance.
+REPLAYED, POLICIES = "replay.parquet", "policies.json"
+BRANCHES, BRANCHES_WALL = "branches", "branches, side by side"  # families, on the virtual clock and on the wall's
+ORACLE = "oracle"  # arm and family: knows what will be accepted
+COUNTS = ("rounds", "submitted", "passes", "accepted", "asked", "looked_up")
+REPLAY_ROWS = pa.schema(
+    [
+        *columns(pa.string(), "split", "setting", "prompt", "document", "slice", "family", "drafter"),
+        ("prompt_tokens", pa.int32()),
+        *columns(pa.float64(), "tokens", "seconds", *COUNTS),
+    ]
+)
+# First rounds at the roots of root traces.
+FIRST_ROUNDS, PRICES = "first_rounds.parquet", "prices.json"
+SELECTOR = "selector"  # family
+BUNDLE = "delayed_tree-"  # followed by the rule: bundles of selectors, and arms of the measurement
+STATIC_TREE = "static tree "  # followed by the rule: the arm of its best static tree
+FIRST_ROUNDS_ROWS = pa.schema(
+    [
+        *columns(pa.string(), "setting", "prompt", "document"),
+        ("root", pa.int32()),
+        *columns(pa.string(), "rule", "action"),
+        ("emitted", pa.float64()),  # mean over the decodes at this root
+        ("expected", pa.float64()),  # the root trace's label
+    ]
+)
+# Verification rules: exact expectations at roots, and acceptance by depth.
+ROOTS, ACCEPTANCE = "roots.parquet", "acceptance.parquet"
+FAMILIES = ("chain", "iid", "delayed", "distinct")  # families of shapes whose rules compete with each other
+AS_DRAFTED = 0  # column draws: as many as were drafted at the node
+WHERE = columns(pa.string(), "setting", "prompt", "document", "slice")
+EXPECTATIONS = {
+    ROOTS: pa.schema(
+        [
+            *WHERE,
+            ("split", pa.string()),
+            ("root", pa.int32()),
+            *columns(pa.string(), "family", "drafter", "verifier"),
+            ("expected", pa.float64()),  # 1 + E[tau | tree]
+            ("nodes", pa.float64()),
+        ]
+    ),
+    ACCEPTANCE: pa.schema(
+        [
+            *WHERE,
+            *columns(pa.int32(), "root", "depth", "paths"),
+            ("distance", pa.float64()),
+            ("solver", pa.string()),
+            ("draws", pa.int32()),  # `AS_DRAFTED`, or so many
+            ("rate", pa.float64()),
+        ]
+    ),
+}
+
+
+def replayed_at(cost_ratio: float) -> str:
+    """The file of the same policies on a machine with another cost ratio."""
+    return f"replay-c{cost_ratio:g}.parquet"
 
 
 def write_foreseen(path: Path, one: Replayed | None) -> None:
@@ -91,7 +150,7 @@ def _foreseen(one: Replayed) -> Iterator[dict[str, Any]]:
     numbers = (cells.profiled_BK, cells.measured_BK, cells.rounds_BK)
     for document, *vectors in zip(cells.document_B, *numbers, strict=True):
         parts, measured, rounds = (vector_K.tolist() for vector_K in vectors)
-        yield {"kind": PRICES, "document": str(document), "parts": parts, "measured": measured, "rounds": rounds}
+        yield {"kind": FACTORS, "document": str(document), "parts": parts, "measured": measured, "rounds": rounds}
 
 
 def read_foreseen(path: Path) -> Replayed | None:
@@ -99,7 +158,7 @@ def read_foreseen(path: Path) -> Replayed | None:
     if not path.is_file():
         return None
     rows = read_table(path, FORESEEN_ROWS).to_pylist()
-    texts, timed, cells = ([row for row in rows if row["kind"] == kind] for kind in (TEXTS, TIMED, PRICES))
+    texts, timed, cells = ([row for row in rows if row["kind"] == kind] for kind in (TEXTS, TIMED, FACTORS))
     vectors = (np.array([row[name] for row in cells]) for name in ("measured", "parts", "rounds"))
     if not timed:
         return None
@@ -131,13 +190,7 @@ def write_timed(folder: Path, pair: str, decodes: Rows, rounds: Rows) -> None:
 
 
 def read_decodes(path: Path) -> Rows:
-    """Rows of `DECODES`.
-
-    Raises
-    ------
-    ValueError
-        If the file is missing, damaged or of another kind.
-    """
+    """Rows of `DECODES`. `ValueError` if the file is missing, damaged or of another kind."""
     rows: Rows = read_table(path, DECODES).to_pylist()
     return rows
 

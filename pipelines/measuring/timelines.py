@@ -37,12 +37,8 @@ def rounds_of(records: Iterable[RoundRecord]) -> Iterator[dict[str, Any]]:
         spans = record.timeline or _in_turn(record, now, prefill=index == 0)
         now = max((span.end for span in spans), default=now)
         counts = {name: getattr(record, name) for name in COUNTS}
-        yield {
-            "prefill": index == 0,
-            "hit": not record.ends_segment,
-            **counts,
-            "spans": list(_rows(spans, bool(record.timeline))),
-        }
+        drawn = list(_rows(spans, bool(record.timeline)))
+        yield {"prefill": index == 0, "hit": not record.ends_segment, **counts, "spans": drawn}
 
 
 def _seconds(records: Iterable[RoundRecord]) -> float:

@@ -9,6 +9,7 @@ import gc
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,26 +19,33 @@ from pipelines.applicability import draftless
 from pipelines.device_file import read_device
 from pipelines.evidence.ledger import Replayed
 from pipelines.evidence.timed_blocks import setting_of
-from pipelines.measuring.arm_builder import ArmBuilder
-from pipelines.measuring.bench import MEASURED_CODE, Bench, open_bench
+from pipelines.measuring.arms import ArmBuilder
+from pipelines.measuring.bench import Bench, open_bench
 from pipelines.measuring.exactness import float32_pair
 from pipelines.measuring.foreseen import foreseen
 from pipelines.measuring.harness import Harness, apart
 from pipelines.measuring.led import TextLeader
 from pipelines.measuring.measurement_log import Blocks, Rows
 from pipelines.measuring.names import CHAIN, DECODES_FILE, FINDINGS, PROVENANCE, ROUNDS_FILE, TEST, VALIDATION
-from pipelines.measuring.provenance import source_hash, versions
+from pipelines.measuring.provenance import MEASURED_CODE, source_hash, versions
 from pipelines.measuring.recorded import RecordedTexts
 from pipelines.measuring.tables import read_decodes, read_rounds, write_timed
-from pipelines.measuring.tuning.candidates import Candidate
-from pipelines.measuring.tuning.measured import Measured
+from pipelines.measuring.tuning.candidates import Candidate, Measured
 from pipelines.outputs import digest, write_json
 from pipelines.pair_folder import read_facts, read_pair
-from pipelines.promotion.candidate import exact, problem_of, served_at, settings_of
 from pipelines.promotion.evidence import Evidence
 from pipelines.promotion.names import CHALLENGER, CHAMPION
 from pipelines.promotion.plan import TrialConfig, load_plan
-from pipelines.promotion.trial import Look, arms_of, evidence_of, learned_documents, unservable
+from pipelines.promotion.trial import (
+    Look,
+    arms_of,
+    evidence_of,
+    exact,
+    learned_documents,
+    problem_of,
+    served_at,
+    settings_of,
+)
 from pipelines.prompt_table import read_prompts
 from predictors.bundle import CARD, TENSORS, bundle_hash
 from predictors.sampling import SamplingSettings
@@ -66,7 +74,10 @@ def attempt(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path
     Reads from ``args`` what `open_bench` does, and ``output``, below which decodes and provenance are written. A bundle that does
     not serve the pair is not timed; nor are settings that the table below ``args.measured`` has, if there is such a folder.
     """
-    _require(bundles)
+    for folder in bundles.values():
+        lacking = [name for name in (CARD, TENSORS) if not (folder / name).is_file()]
+        if lacking:
+            raise ValueError(f"{folder} is no bundle, it lacks {' and '.join(lacking)}. Export it first (dvc repro).")
     who = args.pair, predictor, bundles[CHALLENGER]
     hashes = {f"{name}_sha256": bundle_hash(folder) for name, folder in bundles.items()}
     champion = hashes.get(f"{CHAMPION}_sha256")
@@ -79,7 +90,10 @@ def attempt(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path
     pair = float32_pair(place, checked, config.max_new_tokens, serving) or ModelPair.load(**place.models, record=record)
     problem = problem_of(bundles[CHALLENGER], pair)
     if problem is not None:
-        return unservable(who, champion, problem, number)
+        sha256 = hashes[f"{CHALLENGER}_sha256"]
+        return Evidence(
+            pair=args.pair, predictor=predictor, bundle_sha256=sha256, champion=champion, problem=problem, look=number
+        )
     old = None if champion is None else problem_of(bundles[CHAMPION], pair)
     if old is not None:
         raise ValueError(f"the champion cannot be timed ({old}). Roll it back first (draftwright rollback).")
@@ -94,7 +108,8 @@ def attempt(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path
         grown = {GROWS: digest([prompt.tokens for prompt in look.prompts])}
         bench = open_bench(args, config, {}, {**hashes, **grown})
         known = _timed(bench, args, config, bundles, look, texts, known)
-    trained = _trained(args, look)
+    fitted = [prompt for split in ("train", VALIDATION) for prompt in read_prompts(args.prompts, split)]
+    trained = learned_documents(fitted, look.prompts, read_facts(args.pair_folder))
     if known.replayed is not None:
         _require_unlearned(known.replayed, known.decodes, trained)
     evidence = evidence_of(
@@ -103,13 +118,6 @@ def attempt(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path
     if bench is not None:
         bench.log.remove()  # no earlier: what fails before is not timed again
     return evidence
-
-
-def _require(bundles: Mapping[str, Path]) -> None:
-    for folder in bundles.values():
-        missing = [name for name in (CARD, TENSORS) if not (folder / name).is_file()]
-        if missing:
-            raise ValueError(f"{folder} is no bundle, it lacks {' and '.join(missing)}. Export it first (dvc repro).")
 
 
 def _measured(args: argparse.Namespace, config: TrialConfig, bundle: Path, predictor: str, look: Look) -> Known:
@@ -126,11 +134,18 @@ def _measured(args: argparse.Namespace, config: TrialConfig, bundle: Path, predi
     place = args.measured / device["slug"]
     served = {settings: served_at(bundle, predictor, settings) for settings in every}
     hashes = {name: sha256 for _, of_route in served.values() for name, sha256 in of_route.items()}
-    table = _always(args, config, place, bundle.parent, hashes)
-    rivals, prompts = _rivals(args, config), {prompt.id for prompt in look.prompts}
+    inputs = {"parameters": asdict(config), "pair_sha256": digest(read_facts(args.pair_folder))}
+    inputs["serving"] = read_serving(args.latency / f"{device['slug']}.json").to_record()
+    table = Measured.read(place, inputs, bundle.parent, hashes)
+    table = replace(table, arms=tuple(row for row in table.arms if row.always))
+    kinds = [row for row in arms_of(config, {}) if row.family != CHAIN or not draftless(args.pair, args.params)]
+    rivals = [Candidate(row.name, row.family, {"decoder": row.decoder}, 0.0) for row in kinds]
+    prompts = {prompt.id for prompt in look.prompts}
     arms = {settings: [Candidate(CHALLENGER, CHALLENGER, how, 0.0), *rivals] for settings, (how, _) in served.items()}
     found = {settings: _rows(table, settings, some, prompts) for settings, some in arms.items()}
-    missing = tuple(settings for settings in every if not _complete(found[settings], arms[settings], prompts))
+    timed = {settings: {(row["arm"], row["prompt"]) for row in rows} for settings, rows in found.items()}
+    wanted = {settings: set(product((one.name for one in some), prompts)) for settings, some in arms.items()}
+    missing = tuple(settings for settings in every if timed[settings] != wanted[settings])
     arms = {settings: some for settings, some in arms.items() if settings not in missing}
     if not arms:
         return Known(every)
@@ -149,30 +164,9 @@ def _measured(args: argparse.Namespace, config: TrialConfig, bundle: Path, predi
     return Known(missing, decodes, rounds, source)
 
 
-def _always(
-    args: argparse.Namespace, config: TrialConfig, place: Path, bundles: Path, hashes: Mapping[str, str]
-) -> Measured:
-    """The measured table at ``place``, of the arms that it times on every prompt; the rest as of `Measured.read`."""
-    inputs = {"parameters": asdict(config), "pair_sha256": digest(read_facts(args.pair_folder))}
-    inputs["serving"] = read_serving(args.latency / f"{place.name}.json").to_record()
-    table = Measured.read(place, inputs, bundles, hashes)
-    return replace(table, arms=tuple(row for row in table.arms if row.always))
-
-
-def _rivals(args: argparse.Namespace, config: TrialConfig) -> list[Candidate]:
-    """Plain decoding, and the static chains of a pair that has a draft."""
-    rows = [row for row in arms_of(config, {}) if row.family != CHAIN or not draftless(args.pair, args.params)]
-    return [Candidate(row.name, row.family, {"decoder": row.decoder}, 0.0) for row in rows]
-
-
 def _rows(table: Measured, settings: SamplingSettings, arms: Sequence[Candidate], prompts: Collection[str]) -> Rows:
     """Rows at a setting of each of ``arms``, of which two may be one decoder."""
     return [row for one in arms for row in table.of(settings, [one], TEST) if row["prompt"] in prompts]
-
-
-def _complete(rows: Rows, arms: Sequence[Candidate], prompts: set[str]) -> bool:
-    """Whether there are rows of each of ``arms`` on every prompt."""
-    return all({row["prompt"] for row in rows if row["arm"] == one.name} == prompts for one in arms)
 
 
 def _replayed(table: Measured, arms: Mapping[SamplingSettings, Sequence[Candidate]], decodes: Rows) -> Replayed | None:
@@ -231,8 +225,8 @@ def _earlier(bench: Bench, settings: tuple[SamplingSettings, ...]) -> Known:
     origin = json.loads(place.read_text())
     same = {name: value for name, value in bench.inputs.items() if name != GROWS}
     same |= {"versions": versions(), "device": bench.device}
-    others = _hashed(origin) != _hashed(bench.inputs)  # another champion, or none
-    if origin.get("capped") or others or not _same(origin, same):
+    hashed, here = ({name for name in some if name.endswith("_sha256")} for some in (origin, bench.inputs))
+    if origin.get("capped") or hashed != here or not _same(origin, same):  # hashed: another champion, or none
         return Known(settings)
     decodes, rounds = read_decodes(bench.folder / DECODES_FILE), read_rounds(bench.folder / ROUNDS_FILE)
     return Known(settings, decodes, rounds)
@@ -241,11 +235,6 @@ def _earlier(bench: Bench, settings: tuple[SamplingSettings, ...]) -> Known:
 def _same(origin: Origin, here: Origin) -> bool:
     """Whether what is ``here`` was the same there."""
     return digest({name: origin.get(name) for name in here}) == digest(here)
-
-
-def _hashed(origin: Mapping[str, Any]) -> set[str]:
-    """Of what there is a hash."""
-    return {name for name in origin if name.endswith("_sha256")}
 
 
 def _require_unlearned(replayed: Replayed, decodes: Rows, trained: set[str]) -> None:
@@ -257,8 +246,3 @@ def _require_unlearned(replayed: Replayed, decodes: Rows, trained: set[str]) -> 
             f"recorded texts are of documents that were trained on ({', '.join(learned[:3])}): what replay says of them is no "
             "evidence. Collect the texts of these prompts (dvc repro traces)."
         )
-
-
-def _trained(args: argparse.Namespace, look: Look) -> set[str]:
-    known = [prompt for split in ("train", VALIDATION) for prompt in read_prompts(args.prompts, split)]
-    return learned_documents(known, look.prompts, read_facts(args.pair_folder))

@@ -26,7 +26,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pipelines.promotion.names import CHALLENGER, CHAMPION
-from pipelines.promotion.verdict import outcome_of
 from pipelines.registry import BUNDLE_TAG, PAIR_TAG, found_model, registered_model
 
 EVENT = "champion."
@@ -85,25 +84,12 @@ class Champions:
     def promote(self, version: str, over: str | None, verdict: dict[str, Any], forced: str | None = None) -> Event:
         """Make ``version`` the champion. What the gate said is kept before (`keep`): a look counts, however this ends.
 
-        Parameters
-        ----------
-        version
-            Of the registered model.
-        over
-            Content hash of the champion that the evidence was measured against; ``None``: there was none.
-        verdict
-            The gate's record.
-        forced
-            Why the verdict is overridden; recorded.
-
-        Raises
-        ------
-        ValueError
-            If the verdict is not a pass and nothing forces it, if another champion stands there by now, or if ``version`` is it.
-        """
+        ``over``: content hash of the champion that the evidence was measured against (``None``: there was none); ``forced``: why
+        the verdict is overridden, which is recorded. `ValueError` if the verdict is not a pass and nothing forces it, if
+        another champion stands there by now, or if ``version`` is it."""
         if not verdict["passed"] and not forced:
             raise ValueError(
-                f"{self.name} version {version} did not pass the gate ({outcome_of(verdict)}), and nothing forces it. "
+                f"{self.name} version {version} did not pass the gate ({verdict['verdict']}), and nothing forces it. "
                 "Say --force."
             )
         with self.lock():
@@ -118,7 +104,7 @@ class Champions:
             if made is None or made.sha256 == over:
                 what = "is the champion already" if made else "does not exist"
                 raise ValueError(f"{self.name} version {version} {what}: nothing was changed.")
-            return self._record(PROMOTED, made, forced, outcome_of(verdict))
+            return self._record(PROMOTED, made, forced, verdict["verdict"])
 
     def keep(self, version: str, verdict: dict[str, Any]) -> None:
         """Keep the gate's record, whatever it says, as a tag of the version."""
@@ -144,12 +130,7 @@ class Champions:
     @contextmanager
     def lock(self, seconds: float = WAIT_SECONDS) -> Iterator[None]:
         """Hold the registered model's lock. One that is not free in time is broken if this object was told to break it.
-
-        Raises
-        ------
-        ValueError
-            Naming the holder, if the lock is not free in time.
-        """
+        `ValueError` if it is not free in time, naming the holder."""
         from mlflow.exceptions import MlflowException
 
         name, deadline = f"{self.name}{LOCK}", time.monotonic() + seconds
@@ -180,12 +161,16 @@ class Champions:
         number = 1 + sum(tag.startswith(BROKEN) for tag in self.client.get_registered_model(self.name).tags)
         text = f"of {self._holder()}, broken {_now()} by {_who()}"
         self.client.set_registered_model_tag(self.name, f"{BROKEN}{number:06d}", text)
-        if found_model(self.client, f"{self.name}{LOCK}") is not None:
+        if self._lock_tags():
             self.client.delete_registered_model(f"{self.name}{LOCK}")
 
-    def _holds(self) -> bool:
+    def _lock_tags(self) -> dict[str, str]:
+        """What the lock says of its holder; nothing where there is none."""
         lock = found_model(self.client, f"{self.name}{LOCK}")
-        return lock is not None and lock.tags.get("key") == self._key
+        return {} if lock is None else dict(lock.tags)
+
+    def _holds(self) -> bool:
+        return self._lock_tags().get("key") == self._key
 
     def mend(self) -> None:
         """Point the alias to what the history says."""
@@ -233,8 +218,7 @@ class Champions:
         return Version(str(found.version), found.tags.get(BUNDLE_TAG, ""))
 
     def _holder(self) -> str:
-        lock = found_model(self.client, f"{self.name}{LOCK}")
-        tags = {} if lock is None else lock.tags
+        tags = self._lock_tags()
         return f"{tags.get('holder', 'somebody')} since {tags.get('since', 'an unknown time')}"
 
 

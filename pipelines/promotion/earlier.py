@@ -9,12 +9,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pipelines.measuring.bench import MEASURED_CODE
-from pipelines.measuring.provenance import source_hash
+from pipelines.measuring.provenance import MEASURED_CODE, source_hash
 from pipelines.promotion.champions import Version
 from pipelines.promotion.evidence import Evidence
 from pipelines.promotion.plan import Bounds
-from pipelines.promotion.verdict import EXHAUSTED, REFUSED, outcome_of
+from pipelines.promotion.verdict import EXHAUSTED, REFUSED
 
 Record = dict[str, Any]
 
@@ -39,17 +38,8 @@ def evidence_on(path: Path, challenger: Version, over: str | None) -> Evidence |
 
 
 def require_match(evidence: Evidence, who: tuple[str, str], challenger: Version, over: str | None, device: str) -> None:
-    """`ValueError` unless the evidence is on the challenger, over the champion, and from this machine.
-
-    Parameters
-    ----------
-    who
-        Pair and predictor.
-    over
-        Content hash of the champion.
-    device
-        Slug of this machine; evidence that does not say where it is from is taken.
-    """
+    """`ValueError` unless the evidence is on the challenger of ``who`` (pair and predictor), over the champion of content
+    ``over``, and from this machine, whose slug is ``device``; evidence that does not say where it is from is taken."""
     if (evidence.pair, evidence.predictor) != who:
         raise ValueError(
             f"the evidence is on {evidence.pair}-{evidence.predictor}, and the challenger is {'-'.join(who)}. Measure again."
@@ -70,28 +60,23 @@ def require_match(evidence: Evidence, who: tuple[str, str], challenger: Version,
         )
 
 
-def other_code(evidence: Evidence) -> list[str]:
+def other_code(evidence: Evidence) -> str | None:
     """A warning if other code measured it than is here."""
     here = source_hash(MEASURED_CODE)
     there = evidence.origin.get("code_sha256", here)
-    return [] if there == here else [f"warning: measured by other code ({there[:12]}) than is here ({here[:12]})"]
+    return None if there == here else f"warning: measured by other code ({there[:12]}) than is here ({here[:12]})"
 
 
 def looks_among(records: list[Record]) -> list[Record]:
-    """Records for which something was measured; those of version 1 are another gate's."""
-    return [record for record in records if record.get("version", 1) >= 2 and record.get("smallest_gain") is not None]
+    """Records for which something was measured."""
+    return [record for record in records if record["smallest_gain"] is not None]
 
 
 def next_look(earlier: list[Record], name: str, version: str, planned: int) -> int:
-    """The number of the next look after the kept verdicts.
-
-    Raises
-    ------
-    ValueError
-        After a refusal, which stands, and after the last ``planned`` look.
-    """
+    """The number of the next look after the kept verdicts. `ValueError` after a refusal, which stands, and after the last
+    ``planned`` look."""
     looks = looks_among(earlier)
-    if looks and outcome_of(looks[-1]) == REFUSED:
+    if looks and looks[-1]["verdict"] == REFUSED:
         raise ValueError(
             f"{name} version {version} was refused at look {looks[-1]['look']}, and more looks would not change what is "
             "known. Register another bundle, or promote this one with --force."
@@ -119,7 +104,7 @@ def require_same_bounds(bounds: Bounds, earlier: list[Record]) -> None:
     """`ValueError` if an earlier look was judged by other bounds."""
     here = json.loads(json.dumps(asdict(bounds)))
     for kept in looks_among(earlier):
-        for key, value in kept.get("bounds", here).items():
+        for key, value in kept["bounds"].items():
             if here.get(key) != value:
                 raise ValueError(
                     f"promotion.{key} was {value} at look {kept['look']}, and is {here.get(key)} now: bounds are fixed before "

@@ -19,69 +19,37 @@ VERSION = 2
 
 @dataclass(frozen=True)
 class Comparison:
-    """Gains of one arm.
+    """Gains of one arm."""
 
-    Parameters
-    ----------
-    gains
-        Over every rival: the champion, plain decoding and every static chain.
-    reference
-        The rival that guardrails compare with: the champion, or the static chain that came closest.
-    settings, slices
-        Gains over the reference, by sampling setting, and pooled by slice.
-    documents
-        Ids of those measured.
-    few_rivals, few_settings
-        Rivals and sampling settings that were timed on fewer than two documents: no gain is known there.
-    """
-
-    gains: Mapping[str, Estimate]
-    reference: str | None
-    settings: Mapping[str, Estimate]
-    slices: Mapping[str, SliceGain]
-    documents: tuple[str, ...]
-    few_rivals: tuple[str, ...] = ()
+    gains: Mapping[str, Estimate] = field(default_factory=dict)  # over the champion, plain decoding, every static chain
+    reference: str | None = None  # what guardrails compare with: the champion, or the static chain that came closest
+    settings: Mapping[str, Estimate] = field(default_factory=dict)  # gains over the reference, by sampling setting
+    slices: Mapping[str, SliceGain] = field(default_factory=dict)  # the same, pooled by slice
+    documents: tuple[str, ...] = ()  # ids of those measured
+    few_rivals: tuple[str, ...] = ()  # timed on fewer than two documents, as few_settings: no gain is known there
     few_settings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence(Comparison):
-    """What is known of a challenger: its gains, and the following.
-
-    Parameters
-    ----------
-    pair, predictor, bundle_sha256
-        Whose bundle, and which content.
-    champion
-        Content hash of the champion that was timed beside it; ``None``: there was none.
-    problem
-        Why the bundle cannot be tried; ``None``: it can.
-    exactness
-        Green or not, by name of the check.
-    calibration_error
-        Of its model on documents that were not trained on; ``None``: unknown, which is only good with an ``exemption``.
-    trained_documents
-        Ids of the documents that training or calibration read.
-    look, documents_left
-        Which look this is, from 1, and how many documents of the reserve it left unopened.
-    origin
-        Where the numbers are from: device, commit, parameters; ``capped``: time ran out before all prompts were decoded.
-    exemption
-        Why there is no calibration error to know; ``None``: there must be one.
-    """
+    """What is known of a challenger, by content hashes of its bundle and of the ``champion`` beside it, if there was one."""
 
     pair: str
     predictor: str
     bundle_sha256: str
     champion: str | None
-    problem: str | None
-    exactness: Mapping[str, bool]
-    calibration_error: float | None
-    trained_documents: tuple[str, ...]
+    problem: str | None = None  # why the bundle cannot be tried, so that nothing else is known; None: it can
+    exactness: Mapping[str, bool] = field(default_factory=dict)  # green or not, by name of the check
+    calibration_error: float | None = (
+        None  # on documents that were not trained on; None: unknown, good with an exemption
+    )
+    trained_documents: tuple[str, ...] = ()  # ids of those that training or calibration read
     look: int = 1
-    documents_left: int = 0
-    origin: Mapping[str, Any] = field(default_factory=dict)
-    exemption: str | None = None
+    documents_left: int = 0  # of the reserve, which the look left unopened
+    origin: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # device, commit, parameters; capped: time ran out too early
+    exemption: str | None = None  # why there is no calibration error to know; None: there must be one
     version: int = VERSION
 
     def __post_init__(self) -> None:
@@ -120,24 +88,15 @@ def compared(
     mix: Mapping[str, float] | None = None,
     replayed: Replayed | None = None,
 ) -> Comparison:
-    """What timed ``decodes`` say of the arm `CHALLENGER` over the arm ``champion``, if there is one, plain decoding and every
-    static chain.
-
-    Parameters
-    ----------
-    decodes
-        Rows of the measured table. Without static chains the reference is plain decoding, and the gate refuses unless the pair
-        has no draft.
-    mix
-        Documents by slice that gains are weighed by; by default those of the table. A slice that was not timed is not judged.
-    replayed
-        What replay says of the same texts.
-    """
+    """What timed ``decodes`` and replay of their texts say of the arm `CHALLENGER` over the arm ``champion``, if there is one,
+    plain decoding and every static chain. Without static chains the reference is plain decoding, and the gate refuses unless the
+    pair has no draft. ``mix``: documents by slice that gains are weighed by, by default those of the table; a slice of it that
+    was not timed is not judged."""
     blocks = TimedBlocks.of(decodes)
     static = blocks.of_family(CHAIN)
     names = {PLAIN: PLAIN} | {name: name for name in static} | ({} if champion is None else {CHAMPION: champion})
     known = {name: _gain(blocks, CHALLENGER, rival, mix, replayed) for name, rival in names.items()}
-    gains = _estimates(known)
+    gains = {name: one for name, one in known.items() if one is not None}
     judged = [name for name in static if name in gains]
     closest = min(judged, key=lambda name: gains[name].value, default=next(iter(static), PLAIN))
     reference = closest if champion is None else CHAMPION
@@ -151,7 +110,7 @@ def compared(
     return Comparison(
         gains,
         reference,
-        _estimates(of_setting),
+        {name: one for name, one in of_setting.items() if one is not None},
         untimed | slice_gains(blocks, CHALLENGER, rival, bounds.slice_documents, bounds.slice_spread, replayed),
         tuple(sorted(set(blocks.document_B[both_B].tolist()))),
         tuple(name for name in known if name not in gains),
@@ -165,7 +124,3 @@ def _gain(blocks: TimedBlocks, *arguments: Any, **options: Any) -> Estimate | No
         return gain(blocks, *arguments, **options)
     except TooFewDocumentsError:
         return None
-
-
-def _estimates(known: Mapping[str, Estimate | None]) -> dict[str, Estimate]:
-    return {name: one for name, one in known.items() if one is not None}

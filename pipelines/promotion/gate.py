@@ -20,7 +20,6 @@ from dataclasses import asdict
 from typing import Any
 
 from pipelines.evidence.estimate import Estimate
-from pipelines.evidence.gain import SliceGain
 from pipelines.outputs import digest
 from pipelines.promotion.evidence import Evidence
 from pipelines.promotion.plan import Bounds
@@ -63,9 +62,8 @@ def fingerprint(evidence: Evidence) -> str:
 
 def _contract(evidence: Evidence) -> Check:
     outcome = PASSED if evidence.problem is None else REFUSED
-    return Check(
-        "contract", outcome, evidence.problem or "valid", "a lossless bundle that serves this pair in real time"
-    )
+    wanted = "a lossless bundle that serves this pair in real time"
+    return Check("contract", outcome, evidence.problem or "valid", wanted)
 
 
 def _exactness(evidence: Evidence) -> Check:
@@ -139,12 +137,8 @@ def _guardrails(evidence: Evidence, bounds: Bounds) -> Iterator[Check]:
     for name, one in evidence.settings.items():
         yield _guardrail(name, one.gain, one.low(), one.high(), evidence, bounds)
     for name, part in judged.items():
-        yield _guardrail(name, *_known(part), evidence, bounds)
-
-
-def _known(part: SliceGain) -> tuple[float, float, float]:
-    assert part.value is not None and part.low is not None and part.high is not None, "a judged slice has bounds"
-    return part.value, part.low, part.high
+        assert part.value is not None and part.low is not None and part.high is not None, "a judged slice has bounds"
+        yield _guardrail(name, part.value, part.low, part.high, evidence, bounds)
 
 
 def _guardrail(name: str, value: float, low: float, high: float, evidence: Evidence, bounds: Bounds) -> Check:

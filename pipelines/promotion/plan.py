@@ -28,31 +28,17 @@ ROUNDED = 0.005  # shares are written with two digits
 
 @dataclass(frozen=True)
 class TrialConfig(Checked):
-    """Section ``trial``.
+    """Section ``trial``."""
 
-    Parameters
-    ----------
-    gammas
-        Lengths of the static chains.
-    test_prompts, reserve_prompts
-        Timed at the first look, and new ones of the reserve at every further look.
-    repeats, max_new_tokens, threads, seed
-        Of every decode.
-    exactness_prompts
-        Greedy texts that are compared.
-    max_minutes
-        Ends early after a whole prompt, and records it.
-    """
-
-    gammas: Annotated[tuple[Count, ...], not_empty] = (2, 3, 4, 6, 8)
-    test_prompts: Count = 60
-    reserve_prompts: Count = 30
+    gammas: Annotated[tuple[Count, ...], not_empty] = (2, 3, 4, 6, 8)  # lengths of the static chains
+    test_prompts: Count = 60  # timed at the first look
+    reserve_prompts: Count = 30  # new ones, at every further look
     repeats: Count = 1
-    exactness_prompts: Count = 2
+    exactness_prompts: Count = 2  # whose greedy texts are compared
     max_new_tokens: Annotated[int, at_least(2)] = 48  # a prefill and a round
     threads: Count = 2
     seed: int = 0
-    max_minutes: float | None = None
+    max_minutes: float | None = None  # ends early after a whole prompt, and records it
 
     def shares(self, looks: int) -> list[float]:
         """Of all prompts of a plan of so many looks, the share that each look has.
@@ -68,35 +54,17 @@ class TrialConfig(Checked):
 
 @dataclass(frozen=True)
 class Bounds(Checked):
-    """Section ``promotion``: what the gate asks.
+    """Section ``promotion``: what the gate asks."""
 
-    Parameters
-    ----------
-    margin
-        A gain's lower bound must lie above it, over every rival.
-    alpha
-        Total one-sided error of all looks at a challenger.
-    looks
-        Planned looks, each by the share of all planned prompts that it has.
-    promised, power
-        The true gain that the gate promises to pass, and in which share of cases.
-    guardrail
-        The most that a sampling setting or a slice may lose.
-    slice_documents, slice_spread
-        A slice with fewer timed documents is not judged; by how much true gains of slices differ (scale of the prior).
-    calibration_error, min_documents
-        The largest error of calibration, and the fewest documents.
-    """
-
-    margin: NotNegative = 0.0
-    alpha: Annotated[float, above(0), below(0.5)] = 0.025
-    looks: tuple[float, ...] = (0.5, 0.75, 1.0)
-    promised: float = 0.05
+    margin: NotNegative = 0.0  # a gain's lower bound must lie above it, over every rival
+    alpha: Annotated[float, above(0), below(0.5)] = 0.025  # total one-sided error of all looks at a challenger
+    looks: tuple[float, ...] = (0.5, 0.75, 1.0)  # planned, each by the share of all planned prompts that it has
+    promised: float = 0.05  # the true gain that the gate promises to pass, and in which share of cases
     power: Annotated[float, at_least(0.5), below(1)] = 0.8
-    guardrail: NotNegative = 0.05
-    slice_documents: Annotated[int, at_least(2)] = 8
-    slice_spread: Positive = 0.05
-    calibration_error: NotNegative = 0.08
+    guardrail: NotNegative = 0.05  # the most that a sampling setting or a slice may lose
+    slice_documents: Annotated[int, at_least(2)] = 8  # a slice with fewer timed documents is not judged
+    slice_spread: Positive = 0.05  # by how much true gains of slices differ (scale of the prior)
+    calibration_error: NotNegative = 0.08  # the largest
     min_documents: Count = 8
 
     def __post_init__(self) -> None:
@@ -122,12 +90,7 @@ def spent(alpha: float, information: float) -> float:
 
 
 def levels(alpha: float, information: tuple[float, ...]) -> tuple[float, ...]:
-    """One-sided levels of the looks at increasing shares of ``information``.
-
-    Raises
-    ------
-    ValueError
-        Unless shares increase within (0, 1].
+    """One-sided levels of the looks at increasing shares of ``information``. `ValueError` unless shares increase within (0, 1].
 
     Examples
     --------
@@ -144,13 +107,8 @@ def levels(alpha: float, information: tuple[float, ...]) -> tuple[float, ...]:
 
 
 def load_plan(pair: str, path: Path) -> tuple[TrialConfig, Bounds]:
-    """Both sections of a pair.
-
-    Raises
-    ------
-    ValueError
-        If the looks of ``promotion`` are not the shares that the prompts of ``trial`` make.
-    """
+    """Both sections of a pair. `ValueError` if the looks of ``promotion`` are not the shares that the prompts of ``trial``
+    make."""
     trial = load_parameters(TrialConfig, pair, "trial", path)
     bounds = load_parameters(Bounds, pair, "promotion", path)
     shares = trial.shares(len(bounds.looks))

@@ -1,4 +1,5 @@
-"""A challenger on trial: timed beside the champion, plain decoding and static chains, on documents that nothing was trained on.
+"""A challenger on trial: at which settings it serves, whether it can be tried at all, whether it is exact and how well its model
+is calibrated; and what is timed beside it (champion, plain decoding, static chains), on documents that nothing was trained on.
 
 Look 1 times prompts of the test share, every further look new ones of the reserve. Decodes of earlier looks are kept, so that
 looks accumulate. Arms are paired by block at every sampling setting that challenger or champion was captured at.
@@ -13,13 +14,120 @@ from pipelines.evidence.allocation import allocated, mix_of
 from pipelines.evidence.ledger import Replayed
 from pipelines.evidence.timed_blocks import Row
 from pipelines.measuring.arm_rows import ArmRow, chain, expanded
+from pipelines.measuring.exactness import format_of, greedy_differences
 from pipelines.measuring.names import CHAIN, PLAIN, PLAIN_FAMILY, TEST
-from pipelines.promotion.candidate import calibration_of
 from pipelines.promotion.evidence import Evidence, compared
 from pipelines.promotion.names import CHAMPION, RESERVE
 from pipelines.promotion.plan import Bounds, TrialConfig
 from pipelines.prompt_table import Prompt, read_prompts
-from predictors.bundle import bundle_hash, read_bundle
+from predictors.bundle import AUTO, bundle_hash, read_bundle
+from predictors.config import parse_config
+from predictors.controllers import DelayedTree, is_learned
+from predictors.sampling import SamplingSettings
+from runtime import Decoder, ModelPair, load_decoder
+from runtime.decoding.branch_parallel import BranchParallelDecoder
+from runtime.decoding.routed import RoutedDecoder
+
+
+def settings_of(*bundles: Path) -> tuple[SamplingSettings, ...]:
+    """The sampling settings that any of ``bundles`` was captured at."""
+    return tuple(
+        dict.fromkeys(one for bundle in bundles for one in read_bundle(bundle).contract.serving_range.sampling)
+    )
+
+
+def served_at(bundle: Path, name: str, settings: SamplingSettings) -> tuple[dict[str, Any], dict[str, str]]:
+    """How the bundle called ``name`` serves ``settings``: as a decoder's configuration or the name of a bundle, its own or a
+    route's; and the content hash of that bundle."""
+    card = read_bundle(bundle).card
+    if card["kind"] != AUTO:
+        return {"bundle": name}, {name: bundle_hash(bundle)}
+    known = [
+        (parse_config(SamplingSettings, route["settings"], f"{bundle}: routes"), route) for route in card["routes"]
+    ]
+    _, route = min(known, key=lambda one: one[0].distance(settings))
+    if route.get("bundle") is None:
+        return {"decoder": route["decoder"]}, {}
+    return {"bundle": route["bundle"]}, {route["bundle"]: route["sha256"]}
+
+
+def problem_of(bundle: Path, pair: ModelPair) -> str | None:
+    """Why ``bundle`` cannot be read, does not serve ``pair``, changes the output's law, or would be timed on a virtual clock;
+    ``None``: nothing speaks against a trial."""
+    try:
+        settings_of(bundle)
+        decoder = load_decoder(bundle, pair)
+    except ValueError as error:
+        return str(error)
+    problems = (_problem(f"{bundle}: {name or 'its decoder'}", one) for name, one in parts_of(decoder).items())
+    return next((problem for problem in problems if problem is not None), None)
+
+
+def parts_of(decoder: Decoder) -> dict[str, Decoder]:
+    """The decoders that serve requests, by name: a routed decoder's are its routes'; any other is its own, without a name."""
+    if not isinstance(decoder, RoutedDecoder):
+        return {"": decoder}
+    return {
+        ", ".join(filter(None, (f"route {place} ({settings.name})", name))): part
+        for place, (settings, route) in enumerate(decoder.routes, 1)
+        for name, part in parts_of(route).items()
+    }
+
+
+def _problem(who: str, decoder: Decoder) -> str | None:
+    if decoder.lossy:
+        return f"{who} is lossy: its output need not follow the target's distribution. Export it without lossy=True."
+    if isinstance(decoder, BranchParallelDecoder) and decoder.host.virtual:
+        remedy = "Export it with overlap 'auto', 'processes' or 'streams'."
+        if decoder.config.overlap == "auto":
+            remedy = "Its overlap 'auto' finds a single core here: try it where there are more."
+        return (
+            f"{who} drafts and verifies sequentially (overlap 'none'), so its times would be a virtual clock's, not the wall "
+            f"clock's. {remedy}"
+        )
+    return None
+
+
+def exact(pair: ModelPair, bundle: Path, prompts: Iterable[Sequence[int]], max_new_tokens: int) -> dict[str, bool]:
+    """By route and prompt: whether greedy text is Hugging Face's own (`pipelines.measuring.exactness`). A route that serves other
+    settings decodes greedily here, too: its drafts and its bookkeeping are the same."""
+    decoder = load_decoder(bundle, pair)
+    found = greedy_differences(pair, parts_of(decoder), prompts, max_new_tokens)
+    decoder.close()
+    return {
+        ", ".join(filter(None, (name, f"greedy text {number}, {format_of(pair)}"))): place is None
+        for name, places in found.items()
+        for number, place in enumerate(places, 1)
+    }
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Expected calibration ``error`` of a bundle's model on documents that were not trained on; ``None``: unknown, or, with an
+    ``exemption``, there is none to know."""
+
+    error: float | None
+    exemption: str | None = None
+
+
+def calibration_of(folder: Path) -> Calibration:
+    """The calibration of a bundle; of one with several in it, the worst: an unknown one before any number."""
+    bundle = read_bundle(folder)
+    nested = {route.get("bundle") for route in bundle.card.get("routes", [])} - {None}
+    if nested:
+        found = [calibration_of(folder / name) for name in sorted(nested)]
+        if any(one.error is None and one.exemption is None for one in found):
+            return Calibration(None)
+        known = [one.error for one in found if one.error is not None]
+        exemptions = dict.fromkeys(str(one.exemption) for one in found)
+        return Calibration(max(known)) if known else Calibration(None, "; ".join(exemptions))
+    if bundle.card["kind"] == DelayedTree.kind:
+        return Calibration(None, "a delayed-tree selector ranks trees and forecasts no probabilities")
+    if not is_learned(bundle):
+        return Calibration(None, "no model to calibrate")
+    quality = bundle.card.get("measured_quality", {})
+    errors = [quality.get(part, {}).get("ece") for part in ("metrics", "tokens")]
+    return Calibration(max((float(error) for error in errors if error is not None), default=None))
 
 
 @dataclass(frozen=True)
@@ -41,13 +149,7 @@ class Look:
         sort: Callable[[list[Prompt]], list[Prompt]] = list,
     ) -> "Look":
         """Of the prompts below ``folder``, allocated to slices by their documents, at first at least ``least`` of each; ``sort``:
-        which test prompts go first.
-
-        Raises
-        ------
-        ValueError
-            If there are no test prompts, or a further look finds no new document.
-        """
+        which test prompts go first. `ValueError` if there are no test prompts, or a further look finds no new document."""
         opened, before = ((look - 1) * config.reserve_prompts for look in (number, number - 1))
         known, reserve = read_prompts(folder, TEST), read_prompts(folder, RESERVE)
         if not known:
@@ -82,27 +184,6 @@ def learned_documents(known: Iterable[Prompt], test: Iterable[Prompt], facts: Ma
     return names | {prompt.document for prompt in known}
 
 
-def unservable(who: tuple[str, str, Path], champion: str | None, problem: str, look: int = 1) -> Evidence:
-    """What is known of a bundle that cannot be served (`candidate.problem_of`): nothing was measured."""
-    pair, predictor, bundle = who
-    return Evidence(
-        pair=pair,
-        predictor=predictor,
-        bundle_sha256=bundle_hash(bundle),
-        champion=champion,
-        problem=problem,
-        exactness={},
-        calibration_error=None,
-        gains={},
-        reference=None,
-        settings={},
-        slices={},
-        documents=(),
-        trained_documents=(),
-        look=look,
-    )
-
-
 def evidence_of(
     who: tuple[str, str, Path],
     decodes: Sequence[Row],
@@ -114,15 +195,8 @@ def evidence_of(
     champion: str | None = None,
     replayed: Replayed | None = None,
 ) -> Evidence:
-    """What timed ``decodes`` say of a bundle, the arm `CHALLENGER`, over `CHAMPION` among them if ``champion`` names its content.
-
-    Parameters
-    ----------
-    who
-        Pair, predictor, and the bundle's folder. A bundle that does not serve the pair never gets here: it is `unservable`.
-    replayed
-        As of `compared`.
-    """
+    """What timed ``decodes`` and replay of their texts say of a bundle, the arm `CHALLENGER`, over `CHAMPION` among them if
+    ``champion`` names its content. ``who``: pair, predictor, and the bundle's folder."""
     pair, predictor, bundle = who
     found = compared(decodes, bounds, None if champion is None else CHAMPION, look.mix, replayed)
     calibration = calibration_of(bundle)
@@ -131,7 +205,6 @@ def evidence_of(
         predictor=predictor,
         bundle_sha256=bundle_hash(bundle),
         champion=champion,
-        problem=None,
         exactness=dict(exactness),
         calibration_error=calibration.error,
         **vars(found),

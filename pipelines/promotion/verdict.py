@@ -25,32 +25,18 @@ class Check:
 
 @dataclass(frozen=True)
 class Verdict:
-    """On a challenger.
-
-    Parameters
-    ----------
-    checks
-        Any refusal refuses; all must pass to pass.
-    look, looks, level
-        Which look this was of how many, and its one-sided level (``None``: past the plan).
-    smallest_gain
-        The smallest true gain that this evidence would pass as often as the gate promises; ``None``: nothing was measured.
-    documents_needed
-        With which the estimated gain, were it true, would pass as often; ``None``: no number of them, or none needed.
-    documents_left
-        In the reserve.
-    static_slices
-        Not judged, for too few documents: keep static drafting there.
-    """
+    """On a challenger: any check that refuses refuses, and all must pass to pass."""
 
     checks: tuple[Check, ...]
     look: int
-    looks: int
-    level: float | None
-    smallest_gain: float | None = None
-    documents_needed: int | None = None
-    documents_left: int = 0
-    static_slices: tuple[str, ...] = ()
+    looks: int  # planned
+    level: float | None  # one-sided, of the look; None: past the plan
+    smallest_gain: float | None = None  # true one that passes as often as the gate promises; None: nothing was measured
+    documents_needed: int | None = (
+        None  # for the estimated gain to pass as often; None: no number of them, or none needed
+    )
+    documents_left: int = 0  # in the reserve
+    static_slices: tuple[str, ...] = ()  # not judged, for too few documents: keep static drafting there
 
     @property
     def outcome(self) -> str:
@@ -69,16 +55,9 @@ class Verdict:
 
     def to_record(self) -> dict[str, Any]:
         """As JSON."""
-        numbers = {name: value for name, value in asdict(self).items() if name != "checks"}
+        said = {"version": VERSION, "verdict": self.outcome, "passed": self.passed, "exhausted": self.exhausted}
         checks = [asdict(check) | {"passed": check.passed} for check in self.checks]
-        return {
-            "version": VERSION,
-            "verdict": self.outcome,
-            "passed": self.passed,
-            "exhausted": self.exhausted,
-            "checks": checks,
-            **numbers,
-        }
+        return asdict(self) | said | {"checks": checks}
 
 
 def reasons(record: Mapping[str, Any]) -> str:
@@ -86,11 +65,6 @@ def reasons(record: Mapping[str, Any]) -> str:
     failed = _failed(record["checks"])
     more = [f"and {len(failed) - 1} more"] if len(failed) > 1 else []
     return "; ".join([*(f"{check['name']}: {check['found']}, wanted {check['wanted']}" for check in failed[:1]), *more])
-
-
-def outcome_of(record: Mapping[str, Any]) -> str:
-    """The verdict of a kept record; version 1 knew two."""
-    return str(record.get("verdict", PASSED if record["passed"] else REFUSED))
 
 
 def lines(record: Mapping[str, Any]) -> list[str]:
@@ -101,11 +75,12 @@ def lines(record: Mapping[str, Any]) -> list[str]:
     level = "" if record["level"] is None else f", one-sided level {record['level']:.2%}"
     name = f"{evidence['pair']}-{evidence['predictor']} ({evidence['bundle_sha256'][:12]})"
     outcome = f"{record['verdict']}: {EXHAUSTED}" if record["exhausted"] else record["verdict"]
-    documents = f"{len(evidence['documents'])} documents"
+    documents, small = f"{len(evidence['documents'])} documents", record["static_slices"]
+    unjudged = f"; not judged: {', '.join(small)}; keep static drafting there" if small else ""
     return [
         f"{name}: {outcome} at look {record['look']} of {record['looks']} ({documents}{level})",
         f"gains: {_listed(gains)}{_least(evidence['gains'], gains)}",
-        f"checks: {_listed(others)}{_small(record['static_slices'])}",
+        f"checks: {_listed(others)}{unjudged}",
         f"power: {_power(record)}",
     ]
 
@@ -128,10 +103,6 @@ def _least(known: Mapping[str, Mapping[str, Any]], gains: list[dict[str, Any]]) 
         return ""
     name = f"gain over {min(known, key=lambda rival: known[rival]['value'])}"
     return "".join(f"; {name}: {check['found']}" for check in gains if check["name"] == name)
-
-
-def _small(slices: list[str] | tuple[str, ...]) -> str:
-    return f"; not judged: {', '.join(slices)}; keep static drafting there" if slices else ""
 
 
 def _power(record: Mapping[str, Any]) -> str:

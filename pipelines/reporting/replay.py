@@ -16,7 +16,7 @@ import pandas as pd
 
 from pipelines.measuring import names
 from pipelines.measuring.names import CHAIN, CONFIDENCE, LOOKUP, PLAIN, RULE, TAKEOVER
-from pipelines.measuring.replay.table import BRANCHES, BRANCHES_WALL, ORACLE, REPLAYED, replayed_at
+from pipelines.measuring.tables import BRANCHES, BRANCHES_WALL, ORACLE, REPLAYED, replayed_at
 from pipelines.outputs import read_json
 from pipelines.reporting.comparison import By, Comparison, of_rates, places
 from pipelines.reporting.inputs import Inputs

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from pipelines.measuring.names import PROVENANCE
-from pipelines.measuring.selection.table import BUNDLE, FIRST_ROUNDS, PRICES, SELECTOR, STATIC_TREE
+from pipelines.measuring.tables import BUNDLE, FIRST_ROUNDS, PRICES, SELECTOR, STATIC_TREE
 from pipelines.outputs import read_json
 from pipelines.reporting.comparison import RATES, rate, with_settings
 from pipelines.reporting.inputs import Inputs, Record

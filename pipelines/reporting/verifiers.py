@@ -15,7 +15,7 @@ import pandas as pd
 
 from pipelines.evidence.timed_blocks import setting_of
 from pipelines.measuring.names import CHOICES, PLAIN, PROVENANCE
-from pipelines.measuring.verifiers.table import ACCEPTANCE, AS_DRAFTED, FAMILIES, ROOTS
+from pipelines.measuring.tables import ACCEPTANCE, AS_DRAFTED, FAMILIES, ROOTS
 from pipelines.outputs import read_json
 from pipelines.reporting.comparison import ALL, KEY, By, Comparison, across, rate, with_settings
 from pipelines.reporting.inputs import Inputs, Measured

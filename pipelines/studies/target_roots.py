@@ -28,9 +28,8 @@ from tqdm import tqdm
 
 from pipelines.device_file import read_device
 from pipelines.measuring.arms import decoder_arm
-from pipelines.measuring.harness import timed
+from pipelines.measuring.harness import seed_of, timed
 from pipelines.measuring.provenance import provenance
-from pipelines.measuring.seeds import seed_of
 from pipelines.pair_folder import read_pair
 from pipelines.parameters import add_pair_arguments, load_parameters
 from pipelines.prompt_table import Prompt, read_prompts

@@ -1,7 +1,7 @@
 """A verifier comparison written by hand: two settings, one of them timed; two slices with a document each."""
 
 from pipelines.measuring.names import CHOICES, PLAIN, PLAIN_FAMILY
-from pipelines.measuring.verifiers.table import ACCEPTANCE, ROOTS, write_tables
+from pipelines.measuring.tables import ACCEPTANCE, EXPECTATIONS, ROOTS, write_table
 from pipelines.outputs import write_json
 from tests.pipelines.hand_made_timed import choice, decode
 
@@ -53,7 +53,8 @@ def write_comparison(folder) -> None:
                 for draws in (0, 2):
                     row = {**who, "setting": "T=1", "root": 0, "depth": depth, "paths": 1 + index, "solver": solver}
                     acceptance.append(row | {"draws": draws, "rate": 0.5 + 0.3 * index, "distance": 1.0})
-    write_tables(folder, {ROOTS: roots, ACCEPTANCE: acceptance})
+    for name, rows in ((ROOTS, roots), (ACCEPTANCE, acceptance)):
+        write_table(folder / name, rows, EXPECTATIONS[name])
     choices = [
         {"setting": setting, "family": family, "verifier": verifier}
         | {"drafter": "iid-2x2" if verifier == "traversal" else "chain-2"}

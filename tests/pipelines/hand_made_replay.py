@@ -1,8 +1,7 @@
 """A replay written by hand: one sampling setting, two splits of four documents, policies of known speed."""
 
 from pipelines.measuring.names import CHAIN, CONFIDENCE, PLAIN, PROVENANCE, RULE
-from pipelines.measuring.replay.table import COUNTS, ORACLE, REPLAY_ROWS, REPLAYED, replayed_at
-from pipelines.measuring.tables import write_table
+from pipelines.measuring.tables import COUNTS, ORACLE, REPLAY_ROWS, REPLAYED, replayed_at, write_table
 from pipelines.outputs import write_json
 
 RATES = {

@@ -3,8 +3,15 @@
 from dataclasses import asdict
 
 from pipelines.measuring.names import PLAIN, PLAIN_FAMILY, PROVENANCE
-from pipelines.measuring.selection.table import BUNDLE, FIRST_ROUNDS, FIRST_ROUNDS_ROWS, PRICES, SELECTOR, STATIC_TREE
-from pipelines.measuring.tables import write_table
+from pipelines.measuring.tables import (
+    BUNDLE,
+    FIRST_ROUNDS,
+    FIRST_ROUNDS_ROWS,
+    PRICES,
+    SELECTOR,
+    STATIC_TREE,
+    write_table,
+)
 from pipelines.outputs import write_json
 from predictors.latency.actions import Prices
 from tests.pipelines.hand_made_timed import decode, steps

@@ -54,7 +54,7 @@ class KilledTimer:
     """A worker that is killed when it has timed a part of its first test prompt, once."""
 
     def __init__(self, file, *of):
-        from pipelines.measuring.whole_prompts import worker
+        from pipelines.measuring.measurement import worker
 
         self.made, self.file = worker(*of), file
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipelines.measuring.arm_builder import ArmBuilder, bundles_of
 from pipelines.measuring.arm_rows import ArmRow, expanded
+from pipelines.measuring.arms import ArmBuilder, bundles_of
 from pipelines.parameters import load_parameters
 from predictors.config import parse_config
 from predictors.sampling import SamplingSettings

@@ -3,8 +3,8 @@
 import pytest
 
 from pipelines.measuring import arms
-from pipelines.measuring.arm_builder import ArmBuilder
 from pipelines.measuring.arm_rows import ArmRow
+from pipelines.measuring.arms import ArmBuilder
 from pipelines.measuring.exactness import exactness_rows, first_difference
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, build_decoder

@@ -1,5 +1,7 @@
 """The bare replay repeats the passes of a decode, and recording them changes nothing."""
 
+from itertools import count
+
 import pytest
 
 from pipelines.measuring.bare_replay import RecordedModel, record
@@ -55,6 +57,6 @@ def test_replay_repeats_the_passes_of_the_decode(pair, name, temperature):
 
 def test_recording_does_not_change_the_text(pair):
     decoder = build_decoder(pair, {"method": "autoregressive"})
-    recorded = ModelPair(RecordedModel(pair.target, [], []), None)
+    recorded = ModelPair(RecordedModel(pair.target, [], count()), None)
     again = build_decoder(recorded, {"method": "autoregressive"})
     assert again.generate([1, 2], max_new_tokens=8).tokens == decoder.generate([1, 2], max_new_tokens=8).tokens

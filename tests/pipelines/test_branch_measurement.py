@@ -92,11 +92,11 @@ def test_arm_names_of_every_preset():
     assert set(BRANCH_PRESETS) - set(PRESETS) == {PAPER, PRIOR, EXPLICIT} and set(PRESETS) <= set(BRANCH_PRESETS)
     for preset in BRANCH_PRESETS:
         for wall in (False, True):
-            for draft_stage in (None, 4):
-                arm = BranchArm(preset, 12, draft_stage, wall)
+            for lengths in ((12,), (4, 12)):
+                arm = BranchArm(preset, lengths, wall)
                 assert branch_arm(arm.name) == arm
             assert branch_arm(f"{arm.family}-x") is None
-    assert branch_arm("specbranch-no-hrad-8-wall") == BranchArm("specbranch-no-hrad", 8, wall=True)
+    assert branch_arm("specbranch-no-hrad-8-wall") == BranchArm("specbranch-no-hrad", (8,), wall=True)
     assert [branch_arm(name) for name in ("chain-4", "pearl", "pearl-4-walls", "autoregressive")] == [None] * 4
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from pipelines.measuring import exactness
 from pipelines.measuring.arms import Run
-from pipelines.promotion import candidate
-from pipelines.promotion.candidate import Calibration, calibration_of
+from pipelines.promotion import trial
 from pipelines.promotion.names import CHAMPION
+from pipelines.promotion.trial import Calibration, calibration_of
 from predictors.sampling import SamplingSettings
 from tests.bundles import auto_bundle, random_bundle, routed_bundle, selector_bundle, settings_bundle, stop_bundle
 from tests.pipelines.toy_trial import LOSSY
@@ -21,7 +21,7 @@ def test_settings_are_those_of_challenger_and_champion_with_their_filters(tried,
         card["contract"]["serving_range"]["settings"] = [[0.0, 0.0, 1.0], [1.0, 20.0, 0.9]]
 
     other = random_bundle(tmp_path / "other", pair, change=filtered)
-    settings = candidate.settings_of(bundles[CHAMPION], other)
+    settings = trial.settings_of(bundles[CHAMPION], other)
     assert [made.name for made in settings] == ["T=0", "T=1", "T=1, top-k 20, top-p 0.9"]
     assert settings[0] == SamplingSettings(0.0)
 
@@ -82,9 +82,9 @@ def test_what_is_lossy_or_on_a_virtual_clock_is_not_tried(tried, tmp_path, monke
     alone = settings_bundle(tmp_path / "alone", pair, decoder)
     routed = routed_bundle(tmp_path / "auto", pair, bundles["challenger"], decoder)
     for bundle, part in ((alone, "its decoder"), (routed, "route 2 (T=1)")):
-        problem = candidate.problem_of(bundle, pair)
+        problem = trial.problem_of(bundle, pair)
         assert problem.startswith(f"{bundle}: {part} ") and named <= set(problem.split())
-    assert candidate.problem_of(bundles["challenger"], pair) is None
+    assert trial.problem_of(bundles["challenger"], pair) is None
 
 
 def test_every_route_must_be_exact(tried, tmp_path, monkeypatch):
@@ -92,7 +92,7 @@ def test_every_route_must_be_exact(tried, tmp_path, monkeypatch):
     pair, bundles = tried
     form = exactness.format_of(pair)
     routed = routed_bundle(tmp_path / "auto", pair, bundles["challenger"], {"method": "autoregressive"})
-    assert candidate.exact(pair, routed, [[1, 2, 3]], 8) == {
+    assert trial.exact(pair, routed, [[1, 2, 3]], 8) == {
         f"route 1 (T=0), greedy text 1, {form}": True,
         f"route 2 (T=1), greedy text 1, {form}": True,
     }
@@ -104,13 +104,13 @@ def test_every_route_must_be_exact(tried, tmp_path, monkeypatch):
         return right if learned else lambda prompt, settings, seed: Run([0, 1, 2], None)
 
     monkeypatch.setattr(exactness, "decoder_arm", broken)
-    assert not candidate.exact(pair, routed, [[1, 2, 3]], 8)[f"route 2 (T=1), greedy text 1, {form}"]
+    assert not trial.exact(pair, routed, [[1, 2, 3]], 8)[f"route 2 (T=1), greedy text 1, {form}"]
 
 
 def test_a_decoder_of_other_text_is_not_exact(tried, monkeypatch):
     pair, bundles = tried
     wrong = lambda decoder, budget: lambda prompt, settings, seed: Run([0, 1, 2], None)  # noqa: E731
     monkeypatch.setattr(exactness, "decoder_arm", wrong)
-    assert candidate.exact(pair, bundles["challenger"], [[1, 2, 3]], 8) == {
+    assert trial.exact(pair, bundles["challenger"], [[1, 2, 3]], 8) == {
         f"greedy text 1, {exactness.format_of(pair)}": False
     }

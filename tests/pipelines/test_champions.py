@@ -14,7 +14,8 @@ from pipelines.registry import BUNDLE_TAG, PAIR_TAG
 from pipelines.tracking import new_client
 
 NAME = "p-hrad"
-PASSED, REFUSED = {"passed": True, "checks": []}, {"passed": False, "checks": []}
+PASSED = {"passed": True, "verdict": "passed", "checks": []}
+REFUSED = {"passed": False, "verdict": "refused", "checks": []}
 
 
 @pytest.fixture

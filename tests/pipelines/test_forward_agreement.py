@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelines.measuring.forward_agreement import PATH, TREE, forward_agreement
+from pipelines.measuring.exactness import PATH, TREE, forward_agreement
 from runtime.causal_model import CausalLanguageModel
 from runtime.compact import forward as compact
 from tests.toys import tiny_llama

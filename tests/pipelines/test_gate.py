@@ -12,7 +12,7 @@ from pipelines.evidence.gain import SliceGain
 from pipelines.promotion.evidence import Evidence
 from pipelines.promotion.gate import fingerprint, judge, judged
 from pipelines.promotion.plan import Bounds
-from pipelines.promotion.verdict import EXHAUSTED, INCONCLUSIVE, PASSED, REFUSED, lines, outcome_of, reasons
+from pipelines.promotion.verdict import EXHAUSTED, INCONCLUSIVE, PASSED, REFUSED, lines, reasons
 
 
 def estimate(gain, error=0.015, **changes):
@@ -193,10 +193,6 @@ def test_the_verdict_is_json_and_four_lines():
     assert Evidence.from_record(record["evidence"]) == evidence
     assert record["evidence_sha256"] == fingerprint(evidence) != fingerprint(GOOD)
     assert record["evidence_sha256"] == fingerprint(Evidence.from_record(record["evidence"]))
-
-
-def test_verdicts_of_version_1_are_read():
-    assert outcome_of({"passed": True}) == PASSED and outcome_of({"passed": False}) == REFUSED
 
 
 @pytest.mark.parametrize(

@@ -16,21 +16,18 @@ from pipelines import cli
 from pipelines.builtin.builtin_pair import BuiltinParameters
 from pipelines.builtin.inflation import InflatedShape
 from pipelines.gpu import __main__ as command
-from pipelines.gpu import ceilings, costs, energy, parts, picture
-from pipelines.gpu.agreement import partings
-from pipelines.gpu.arms import COMPILED, OTHERS, THEIRS, static_rows
-from pipelines.gpu.bench import Bench
+from pipelines.gpu import ceilings, costs, parts, picture
+from pipelines.gpu.bench import COMPILED, OTHERS, THEIRS, Bench, static_rows
 from pipelines.gpu.ceilings import Ceilings, pass_numbers, pass_operations
-from pipelines.gpu.decodes import part_of, read_rows, write_tables
-from pipelines.gpu.figures import plain_figures, speeds
-from pipelines.gpu.pairs import inflated
-from pipelines.gpu.shapes import DRAFT_WIDTH, SHAPES, Sized, draft_shape
-from pipelines.measuring.arm_builder import TimedArm
+from pipelines.gpu.figures import part_of, plain_figures, read_rows, speeds, write_tables
+from pipelines.gpu.pairs import DRAFT_WIDTH, SHAPES, Sized, draft_shape, inflated
+from pipelines.measuring import exactness
 from pipelines.measuring.arm_rows import expanded
-from pipelines.measuring.arms import Run
+from pipelines.measuring.arms import Run, TimedArm
 from pipelines.measuring.harness import BY_ROUND
 from pipelines.measuring.tables import read_decodes, read_rounds
 from predictors.rounds import RoundRecord, Span
+from runtime import ModelPair
 from tests.pipelines.toy_bench import toy_prompts
 from tests.toys import tiny_llama
 
@@ -138,9 +135,9 @@ def test_every_arm_has_a_name_of_its_own():
 
 def test_energy_is_that_of_plain_decoding_and_of_the_fastest_of_each_kind(tmp_path, monkeypatch):
     counter = iter([0, 1000, 1000 + 50, 2000, 2000 + 80, 3000, 3000 + 20, 4000, 4000 + 10])
-    monkeypatch.setattr(energy, "_millijoules", lambda device: next(counter))
-    monkeypatch.setattr(energy, "WARM_SECONDS", 0.0)
-    monkeypatch.setattr(energy, "ENERGY_SECONDS", 0.0)
+    monkeypatch.setattr(parts, "_millijoules", lambda device: next(counter))
+    monkeypatch.setattr(parts, "WARM_SECONDS", 0.0)
+    monkeypatch.setattr(parts, "ENERGY_SECONDS", 0.0)
     kinds = {"autoregressive": "plain", "chain-2": "chain", "chain-4": "chain", "pearl-4": "pearl"}
     kinds["specbranch-no-hrad-4"] = "specbranch-no-hrad"
     seconds = {"chain-2": 2.0, "chain-4": 1.0}
@@ -148,13 +145,13 @@ def test_energy_is_that_of_plain_decoding_and_of_the_fastest_of_each_kind(tmp_pa
         {"arm": name, "temperature": 0.0, "prompt": "p", "tokens": 2, "seconds": seconds.get(name, 3.0)}
         for name in kinds
     ]
-    found = energy.joules_per_token(bench(tmp_path), {n: fake_arm(n, f) for n, f in kinds.items()}, rows)
+    found = parts.joules_per_token(bench(tmp_path), {n: fake_arm(n, f) for n, f in kinds.items()}, rows)
     expected = {"autoregressive": 0.025, "chain-4": 0.04, "pearl-4": 0.01, "specbranch-no-hrad-4": 0.005}
     assert found == pytest.approx(expected)
 
 
 def test_no_energy_where_nothing_counts_it(tmp_path):
-    assert energy.joules_per_token(bench(tmp_path), {}, []) == {}
+    assert parts.joules_per_token(bench(tmp_path), {}, []) == {}
 
 
 def test_a_branch_stage_and_its_jobs_are_read_off_the_timeline():
@@ -192,14 +189,25 @@ def test_a_token_of_plain_decoding_takes_what_is_left_without_the_prefill():
     assert figures["share_of_bound"] == pytest.approx(0.5) and figures["outside_passes"] == pytest.approx(0.2)
 
 
-def test_texts_part_from_plain_decodings_of_the_same_block():
-    texts = {("autoregressive", "x"): [1, 2, 3], ("a", "x"): [1, 2, 3], ("b", "x"): [1, 5, 3]}
-    texts |= {("autoregressive", "y"): [1, 5, 3], ("a", "y"): [4, 5, 3], ("b", "y"): [1, 5, 3]}
-    rows = [row(arm, prompt, 1.0, output=output) for (arm, prompt), output in texts.items()]
-    assert partings(rows) == [
-        {"arm": "b", "prompt": "x", "tokens": [5, 2], "before": [1]},
-        {"arm": "a", "prompt": "y", "tokens": [4, 1], "before": []},
-    ]
+def test_agreement_names_the_methods_whose_texts_are_wrong(tmp_path, monkeypatch):
+    """Every text of a toy pair is Hugging Face's; of one method that puts another first token, none is."""
+    kept = SimpleNamespace(prompts=toy_prompts(2), target=tiny_llama(32), draft=tiny_llama(32, seed=1))
+    made = dataclasses.replace(bench(tmp_path, new_tokens=4), trained=kept)
+    monkeypatch.setattr(parts, "OTHERS", ())
+    model = Sized(InflatedShape(64, 2, 4, 4, 16, 64), 32)
+    monkeypatch.setattr(Bench, "pair", lambda *_: ModelPair(kept.target, kept.draft))
+    assert parts.agreement(made, model) == {"float32": {}, "bfloat16": {}}
+    honest = exactness.decoder_arm
+
+    def wrong(decoder, max_new_tokens):
+        decode = honest(decoder, max_new_tokens)
+        if getattr(decoder, "drafter", None) is None:
+            return decode
+        return lambda *given: Run([(decode(*given).tokens[0] + 1) % 32], None)
+
+    monkeypatch.setattr(exactness, "decoder_arm", wrong)
+    found = parts.agreement(made, model)
+    assert found["float32"]["chain-2"] == [0, 0] and "autoregressive" not in found["float32"]
 
 
 def test_idle_and_overlap_shares_of_streams():
@@ -262,8 +270,7 @@ def test_a_whole_run_measures_every_part(measured):
     expected = {"plain/tiny", "agreement", "methods/tiny-c10", "hugging_face/tiny-c10", "picture", "growth"}
     assert set(results["parts"]) == expected
     assert not results["failed"] and not results["left_out"]
-    assert results["parts"]["agreement"]["float32"] == []
-    assert all(row["gap"] >= 0 for row in results["parts"]["agreement"]["bfloat16"])
+    assert results["parts"]["agreement"] == {"float32": {}, "bfloat16": {}}
     assert results["parts"]["plain/tiny"]["pass_seconds"] > 0 and results["parts"]["methods/tiny-c10"]["cost_ratio"] > 0
     rows = read_rows(measured.with_suffix(""), results)
     arms = {row["arm"] for row in part_of(rows, "methods", "tiny-c10")}
@@ -271,8 +278,6 @@ def test_a_whole_run_measures_every_part(measured):
     theirs = {row["arm"] for row in part_of(rows, "hugging_face", "tiny-c10")}
     assert theirs == {"autoregressive", "hf_generate", "hf_assisted"}
     assert {row["tokens"] for row in rows} == {10}, "no arm stops early"
-    single = {row["arm"] for row in part_of(rows, "agreement", "tiny-float32")}
-    assert single == arms == {row["arm"] for row in part_of(rows, "agreement", "tiny-bfloat16")}
 
 
 def test_its_report_is_drawn_and_names_every_aim(measured, capsys):

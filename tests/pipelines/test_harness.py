@@ -8,8 +8,7 @@ import pytest
 from tqdm import tqdm
 
 from pipelines.measuring import harness as clock
-from pipelines.measuring.arm_builder import TimedArm
-from pipelines.measuring.arms import Run
+from pipelines.measuring.arms import Run, TimedArm
 from pipelines.measuring.harness import Harness, apart, timed, tokens_per_second
 from pipelines.measuring.measurement_log import Blocks, MeasurementLog
 from pipelines.measuring.tables import read_decodes, read_rounds, write_decodes, write_rounds

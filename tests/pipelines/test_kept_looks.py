@@ -2,8 +2,7 @@
 
 import pytest
 
-from pipelines.promotion.earlier import next_look, require_new, require_same_bounds
-from pipelines.promotion.plan import Bounds
+from pipelines.promotion.earlier import next_look, require_new
 
 UNTRIED = {
     "version": 2,
@@ -26,17 +25,6 @@ def test_only_what_was_measured_counts_as_a_look():
         require_new({"look": 1, "evidence_sha256": "y"}, [OPEN_LOOK])
     with pytest.raises(ValueError, match="was refused at look 1"):
         next_look([OPEN_LOOK | {"verdict": "refused"}], "p-hrad", "1", 3)
-
-
-def test_verdicts_of_the_earlier_gate_are_no_looks():
-    """Neither a refusal of version 1 stands, nor does its look count; the same record of version 2 does both."""
-    for record in (
-        {"passed": False, "checks": []},
-        OPEN_LOOK | {"version": 1, "verdict": "refused", "bounds": {"margin": 9.0}},
-    ):
-        assert next_look([record], "p-hrad", "1", 3) == 1
-        require_new({"look": 1, "evidence_sha256": "y"}, [record])
-        require_same_bounds(Bounds(), [record])
 
 
 def test_past_the_plan_nothing_is_measured():

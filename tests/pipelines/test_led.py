@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 import torch
 
-from pipelines.measuring.arm_builder import arm_of
+from pipelines.measuring.arms import TimedArm, decoder_arm
 from pipelines.measuring.led import TextLeader, looks_at_nothing, static_chain
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, build_decoder, load_decoder
@@ -20,6 +20,10 @@ from tests.toys import tiny_llama
 CHAIN = {"method": "speculative", "drafter": {"kind": "chain", "gamma": 3}, "verifier": "block"}
 GREEDY, SAMPLED = SamplingSettings(0.0), SamplingSettings(1.0)
 PROMPT = toy_prompts(1)[0]
+
+
+def arm_of(name, family, decoder, max_new_tokens):
+    return TimedArm(name, family, decoder_arm(decoder, max_new_tokens), decoder)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 
 from pipelines import measure
-from pipelines.measuring import whole_prompts
 from pipelines.measuring.names import DECODES_FILE, FINDINGS, ROUNDS_FILE, WORKER
 from pipelines.measuring.tables import read_decodes, read_rounds
 from pipelines.reporting.inputs import Inputs
@@ -42,7 +41,7 @@ def spread(args):
     output, file = args.output.parent / "measured", args.output.parent / "killed"
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("RAY_ADDRESS", raising=False)
-        patch.setattr(whole_prompts, "worker", partial(KilledTimer, file))
+        patch.setattr(measure, "worker", partial(KilledTimer, file))
         try:
             measure.run(SimpleNamespace(**{**vars(args), "output": output, "workers": 2}))
         finally:

@@ -3,9 +3,8 @@
 import pytest
 from tqdm import tqdm
 
-from pipelines.measuring.arm_builder import TimedArm
 from pipelines.measuring.arm_rows import ArmRow
-from pipelines.measuring.arms import Run
+from pipelines.measuring.arms import Run, TimedArm
 from pipelines.measuring.harness import Harness, apart, tokens_per_second
 from pipelines.measuring.measurement import MeasureConfig, Measurement
 from pipelines.measuring.measurement_log import Blocks, MeasurementLog

@@ -9,7 +9,7 @@ import pytest
 from pipelines.evidence.estimate import CLOCK, CORRECTED
 from pipelines.measuring.names import DECODES_FILE, FINDINGS, FORESEEN, PROVENANCE, ROUNDS_FILE
 from pipelines.measuring.tables import read_decodes, read_foreseen, read_rounds
-from pipelines.measuring.tuning.measured import HERE
+from pipelines.measuring.tuning.candidates import HERE
 from pipelines.outputs import write_json
 from pipelines.promotion import attempt as one_look
 from pipelines.promotion.attempt import attempt

@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from pipelines.measuring.plan import rotation
+from pipelines.measuring.measurement import rotation
 from tests.pipelines.toy_bench import toy_prompts
 
 ARMS = dict.fromkeys((f"arm-{number}" for number in range(10)), 1)

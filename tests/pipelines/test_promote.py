@@ -10,8 +10,7 @@ import pytest
 import yaml
 
 from pipelines.cli import main
-from pipelines.measuring.bench import MEASURED_CODE
-from pipelines.measuring.provenance import source_hash
+from pipelines.measuring.provenance import MEASURED_CODE, source_hash
 from pipelines.outputs import write_json
 from pipelines.promotion.champions import PROMOTED, ROLLED_BACK, VERDICT_TAG, Champions
 from pipelines.promotion.earlier import next_look, other_code
@@ -205,7 +204,7 @@ def test_a_lost_race_takes_its_look(released, monkeypatch, capsys):
     def raced(self, version, verdict):
         keep(self, version, verdict)
         if len(taken) == 1:
-            champions.promote("2", None, {"passed": True})
+            champions.promote("2", None, {"passed": True, "verdict": "passed"})
 
     monkeypatch.setattr(Champions, "keep", raced)
     with pytest.raises(SystemExit, match="measured against no champion, and by now champion bbbbbbbbbbbb"):
@@ -267,9 +266,9 @@ def test_force_promotes_by_the_evidence_of_the_last_look(released, monkeypatch, 
 
 def test_other_code_is_a_warning(released, capsys):
     here = {"code_sha256": source_hash(MEASURED_CODE)}
-    assert other_code(GOOD) == other_code(dataclasses.replace(GOOD, origin=here)) == []
+    assert other_code(GOOD) is other_code(dataclasses.replace(GOOD, origin=here)) is None
     there = {"code_sha256": "0" * 64}
-    (warning,) = other_code(dataclasses.replace(GOOD, origin=there))
+    warning = other_code(dataclasses.replace(GOOD, origin=there))
     assert re.findall(r"\((\w{12})\)", warning) == ["0" * 12, here["code_sha256"][:12]]
     main(["promote", *OF, "--evidence", challenge(released, "a", origin=there)])
     assert warning in capsys.readouterr().err and champion(released) == "1"

@@ -12,8 +12,8 @@ import yaml
 
 from pipelines import replay, traces
 from pipelines.measuring.names import LOOKUP, PLAIN, TAKEOVER
-from pipelines.measuring.replay.study import ReplayConfig
-from pipelines.measuring.replay.table import ORACLE, POLICIES, REPLAYED, replayed_at
+from pipelines.measuring.replay import ReplayConfig
+from pipelines.measuring.tables import ORACLE, POLICIES, REPLAYED, replayed_at
 from pipelines.outputs import write_json
 from pipelines.prompt_table import EDIT, FILE, read_prompts, write_prompts
 from predictors.bundle import read_bundle

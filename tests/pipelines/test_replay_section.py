@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from pipelines.measuring.names import PLAIN
-from pipelines.measuring.replay.table import ORACLE, REPLAYED
+from pipelines.measuring.tables import ORACLE, REPLAYED
 from pipelines.reporting.inputs import Inputs, Measured
 from pipelines.reporting.replay import oracle, section
 from predictors.schema import EDIT

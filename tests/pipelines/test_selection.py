@@ -8,13 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from tqdm import tqdm
 
 from pipelines import fit, selection, traces
-from pipelines.measuring.arm_builder import ArmBuilder, fixed_tree
 from pipelines.measuring.arm_rows import ArmRow
-from pipelines.measuring.measurement_log import MeasurementLog
-from pipelines.measuring.selection.study import SelectionConfig, SelectionStudy
-from pipelines.measuring.selection.table import FIRST_ROUNDS, PRICES
+from pipelines.measuring.arms import ArmBuilder, fixed_tree
+from pipelines.measuring.measurement_log import Blocks, MeasurementLog
+from pipelines.measuring.selection import SelectionConfig, first_rounds
+from pipelines.measuring.tables import FIRST_ROUNDS, PRICES
 from pipelines.outputs import write_json
 from pipelines.prompt_table import FILE, write_prompts
 from predictors.actions import Action
@@ -186,21 +187,20 @@ def test_an_interrupted_measurement_goes_on(folder, pair, tmp_path):
     table, log = RootTable.read(folder / "traces" / "trees"), MeasurementLog(tmp_path / "log.jsonl", "f")
 
     def study(log):
-        return SelectionStudy(pair, config, table, toy_prompts(4), log)
+        return first_rounds(pair, config, table, toy_prompts(4), Blocks(log, tqdm(disable=True)))
 
-    whole = study(log).run()
+    whole = study(log)
     lines = (tmp_path / "log.jsonl").read_text().splitlines()
     (tmp_path / "log.jsonl").write_text("\n".join(lines[:2]) + "\n" + lines[2][:20])
-    resumed = study(MeasurementLog(tmp_path / "log.jsonl", "f")).run()
+    resumed = study(MeasurementLog(tmp_path / "log.jsonl", "f"))
     assert len(lines) > 3 and resumed == whole
 
 
 def test_what_was_not_traced_cannot_be_checked(folder, pair, tmp_path):
     config = SelectionConfig(**{**PARAMETERS["selection"], "checked_actions": (Action(4, 4, 4),), "checked_rounds": 1})
-    log = MeasurementLog(tmp_path / "log.jsonl", "f")
-    study = SelectionStudy(pair, config, RootTable.read(folder / "traces" / "trees"), toy_prompts(4), log)
+    blocks = Blocks(MeasurementLog(tmp_path / "log.jsonl", "f"), tqdm(disable=True))
     with pytest.raises(ValueError, match="no root trace tells of delayed-4.4.4 under specinfer"):
-        study.run()
+        first_rounds(pair, config, RootTable.read(folder / "traces" / "trees"), toy_prompts(4), blocks)
 
 
 def test_stages_need_what_they_build_on(folder, tmp_path):

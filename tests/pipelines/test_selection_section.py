@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from pipelines.measuring.selection.table import FIRST_ROUNDS, PRICES
+from pipelines.measuring.tables import FIRST_ROUNDS, PRICES
 from pipelines.outputs import read_json
 from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.selection import labels_right, price_errors, section, to_win

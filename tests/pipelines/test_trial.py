@@ -9,13 +9,13 @@ from tqdm import tqdm
 from pipelines import trial as trial_stage
 from pipelines.evidence.allocation import allocated, turns_of
 from pipelines.evidence.ledger import Replayed
-from pipelines.measuring.arm_builder import ArmBuilder
+from pipelines.measuring.arms import ArmBuilder
 from pipelines.measuring.harness import Harness, apart
 from pipelines.measuring.measurement_log import Blocks, MeasurementLog
 from pipelines.measuring.names import DECODES_FILE
 from pipelines.measuring.tables import read_decodes
 from pipelines.promotion import attempt as one_look
-from pipelines.promotion import candidate, trial
+from pipelines.promotion import trial
 from pipelines.promotion.attempt import attempt
 from pipelines.promotion.earlier import read_evidence
 from pipelines.promotion.gate import judge
@@ -32,7 +32,7 @@ from tests.pipelines.toy_trial import LOSSY, RATES, bench, measured, own_documen
 
 def test_arms_take_turns_in_blocks_and_finished_blocks_are_kept(tried, tmp_path):
     pair, bundles = tried
-    settings = candidate.settings_of(*bundles.values())
+    settings = trial.settings_of(*bundles.values())
     config = TrialConfig(gammas=(1, 2))
     arms = ArmBuilder(pair, tmp_path, 6).build(trial.arms_of(config, bundles))
     assert set(arms) == {"autoregressive", "chain-1", "chain-2", "challenger", "champion"}

@@ -7,9 +7,8 @@ import pytest
 
 from pipelines.device_file import read_device
 from pipelines.measuring.arm_rows import ArmRow
-from pipelines.measuring.bench import MEASURED_CODE
 from pipelines.measuring.names import DECODES_FILE, FINDINGS, PROVENANCE, ROUNDS_FILE
-from pipelines.measuring.provenance import source_hash, versions
+from pipelines.measuring.provenance import MEASURED_CODE, source_hash, versions
 from pipelines.measuring.tables import write_decodes, write_rounds
 from pipelines.outputs import digest, write_json
 from pipelines.pair_folder import read_facts

@@ -11,8 +11,7 @@ import yaml
 
 from pipelines import measure, tune
 from pipelines.measuring.names import CHOICES, DECODES_FILE, PLAIN, ROUNDS_FILE
-from pipelines.measuring.replay.table import POLICIES
-from pipelines.measuring.tables import read_decodes, read_rounds
+from pipelines.measuring.tables import POLICIES, read_decodes, read_rounds
 from pipelines.measuring.tuning import study as study_module
 from pipelines.measuring.tuning.candidates import PROFILE, ROOTS, TEXTS, candidates, shortlist
 from pipelines.measuring.tuning.study import TuneConfig

@@ -6,14 +6,12 @@ from dataclasses import asdict
 import pytest
 
 from pipelines.measuring import harness as harness_module
-from pipelines.measuring.arm_builder import TimedArm
 from pipelines.measuring.arm_rows import ArmRow
-from pipelines.measuring.arms import Run
+from pipelines.measuring.arms import Run, TimedArm
 from pipelines.measuring.measurement_log import MeasurementLog
 from pipelines.measuring.names import CHAIN, PLAIN
-from pipelines.measuring.selection.table import SELECTOR
-from pipelines.measuring.tuning.candidates import Candidate
-from pipelines.measuring.tuning.measured import Measured
+from pipelines.measuring.tables import SELECTOR
+from pipelines.measuring.tuning.candidates import Candidate, Measured
 from pipelines.measuring.tuning.study import TuneConfig, TuneStudy
 from predictors.sampling import SamplingSettings
 from tests.pipelines.toy_bench import toy_prompts

@@ -7,8 +7,7 @@ import pytest
 from pipelines.measuring.arm_rows import ArmRow
 from pipelines.measuring.names import DECODES_FILE, PLAIN, PROVENANCE
 from pipelines.measuring.tables import write_decodes
-from pipelines.measuring.tuning.candidates import Candidate
-from pipelines.measuring.tuning.measured import Measured
+from pipelines.measuring.tuning.candidates import Candidate, Measured
 from pipelines.outputs import write_json
 from predictors.sampling import SamplingSettings
 

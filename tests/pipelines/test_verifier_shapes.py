@@ -5,14 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.measuring.arm_builder import ArmBuilder
 from pipelines.measuring.arm_rows import expanded
+from pipelines.measuring.arms import ArmBuilder
 from pipelines.measuring.exactness import exactness_rows
 from pipelines.measuring.measurement import MeasureConfig
-from pipelines.measuring.selection.table import BUNDLE, STATIC_TREE
+from pipelines.measuring.tables import BUNDLE, FAMILIES, STATIC_TREE
 from pipelines.measuring.verifiers.shapes import shapes_of
 from pipelines.measuring.verifiers.study import VerifierConfig
-from pipelines.measuring.verifiers.table import FAMILIES
 from pipelines.parameters import load_parameters
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair

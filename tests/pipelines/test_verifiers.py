@@ -1,20 +1,22 @@
 import json
 from dataclasses import replace
+from io import StringIO
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 import yaml
+from tqdm import tqdm
 
 from pipelines import verifiers
-from pipelines.measuring.measurement_log import MeasurementLog
+from pipelines.measuring.measurement_log import Blocks, MeasurementLog
 from pipelines.measuring.names import CHOICES
-from pipelines.measuring.verifiers.acceptance import acceptance_rows
-from pipelines.measuring.verifiers.roots import MatchedRoots, decoder_of, draw_trees, expected_rows
+from pipelines.measuring.tables import ACCEPTANCE, ROOTS
+from pipelines.measuring.verifiers import study as study_module
+from pipelines.measuring.verifiers.roots import MatchedRoots, acceptance_rows, decoder_of, draw_trees, expected_rows
 from pipelines.measuring.verifiers.shapes import shapes_of
-from pipelines.measuring.verifiers.study import AcceptanceConfig, VerifierConfig, VerifierStudy
-from pipelines.measuring.verifiers.table import ACCEPTANCE, ROOTS
+from pipelines.measuring.verifiers.study import AcceptanceConfig, VerifierConfig, compare
 from pipelines.parameters import load_parameters
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, build_decoder
@@ -41,10 +43,12 @@ def pair():
     return ModelPair(tiny_llama(VOCABULARY, seed=0), tiny_llama(VOCABULARY, seed=1, layers=1))
 
 
-def study(pair, path, config=CONFIG) -> VerifierStudy:
+def study(pair, path, config=CONFIG):
+    """The blocks of a comparison, and a function that makes it."""
     counts = {"validation": config.validation_prompts, "test": config.test_prompts}
     splits = {split: toy_prompts(count, split, VOCABULARY) for split, count in counts.items()}
-    return VerifierStudy(pair, config, splits, MeasurementLog(path / "log.jsonl", "f"))
+    blocks = Blocks(MeasurementLog(path / "log.jsonl", "f"), tqdm(file=StringIO()), config.max_minutes)
+    return blocks, lambda: compare(pair, config, splits, blocks)
 
 
 def a_root(pair, index=1):
@@ -149,7 +153,8 @@ def test_acceptance_by_depth_weighs_every_drafted_path_once(pair):
 
 
 def test_shapes_are_chosen_on_validation_prompts_and_scored_on_test_prompts(pair, tmp_path):
-    tables, choices = study(pair, tmp_path).run()
+    _, made = study(pair, tmp_path)
+    tables, choices = made()
     roots = pd.DataFrame(tables[ROOTS])
     assert {(c["setting"], c["family"], c["verifier"]) for c in choices} == set(
         roots[["setting", "family", "verifier"]].itertuples(index=False, name=None)
@@ -167,9 +172,10 @@ def test_shapes_are_chosen_on_validation_prompts_and_scored_on_test_prompts(pair
 
 
 def test_an_interrupted_comparison_resumes_to_the_same_rows(pair, tmp_path):
-    whole, choices = study(pair, tmp_path / "whole").run()
-    broken = study(pair, tmp_path / "broken")
-    once, calls = broken.log.once, []
+    _, made = study(pair, tmp_path / "whole")
+    whole, choices = made()
+    blocks, broken = study(pair, tmp_path / "broken")
+    once, calls = blocks.log.once, []
 
     def interrupted(key, measure):
         calls.append(key)
@@ -177,34 +183,36 @@ def test_an_interrupted_comparison_resumes_to_the_same_rows(pair, tmp_path):
             raise KeyboardInterrupt
         return once(key, measure)
 
-    broken.log.once = interrupted
+    blocks.log.once = interrupted
     with pytest.raises(KeyboardInterrupt):
-        broken.run()
-    resumed = study(pair, tmp_path / "broken")
-    assert resumed.log.resumed == 6
-    tables, again = resumed.run()
+        broken()
+    blocks, resumed = study(pair, tmp_path / "broken")
+    assert blocks.log.resumed == 6
+    tables, again = resumed()
     assert (tables, again) == (whole, choices)
 
 
-def test_roots_leave_room_for_the_tree_of_the_acceptance_rates(pair, tmp_path):
-    deep = study(pair, tmp_path, replace(CONFIG, acceptance=AcceptanceConfig(k=2, depth=9)))
-    assert deep.matched.depth == 9 > max(shape.depth for shape in deep.shapes)
+def test_roots_leave_room_for_the_tree_of_the_acceptance_rates(pair, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(study_module, "MatchedRoots", lambda *given: asked.append(given[3]) or MatchedRoots(*given))
+    _, deep = study(pair, tmp_path, replace(CONFIG, acceptance=AcceptanceConfig(k=2, depth=9)))
+    deep()
+    assert asked == [9] and max(shape.depth for shape in shapes_of(CONFIG.drafters)) < 9
 
 
 def test_the_progress_bar_of_a_resumed_comparison_ends_full(pair, tmp_path):
-    whole = study(pair, tmp_path)
-    tables, _ = whole.run()
-    resumed = study(pair, tmp_path)
+    whole, made = study(pair, tmp_path)
+    tables, _ = made()
+    resumed, again = study(pair, tmp_path)
     assert resumed.log.resumed > 0
-    again, _ = resumed.run()
-    assert again == tables
-    assert resumed.blocks.bar.n == resumed.blocks.bar.total == whole.blocks.bar.n
+    assert again()[0] == tables
+    assert resumed.bar.n == resumed.bar.total == whole.bar.n > 0
 
 
 def test_the_time_cap_ends_every_part_after_a_whole_prompt(pair, tmp_path):
-    capped = study(pair, tmp_path, replace(CONFIG, max_minutes=0.0))
-    tables, _ = capped.run()
-    assert capped.blocks.capped
+    capped, made = study(pair, tmp_path, replace(CONFIG, max_minutes=0.0))
+    tables, _ = made()
+    assert capped.capped
     assert {row["prompt"] for row in tables[ROOTS]} == {"validation-0", "test-0"}
 
 

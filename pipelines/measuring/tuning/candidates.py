@@ -9,31 +9,43 @@
 
 Policies that decide alike on every text, such as a rule whose model is left unasked and the chain it falls back to, are one
 candidate, the plainest of them. Only validation is read; test prompts are for scoring what was chosen.
+
+What stage ``measure`` knows of them already is `Measured`. An arm stands for a candidate if it is the same decoder: the same
+configuration, or a bundle of the same content. Names alone say nothing: of two rules of one name one may draft up to 8 tokens,
+the other up to 12.
 """
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from pipelines.applicability import absent
-from pipelines.measuring.arm_rows import ArmRow
-from pipelines.measuring.names import CALIBRATED, CHAIN, LOOKUP, METHODS, PLAIN, PLAIN_FAMILY, SOURCE, VALIDATION
-from pipelines.measuring.replay.table import POLICIES, REPLAYED
-from pipelines.measuring.selection.table import BUNDLE as TREE
-from pipelines.measuring.selection.table import SELECTOR
+from pipelines.evidence.ledger import Replayed
+from pipelines.measuring import names
+from pipelines.measuring.arm_rows import ArmRow, expanded
+from pipelines.measuring.measurement_log import Rows
+from pipelines.measuring.names import PLAIN, PLAIN_FAMILY, VALIDATION
+from pipelines.measuring.tables import BUNDLE as TREE
+from pipelines.measuring.tables import POLICIES, REPLAYED, SELECTOR, read_decodes, read_foreseen
+from predictors.config import parse_config
+from predictors.sampling import SamplingSettings
 from predictors.schema import EDIT
+from runtime.presets import expanded as whole
 
 BLOCK = "block"  # the rule of chains
 DECISIONS = ("rounds", "submitted", "passes", "seconds")  # of a text: alike where decisions are
 Records = Mapping[str, dict[str, Any]]
 TEXTS, ROOTS, PROFILE = "texts", "roots", "profile"  # what predictions rest on
-BASES = {SELECTOR: ROOTS, CALIBRATED: PROFILE}  # by family; that of others is texts
+BASES = {SELECTOR: ROOTS, names.CALIBRATED: PROFILE}  # by family; that of others is texts
 BUNDLE, WEIGHED = 3, 4  # how complex a bundle is, and one that weighs sources
 STATICS = 2  # static chains that are always timed: replay may have them in the wrong order
+SAME = ("pair_sha256", "serving")  # as here, or its times say nothing of these decoders
+SAME_PARAMETERS = ("max_new_tokens", "threads")
+HERE = "measured/"  # before the names of blocks
 
 
 @dataclass(frozen=True)
@@ -49,7 +61,7 @@ class Candidate:
     @property
     def static(self) -> bool:
         """Whether it drafts a fixed number of tokens."""
-        return self.family == CHAIN
+        return self.family == names.CHAIN
 
     @property
     def basis(self) -> str:
@@ -62,7 +74,7 @@ class Candidate:
         if self.name == PLAIN:
             return 0
         if "bundle" in self.served:
-            return WEIGHED if self.served["bundle"] == SOURCE else BUNDLE
+            return WEIGHED if self.served["bundle"] == names.SOURCE else BUNDLE
         return 2 - self.static
 
 
@@ -70,13 +82,7 @@ def candidates(
     replay: Path, fit: Path, setting: str, fitted: Callable[[str], bool] = lambda name: True
 ) -> list[Candidate]:
     """All candidates at a sampling setting, the fastest first, from folders of what was replayed and of fitted records; of
-    predictors that are not ``fitted`` any more there are none.
-
-    Raises
-    ------
-    ValueError
-        If nothing was replayed at that setting.
-    """
+    predictors that are not ``fitted`` any more there are none. `ValueError` if nothing was replayed at that setting."""
     records = {path.stem: json.loads(path.read_text()) for path in sorted(fit.glob("*.json")) if fitted(path.stem)}
     if absent(replay.parent):
         base = Candidate(PLAIN, PLAIN_FAMILY, {"decoder": {"method": PLAIN}}, 1.0)
@@ -109,7 +115,7 @@ def candidates(
 
 def unforeseen(rows: Iterable[ArmRow], timed: Collection[str]) -> list[Candidate]:
     """Lookups among ``rows`` of the measured table that were ``timed``: of them nothing is predicted."""
-    kept = [row for row in rows if row.name in timed and row.family == LOOKUP and row.decoder]
+    kept = [row for row in rows if row.name in timed and row.family == names.LOOKUP and row.decoder]
     return [Candidate(row.name, row.family, {"decoder": row.decoder}, 1.0) for row in kept]
 
 
@@ -139,7 +145,69 @@ def _trees(records: Records, setting: str, replayed: Mapping[str, float]) -> Ite
 def _alone(records: Records, setting: str, plain_rate: float) -> Iterator[Candidate]:
     """Methods without a draft model."""
     for name, record in records.items():
-        if name in METHODS:
+        if name in names.METHODS:
             chosen = (row for row in record["rows"] if (row["way"], row["setting"]) == (record["chosen"], setting))
             for row in chosen:
-                yield Candidate(name, CALIBRATED, {"bundle": name}, plain_rate * row["speedup"]["value"])
+                yield Candidate(name, names.CALIBRATED, {"bundle": name}, plain_rate * row["speedup"]["value"])
+
+
+@dataclass(frozen=True)
+class Measured:
+    """``rows`` of decodes, and the ``arms`` that they are of; ``note``: why there are none. ``replayed``: what replay says of
+    those of test prompts."""
+
+    rows: Rows
+    arms: tuple[ArmRow, ...] = ()
+    note: str | None = None
+    replayed: Replayed | None = None
+
+    @staticmethod
+    def read(folder: Path, inputs: Mapping[str, Any], bundles: Path, hashes: Mapping[str, str]) -> "Measured":
+        """Of a device's ``folder``, if it was measured with the same ``inputs`` (pair, serving and parameters); of arms of
+        ``bundles`` those whose content is that of ``hashes``."""
+        if not (folder / names.DECODES_FILE).is_file():
+            return Measured([], note=f"nothing is measured in {folder}")
+        origin = json.loads((folder / names.PROVENANCE).read_text())
+        there, here = origin["parameters"], inputs["parameters"]
+        other = [name for name in SAME if origin[name] != inputs[name]]
+        other += [name for name in SAME_PARAMETERS if there[name] != here[name]]
+        if other:
+            return Measured([], note=f"{folder} was measured with another {', '.join(other)}")
+        given = [parse_config(ArmRow, row, f"{folder / names.PROVENANCE}: parameters.arms") for row in there["arms"]]
+        arms = expanded(given, str(bundles))
+        kept = [
+            row for row in arms if row.bundle is None or origin[f"{row.bundle}_bundle_sha256"] == hashes.get(row.bundle)
+        ]
+        replayed = read_foreseen(folder / names.FORESEEN)
+        return Measured(read_decodes(folder / names.DECODES_FILE), tuple(kept), replayed=replayed)
+
+    def of(self, settings: SamplingSettings, some: Iterable[Candidate], split: str) -> Rows:
+        """Decodes of candidates on the prompts of a split, as arms of their names."""
+        named, wanted = self._names(some), asdict(settings) | {"split": split}
+        return [
+            row | {"arm": named[row["arm"]], "block": f"{HERE}{row['block']}"}
+            for row in self.rows
+            if row["arm"] in named and wanted.items() <= row.items()
+        ]
+
+    def foreseen(self, some: Iterable[Candidate]) -> Replayed | None:
+        """What replay says of candidates on test prompts."""
+        return None if self.replayed is None else self.replayed.named(self._names(some), HERE)
+
+    def _names(self, some: Iterable[Candidate]) -> dict[str, str]:
+        """Of the candidates, by the arm that stands for one."""
+        arms = {one.name: next((row.name for row in self.arms if _same(row, one.served)), None) for one in some}
+        return {arm: name for name, arm in arms.items() if arm is not None}
+
+
+def _same(row: ArmRow, served: Mapping[str, Any]) -> bool:
+    """Whether an arm is the decoder that is served so."""
+    if row.hugging_face is not None or row.forward is not None or row.options:
+        return False
+    if row.decoder is None or "bundle" in served:
+        return row.bundle is not None and row.bundle == served.get("bundle")
+    return _complete(row.decoder) == _complete(served["decoder"])
+
+
+def _complete(decoder: Mapping[str, Any]) -> dict[str, Any]:
+    return {"controller": {"kind": "fixed"}} | whole(decoder)

@@ -17,14 +17,13 @@ from tqdm import tqdm
 
 from pipelines.evidence.gain import gain
 from pipelines.evidence.timed_blocks import TimedBlocks
-from pipelines.measuring.arm_builder import ArmBuilder, TimedArm
 from pipelines.measuring.arm_rows import ArmRow
+from pipelines.measuring.arms import ArmBuilder
 from pipelines.measuring.harness import Harness
 from pipelines.measuring.led import TextLeader
 from pipelines.measuring.measurement_log import Blocks, MeasurementLog, Rows
 from pipelines.measuring.names import PLAIN, TEST, VALIDATION
-from pipelines.measuring.tuning.candidates import Candidate, shortlist
-from pipelines.measuring.tuning.measured import HERE, Measured
+from pipelines.measuring.tuning.candidates import HERE, Candidate, Measured, shortlist
 from pipelines.measuring.tuning.speedups import Speedup, clocked, fastest, shared_documents, speedups
 from pipelines.prompt_table import Prompt
 from predictors.config import Checked, Count, NotNegative, Positive, not_empty
@@ -165,26 +164,19 @@ class TuneStudy:
 
     def _time(self, split: str, wanted: Wanted, share: float) -> None:
         """Time the ``wanted`` candidates, interleaved, on the prompts of a split."""
-        settings = [one for one, some in wanted.items() if some]
-        if not settings:
+        names = {settings: {one.name for one in some} for settings, some in wanted.items() if some}
+        if not names:
             return
-        arms = self._arms(wanted)
-        harness = Harness(self.blocks, settings, self.config.seed, self.config.repeats, self.leading)
+        served = {one.name: one for some in wanted.values() for one in some}
+        at = {name: tuple(one.temperature for one, some in names.items() if name in some) for name in served}
+        arms = self.builder.build(
+            ArmRow(name, one.family, **one.served, temperatures=at[name]) for name, one in served.items()
+        )
+        harness = Harness(self.blocks, list(names), self.config.seed, self.config.repeats, self.leading)
         self.rows += harness.race(arms, self.prompts[split], share)
         for arm in arms.values():
             if arm.decoder is not None:
                 arm.decoder.close()
-
-    def _arms(self, wanted: Wanted) -> dict[str, TimedArm]:
-        """Arms by name, each at the temperatures where it is wanted."""
-        served = {one.name: one for some in wanted.values() for one in some}
-        at = {
-            name: tuple(settings.temperature for settings, some in wanted.items() if name in {one.name for one in some})
-            for name in served
-        }
-        return self.builder.build(
-            ArmRow(name, one.family, **one.served, temperatures=at[name]) for name, one in served.items()
-        )
 
 
 def _static(some: Iterable[Candidate], by_name: Mapping[str, Speedup]) -> list[Candidate]:

@@ -36,13 +36,8 @@ class Shape:
 
 
 def shapes_of(entries: Iterable[Mapping[str, Any]]) -> tuple[Shape, ...]:
-    """Shapes from entries of the parameter file.
-
-    Raises
-    ------
-    ValueError
-        For an unknown kind or key, a rule that is lossy on the shape, or a shape given twice.
-    """
+    """Shapes from entries of the parameter file. `ValueError` for an unknown kind or key, a rule that is lossy on the shape,
+    or a shape given twice."""
     shapes = tuple(_shape(entry, f"drafters[{index}]") for index, entry in enumerate(entries))
     names = [shape.name for shape in shapes]
     if len(set(names)) < len(names):

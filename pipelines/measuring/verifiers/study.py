@@ -6,20 +6,25 @@ acceptance   test prompts                  per-node acceptance rates of one shap
 Decodes of the same shapes and rules are arms of stage ``measure``, named ``SHAPE RULE``.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any
 
 import pandas as pd
-from tqdm import tqdm
 
-from pipelines.measuring.measurement_log import Blocks, MeasurementLog, Rows
+from pipelines.measuring.measurement_log import Blocks, Rows
 from pipelines.measuring.names import TEST, VALIDATION
-from pipelines.measuring.verifiers.acceptance import acceptance_rows
-from pipelines.measuring.verifiers.roots import MatchedRoots, Root, decoder_of, draw_trees, expected_rows
+from pipelines.measuring.tables import ACCEPTANCE, ROOTS
+from pipelines.measuring.verifiers.roots import (
+    MatchedRoots,
+    Root,
+    acceptance_rows,
+    decoder_of,
+    draw_trees,
+    expected_rows,
+)
 from pipelines.measuring.verifiers.shapes import Shape, shapes_of
-from pipelines.measuring.verifiers.table import ACCEPTANCE, ROOTS
 from pipelines.prompt_table import Prompt
 from predictors.config import Checked, Count, not_empty
 from predictors.sampling import SamplingSettings
@@ -67,57 +72,29 @@ class VerifierConfig(Checked):
         shapes_of(self.drafters)
 
 
-class VerifierStudy:
-    """A comparison under way; ``blocks.capped`` says that time ran out."""
+def compare(
+    pair: ModelPair, config: VerifierConfig, prompts: Mapping[str, Sequence[Prompt]], blocks: Blocks
+) -> tuple[dict[str, Rows], list[dict[str, Any]]]:
+    """Both tables by file name, and the choices, on ``prompts`` by split."""
+    shapes, own = shapes_of(config.drafters), config.acceptance.shape()
+    decoders = {shape.name: decoder_of(pair, shape) for shape in (*shapes, own)}
+    depth = max(shape.depth for shape in (*shapes, own))
+    matched = MatchedRoots(pair, config.root_spacing, config.roots_per_prompt, depth, config.seed)
 
-    def __init__(
-        self, pair: ModelPair, config: VerifierConfig, prompts: dict[str, list[Prompt]], log: MeasurementLog
-    ) -> None:
-        self.config = config
-        self.prompts = prompts
-        self.log = log
-        self.shapes = shapes_of(config.drafters)
-        self.drafting = {shape.name: decoder_of(pair, shape) for shape in self.shapes}
-        self.acceptance_shape = config.acceptance.shape()
-        self.acceptance_decoder = decoder_of(pair, self.acceptance_shape)
-        depth = max(shape.depth for shape in (*self.shapes, self.acceptance_shape))
-        self.matched = MatchedRoots(pair, config.root_spacing, config.roots_per_prompt, depth, config.seed)
+    def at_roots(part: str, split: str, measure: Callable[[Root], Rows]) -> Rows:
+        def block(prompt: Prompt, settings: SamplingSettings) -> Rows:
+            return [row for root in matched.roots(prompt, settings) for row in measure(root)]
 
-    def run(self) -> tuple[dict[str, Rows], list[dict[str, Any]]]:
-        """Both tables by file name, and the choices."""
-        steps = (len(self.prompts[VALIDATION]) + 2 * len(self.prompts[TEST])) * len(self.config.settings)
-        with tqdm(total=steps, desc="verifiers", unit="step", mininterval=0.5) as bar:
-            self.blocks = Blocks(self.log, bar, self.config.max_minutes)
-            roots = [
-                {**row, "split": split}
-                for split in (VALIDATION, TEST)
-                for row in self._at_roots(ROOTS, split, self._expected)
-            ]
-            acceptance = self._at_roots(ACCEPTANCE, TEST, self._acceptance)
-        return {ROOTS: roots, ACCEPTANCE: acceptance}, choose(roots)
+        return blocks.of_prompts(f"{part}/{split}", prompts[split], config.settings, block, SHARES[part, split])
 
-    def _at_roots(self, part: str, split: str, measure: Callable[[Root], Rows]) -> Rows:
-        """Rows of all roots of a split's prompts, within the part's share of the time."""
-        rows = []
-        for prompt in self.blocks.within(SHARES[part, split], self.prompts[split]):
-            for settings in self.config.settings:
-                self.blocks.bar.set_postfix_str(f"{part}, {split}, {settings.name}")
-                key = f"{part}/{split}/{prompt.id}/{settings.name}"
-                rows += self.blocks.once(key, 1, partial(self._block, prompt, settings, measure))
-        return rows
+    def accepted(root: Root) -> Rows:
+        drawn = draw_trees(decoders[own.name], root, own.depth, 1)
+        draws, lists = config.acceptance.draws, config.acceptance.lists
+        return [row for evidence in drawn for row in acceptance_rows(evidence, root, draws, lists)]
 
-    def _block(self, prompt: Prompt, settings: SamplingSettings, measure: Callable[[Root], Rows]) -> Rows:
-        rows = [row for root in self.matched.roots(prompt, settings) for row in measure(root)]
-        self.blocks.bar.update()
-        return rows
-
-    def _expected(self, root: Root) -> Rows:
-        return expected_rows(self.drafting, self.shapes, root, self.config.trees_per_root)
-
-    def _acceptance(self, root: Root) -> Rows:
-        config = self.config.acceptance
-        drawn = draw_trees(self.acceptance_decoder, root, config.depth, 1)
-        return [row for evidence in drawn for row in acceptance_rows(evidence, root, config.draws, config.lists)]
+    expected = partial(expected_rows, decoders, shapes, trees=config.trees_per_root)
+    roots = [{**row, "split": split} for split in (VALIDATION, TEST) for row in at_roots(ROOTS, split, expected)]
+    return {ROOTS: roots, ACCEPTANCE: at_roots(ACCEPTANCE, TEST, accepted)}, choose(roots)
 
 
 def choose(roots: Rows) -> list[dict[str, Any]]:

@@ -4,16 +4,15 @@ A decode begins in front of the root's newest token and draws one anew: in expec
 Nothing is timed here: selectors and static trees are arms of stage ``measure``.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from itertools import product
 from typing import Any
 
-from tqdm import tqdm
-
-from pipelines.measuring.arm_builder import fixed_tree
-from pipelines.measuring.measurement_log import Blocks, MeasurementLog, Rows
+from pipelines.measuring.arms import fixed_tree
+from pipelines.measuring.harness import seed_of
+from pipelines.measuring.measurement_log import Blocks, Rows
 from pipelines.measuring.names import TEST
-from pipelines.measuring.seeds import seed_of
 from pipelines.measuring.verifiers.roots import first_round
 from pipelines.prompt_table import Prompt
 from predictors.actions import Action
@@ -37,49 +36,32 @@ class SelectionConfig(Checked):
     max_minutes: float | None = None
 
 
-class SelectionStudy:
-    """A check under way; ``blocks.capped`` says that time ran out."""
+def first_rounds(
+    pair: ModelPair, config: SelectionConfig, roots: RootTable, prompts: Sequence[Prompt], blocks: Blocks
+) -> Rows:
+    """Mean emitted tokens of first rounds, with their labels, by root, rule and action; roots whose every decode ends at once are
+    left out."""
+    labels = Labels(roots.rows(TEST))
 
-    def __init__(
-        self, pair: ModelPair, config: SelectionConfig, roots: RootTable, prompts: list[Prompt], log: MeasurementLog
-    ) -> None:
-        self.pair = pair
-        self.config = config
-        self.prompts = prompts
-        self.log = log
-        self.settings = roots.settings
-        self.labels = Labels(roots.rows(TEST))
-
-    def run(self) -> Rows:
-        """Mean emitted tokens of first rounds, with their labels, by root, rule and action."""
+    def block(prompt: Prompt, settings: SamplingSettings) -> Rows:
         rows = Rows()
-        with tqdm(total=len(self.settings) * len(self.prompts), desc="selection", unit="step") as bar:
-            self.blocks = Blocks(self.log, bar, self.config.max_minutes)
-            for prompt in self.blocks.within(1.0, self.prompts):
-                for settings in self.settings:
-                    key = f"rounds/{prompt.id}/{settings.name}"
-                    rows += self.blocks.once(key, 0, partial(self._first_rounds, prompt, settings))
-                    bar.update()
+        for (index, context), rule, action in product(
+            labels.contexts(prompt, settings), config.checked_rules, config.checked_actions
+        ):
+            key = f"{config.seed}/{prompt.id}/{settings.name}/{index}/{rule}/{action.name}"
+            decoder = fixed_tree(pair, action, rule)
+            seeds = [seed_of(f"{key}/{number}") for number in range(config.checked_rounds)]
+            rounds = [first_round(decoder, context, settings, action.depth, seed) for seed in seeds]
+            emitted = [len(step.tokens) for step in rounds if step is not None]
+            if not emitted:
+                continue
+            place: dict[str, Any] = {"setting": settings.name, "root": index, "rule": rule}
+            who = {"prompt": prompt.id, "document": prompt.document, "action": action.name}
+            expected = labels.expected(prompt.id, settings, index, rule, action)
+            rows.append({**place, **who, "emitted": sum(emitted) / len(emitted), "expected": expected})
         return rows
 
-    def _first_rounds(self, prompt: Prompt, settings: SamplingSettings) -> Rows:
-        """Of every root of a prompt at ``settings``; roots whose every decode ends at once are left out."""
-        config, rows = self.config, Rows()
-        for index, context in self.labels.contexts(prompt, settings):
-            for rule in config.checked_rules:
-                for action in config.checked_actions:
-                    key = f"{config.seed}/{prompt.id}/{settings.name}/{index}/{rule}/{action.name}"
-                    decoder = fixed_tree(self.pair, action, rule)
-                    seeds = [seed_of(f"{key}/{number}") for number in range(config.checked_rounds)]
-                    rounds = [first_round(decoder, context, settings, action.depth, seed) for seed in seeds]
-                    emitted = [len(step.tokens) for step in rounds if step is not None]
-                    if not emitted:
-                        continue
-                    place: dict[str, Any] = {"setting": settings.name, "root": index, "rule": rule}
-                    who = {"prompt": prompt.id, "document": prompt.document, "action": action.name}
-                    expected = self.labels.expected(prompt.id, settings, index, rule, action)
-                    rows.append({**place, **who, "emitted": sum(emitted) / len(emitted), "expected": expected})
-        return rows
+    return blocks.of_prompts("rounds", prompts, roots.settings, block)
 
 
 class Labels:

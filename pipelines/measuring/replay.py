@@ -17,11 +17,11 @@ from typing import Annotated, Any
 
 from pipelines.chain_policy import configured_policy
 from pipelines.measuring import names
-from pipelines.measuring.arm_builder import bundles_of
 from pipelines.measuring.arm_rows import ArmRow, chain
 from pipelines.measuring.arm_rows import expanded as rows_of
+from pipelines.measuring.arms import bundles_of
 from pipelines.measuring.measurement_log import Rows
-from pipelines.measuring.replay.table import BRANCHES, BRANCHES_WALL, ORACLE
+from pipelines.measuring.tables import BRANCHES, BRANCHES_WALL, ORACLE
 from predictors.bundle import read_bundle
 from predictors.config import Checked, Count, Positive, not_empty, one_of, parse_config
 from predictors.controllers import CONTROLLERS, EarlyStop, Survival, build_controller
@@ -92,41 +92,40 @@ class ReplayStudy:
 
     def run(self, texts: Iterable[tuple[str, RecordedText]]) -> Iterator[list[Rows]]:
         """Of every text by profile, rows of every arm, each with the text's split."""
+        longest, verifier, clocks = max(self.config.gammas), self.config.verifier, self.clocks
         for split, text in texts:
-            tables = [Rows() for _ in self.clocks]
+            tables = [Rows() for _ in clocks]
             where: dict[str, Any] = {"split": split, "setting": text.settings.name, "prompt": text.prompt_id}
             where |= {"document": text.document, "slice": text.slice, "prompt_tokens": text.prompt_tokens}
-            for name, family, decodes in self._decodes(text):
+            repeats = 1 if text.settings.greedy else self.config.repeats
+            readings = [Reading.of(text, self.config.seed + repeat) for repeat in range(repeats)]
+            oracle = [[clock.oracle(one, longest, verifier) for clock in clocks] for one in readings]
+            played = [(names.PLAIN, names.PLAIN, [[clock.plain(text) for clock in clocks]]), (ORACLE, ORACLE, oracle)]
+            arms = [arm for arm in self.arms if arm.settings is None or text.settings in arm.settings]
+            played += [(arm.name, arm.family, [arm.play(one, clocks) for one in readings]) for arm in arms]
+            for name, family, decodes in played:
                 for rows, some in zip(tables, zip(*decodes, strict=True), strict=False):  # branches have one clock
                     rows.append(where | {"drafter": name, "family": family} | _means(some))
             yield tables
 
-    def _decodes(self, text: RecordedText) -> Iterator[tuple[str, str, list[list[Decode]]]]:
-        """Of every arm its name, its family and, by repeat, a decode by every clock."""
-        clocks, repeats = self.clocks, 1 if text.settings.greedy else self.config.repeats
-        readings = [Reading.of(text, self.config.seed + repeat) for repeat in range(repeats)]
-        longest, verifier = max(self.config.gammas), self.config.verifier
-        yield names.PLAIN, names.PLAIN, [[clock.plain(text) for clock in clocks]]
-        yield ORACLE, ORACLE, [[clock.oracle(one, longest, verifier) for clock in clocks] for one in readings]
-        for arm in self.arms:
-            if arm.settings is None or text.settings in arm.settings:
-                yield arm.name, arm.family, [arm.play(reading, clocks) for reading in readings]
-
     def _arms(self, bundles: Mapping[str, Path]) -> Iterator[ReplayArm]:
         config, longest = self.config, max(self.config.gammas)
-        rules: list[tuple[str, str, int, dict[str, Any]]]  # names, families, lengths, controllers
-        rules = [(f"{names.CHAIN}-{gamma}", names.CHAIN, gamma, {"kind": "fixed"}) for gamma in config.gammas]
-        rules += [
-            (f"{names.CONFIDENCE}-{e:g}", names.CONFIDENCE, longest, {"kind": "confidence", "epsilon": e})
-            for e in config.epsilons
+
+        def stopped(gamma: int | str, **controller: Any) -> dict[str, Any]:
+            return chain(gamma, config.verifier, controller=controller)
+
+        confidence = stopped(longest, kind=names.CONFIDENCE, epsilon="{epsilon}")
+        rules = [
+            ArmRow("chain-{gamma}", names.CHAIN, stopped("{gamma}", kind="fixed"), each={"gamma": config.gammas}),
+            ArmRow("confidence-{epsilon}", names.CONFIDENCE, confidence, each={"epsilon": config.epsilons}),
+            ArmRow("{kind}", names.RULE, stopped(longest, kind="{kind}"), each={"kind": names.UNLEARNED}),
         ]
-        rules += [(kind, names.RULE, longest, {"kind": kind}) for kind in names.UNLEARNED]
-        rows = [ArmRow(name, of, chain(gamma, config.verifier, controller=stop)) for name, of, gamma, stop in rules]
+        rows = rows_of(rules, "")
         for preset, lengths in product((names.PEARL, names.WITHOUT_HRAD), config.branch_gammas):
-            arm = names.BranchArm(preset, lengths[-1], lengths[0] if len(lengths) > 1 else None)
-            stage = {} if arm.draft_stage is None else {"draft_stage_gamma": arm.draft_stage}
+            stage = {} if len(lengths) == 1 else {"draft_stage_gamma": lengths[0]}
             if not stage or preset != names.PEARL:  # which has no idle draft stage
-                rows.append(ArmRow(arm.name, BRANCHES, {"preset": preset, "gamma": arm.gamma, **stage}))
+                name = names.BranchArm(preset, tuple(lengths)).name
+                rows.append(ArmRow(name, BRANCHES, {"preset": preset, "gamma": lengths[-1], **stage}))
         folder = next((str(one.parent) for one in bundles.values()), "")
         rivals = [row for row in rows_of(config.rivals, folder) if set(bundles_of(row)) <= set(bundles)]
         for row in [*rows, *rivals, *(ArmRow(name, names.RULE, bundle=name) for name in bundles)]:
@@ -146,9 +145,11 @@ class ReplayStudy:
         else:
             controller = CONTROLLERS[bundle.card["kind"]].from_bundle(bundle)
         settings = None if controller.contract is None else controller.contract.serving_range.sampling
-        served = _served(row)
+        served: dict[str, Any] | None = {"bundle": row.bundle}
+        if bundle is None:  # a configuration may name a bundle's folder: then it is not built elsewhere
+            served = None if bundles_of(row) else {"decoder": row.decoder}
         if method == "branch_parallel":
-            name = names.BranchArm(name, int(decoder["gamma"])).name if preset else name
+            name = names.BranchArm(name, (int(decoder["gamma"]),)).name if preset else name
             config = parse_config(BranchDecoderConfig, decoder, name)
             play = partial(_branches, controller=controller, config=config, verifier=verifier)
             yield ReplayArm(name, BRANCHES, partial(play, concurrent=False), settings)
@@ -158,18 +159,11 @@ class ReplayStudy:
         policy = configured_policy(decoder, controller, verifier)
         if policy is None:
             return
-        name = names.BranchArm(name, policy.depth).name if preset else name
+        name = names.BranchArm(name, (policy.depth,)).name if preset else name
         yield ReplayArm(name, row.family, partial(_chains, policy=policy), settings, served)
         if isinstance(controller, EarlyStop | Survival) and not controller.asks:
             asked = replace(policy, controller=controller.asked_anyway())
             yield ReplayArm(f"{name}, {names.ASKED}", row.family, partial(_chains, policy=asked), settings)
-
-
-def _served(row: ArmRow) -> dict[str, Any] | None:
-    """How to build a row's decoder elsewhere; of a configuration that names a bundle's folder, not at all."""
-    if row.bundle is not None:
-        return {"bundle": row.bundle}
-    return None if bundles_of(row) else {"decoder": row.decoder}
 
 
 def _chains(reading: Reading, clocks: Sequence[Clock], policy: ChainPolicy) -> list[Decode]:

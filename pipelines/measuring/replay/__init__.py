@@ -1,1 +1,0 @@
-"""Controllers on recorded texts, priced by a latency profile: no model is run."""
