@@ -153,8 +153,10 @@ class Decoder(ABC):
         controller, limit = decoder.controller, decoder.context_limit
         models = (self.pair.target, self.pair.draft)
         bounds = [getattr(one, "context_bound", "") for one in models if one and one.context_limit == limit]
-        size, ends = self.pair.target.vocabulary_size, self.pair.target.eos_tokens
-        if eos_token_id is not None:
+        size = self.pair.target.vocabulary_size
+        if eos_token_id is None:
+            ends = self.pair.target.eos_tokens
+        else:
             ends = frozenset(map(int, torch.as_tensor(eos_token_id).reshape(-1).tolist()))
         request = Request(
             prompt=checked_prompt(prompt_ids, max_new_tokens, size, limit, max(bounds, default="")),

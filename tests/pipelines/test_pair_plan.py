@@ -77,7 +77,7 @@ def test_weights_and_caches_are_those_of_the_trained_pair(builtin_folder, change
     for name in ("target", "draft"):
         meta, held = getattr(pair, name), getattr(real, name)
         assert weight_bytes(meta) == weight_bytes(held) > 0
-        memory = held.open(20)._memory
+        memory = held.open(20).memory
         rows = sum(part.nbytes for part in (*itertools.chain(*memory.caches), memory.cos, memory.sin))
         assert model_memory(name, meta, plan.Work(20, 4), "cpu").cache == rows
 
