@@ -140,9 +140,8 @@ def runs(source: str, package: str) -> tuple[set[str], set[str]]:
             case ast.ImportFrom(names=aliases):
                 origin = resolve_name("." * node.level + (node.module or ""), package)
                 names |= {f"{origin}.{alias.name}" for alias in aliases}
-            case (
-                ast.List(elts=words) | ast.Tuple(elts=words)
-            ):  # a command such as [sys.executable, "-m", "package.module"]
+            case ast.List(elts=words) | ast.Tuple(elts=words):
+                # a command such as [sys.executable, "-m", "package.module"]
                 said = [word.value if isinstance(word, ast.Constant) else None for word in words]
                 names |= {name for flag, name in pairwise(said) if flag == "-m" and isinstance(name, str)}
             case ast.Call(func=ast.Attribute(value=here, attr="with_name"), args=[ast.Constant(value=str(name))]) if (

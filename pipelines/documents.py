@@ -72,6 +72,7 @@ class Source(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         builtin, texts = self.kind == "builtin", sum(getattr(self, text) is not None for text in TEXTS)
+        most = 0 if builtin else 1
         silent = (self.system or self.chat_template) and not self.converses
         rules = [
             (self.cut == "window" and self.converses, "windows cannot be cut from conversations: use cut: whole."),
@@ -84,7 +85,7 @@ class Source(Checked):
             (self.slice and self.slice_column, "give 'slice' or 'slice_column', not both."),
             (self.slices and not self.slice_column, "'slices' belong to 'slice_column': name the column they rename."),
             ((self.path is None) != builtin, "'path' belongs to the kinds file and datasets."),
-            (texts > (not builtin), f"give at most one of {', '.join(map(repr, TEXTS))} (none with kind: builtin)."),
+            (texts > most, f"give at most one of {', '.join(map(repr, TEXTS))} (none with kind: builtin)."),
         ]
         for broken, message in rules:
             if broken:

@@ -12,7 +12,6 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import mul
 from pathlib import Path
 from typing import Any
 
@@ -113,9 +112,9 @@ def run(args: argparse.Namespace) -> None:
             "traces.texts.prompts or traces.texts.layers."
         )
     if args.bandwidth is not None:
-        weights = [held.weights for held in found[0].held.values()]
+        weights = {name: held.weights for name, held in found[0].held.items()}
         for name, (target, draft) in passes(made, args.pair, args.params).items():
-            seconds = sum(map(mul, (target, draft), weights)) / args.bandwidth
+            seconds = (target * weights["target"] + draft * weights.get("draft", 0)) / args.bandwidth
             print(f"{name}: {target} passes of the target, {draft} of the draft, {seconds / 3600:.2f} hours")
     if args.device_memory is not None:
         wrong += too_large(found, args.devices, args.device_memory)
@@ -176,7 +175,8 @@ def collectors(pair: ModelPair, name: str, params: Path) -> tuple[dict[str, Coll
 
 def phases(pair: ModelPair, made: Mapping[str, Collector], sections: Mapping[str, Any], device: str) -> list[Phase]:
     """All that is done with the models, on a device of this type."""
-    models = {name: model for name, model in vars(pair).items() if isinstance(model, CausalLanguageModel)}
+    both = {"target": pair.target, "draft": pair.draft}
+    models = {name: model for name, model in both.items() if isinstance(model, CausalLanguageModel)}
 
     def phase(name: str, remedy: str, target: Work, draft: Work, kept: int = 0) -> Phase:
         work = {"target": target, "draft": draft}

@@ -29,7 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     config = load_parameters(VerifierConfig, args.pair, "verifiers", args.params)
     bench = open_bench(args, config, {VALIDATION: config.validation_prompts, TEST: config.test_prompts})
-    with tqdm(desc="verifiers", unit="step", mininterval=0.5) as bar:
+    steps = (config.validation_prompts + 2 * config.test_prompts) * len(config.settings)
+    with tqdm(total=steps, desc="verifiers", unit="step", mininterval=0.5) as bar:
         blocks = Blocks(bench.log, bar, config.max_minutes)
         tables, choices = compare(bench.pair, config, bench.prompts, blocks)
     for name, rows in tables.items():

@@ -86,7 +86,7 @@ class RoundRecord:
 
 
 def block_efficiency(rounds: Sequence[RoundRecord]) -> float:
-    """Of ``rounds`` without the prefill round. NaN without rounds."""
+    """Emitted tokens per target pass, of ``rounds`` without the prefill round. NaN without rounds."""
     return _ratio(sum(record.emitted for record in rounds), len(rounds))
 
 

@@ -55,7 +55,7 @@ class NextLaw:
     logits_V: Tensor
     probs_V: Tensor
     hidden_KD: Tensor | None = (
-        None  # the draft's at the row of these logits, if it is tapped: what it knew behind the last token
+        None  # the draft's at the row of these logits, if tapped: what it knew after the last token
     )
 
     @cached_property

@@ -94,8 +94,10 @@ def cache_prompt(state: ModelState, prompt: Sequence[int]) -> Forward:
     while True:
         try:
             for part in parts:
+                out = None  # the first half's states go before the second's come
                 out = state.forward(part, last=1)
                 state.keep(range(len(part)))
+            assert out is not None
             return out
         except RuntimeError as error:
             if not is_out_of_memory(error):

@@ -73,9 +73,7 @@ class TextTracer:
             said = walk(state, prompt, text[:-1]).rows()
         target_NV, root_NS = self._law(said[1:], text[1:], settings), self._roots(said[:-1], text[:-1])
         draft = self.draft.open(len(prompt) + len(text) * self.extent.gamma_max, self.extent.spec.draft_layers)
-        walked = walk(
-            draft, [*prompt, text[0]], text[1:-1]
-        )  # along all tokens but the last; behind the first is scratch
+        walked = walk(draft, [*prompt, text[0]], text[1:-1])  # all tokens but the last; after the first is scratch
         along = self._level(list(range(len(text) - 1)), walked, settings)
         beside = self._beside(draft, along, target_NV, settings, chance)
         slots = self._slots(len(text) - 1, beside)  # draws along's tokens, too

@@ -74,10 +74,8 @@ class InflatedDraft(Checked):
     def shape(self, target: InflatedShape, vocabulary: int, least: int) -> InflatedShape:
         """The draft's whole shape beside ``target``; ``least``: feed-forward size of the small draft, which has to fit.
         `ValueError` if the ratio is out of reach with these layers: names the largest that fits."""
-        whole, (without, fitting) = (
-            cost(target, vocabulary),
-            (cost(self._with(size), vocabulary) for size in (0, least)),
-        )
+        whole = cost(target, vocabulary)
+        without, fitting = (cost(self._with(size), vocabulary) for size in (0, least))
         feed_forward = STEP * round((whole / self.cost_ratio - without) / (3 * self.hidden * self.layers) / STEP)
         if feed_forward < least:
             raise ValueError(

@@ -72,7 +72,7 @@ class Harness:
         """A row for each decode, with its rounds under ``by_round`` (`apart`); ends early after ``share`` of the time."""
         plans = {prompt.id: (prompt, arms) for prompt, arms in planned}
         decodes = sum(arm.at(one.temperature) for _, arms in plans.values() for arm in arms for one in self.settings)
-        self.blocks.bar.total = self.blocks.bar.n + decodes * self.repeats
+        self.blocks.planned(decodes * self.repeats)
         rows: dict[str, Rows] = {prompt: [] for prompt in plans}  # workers finish prompts in any order
         for prompt in self._prompts(plans, share):
             for settings in self.settings:

@@ -128,13 +128,17 @@ class Measurement:
     def run(self, validation: Sequence[Prompt], test: Sequence[Prompt], spread: Spread | None = None) -> Rows:
         """Rows of all decodes; with ``spread``, prompts are timed by workers."""
         swept = [self.arms[row.name] for row in self.rows if row.choose or row.name == PLAIN]
-        with tqdm(total=0, desc="measure", unit="decode") as bar:
+        always = sum(row.always for row in self.rows)
+        tested = len(test) * (always + min(self.config.group, len(self.rows) - always))
+        about = self.config.repeats * len(self.config.settings) * (len(validation) * len(swept) + tested)
+        with tqdm(total=about, desc="measure", unit="decode") as bar:
             harness = self.harness(bar, spread)
             harness.warm_up(self.arms, validation[0])
             rows = harness.time([(prompt, swept) for prompt in validation], VALIDATION_SHARE)
             self.choices = self.log.once("choices", lambda: self._choices(rows))  # a resumed run keeps them
             self.walls = self.builder.concurrent(row for row in self.rows if self._tested(row))
             harness.warm_up(self.walls, validation[0])
+            bar.total = bar.n  # now it is known
             rows += harness.time(self._planned(test), TEST_SHARE)
         self.capped = harness.blocks.capped
         return rows

@@ -81,6 +81,10 @@ class Blocks:
                 return
             yield prompt
 
+    def planned(self, steps: int) -> None:
+        """So many more are at hand: the bar's total grows where it was less."""
+        self.bar.total = max(self.bar.total or 0, self.bar.n + steps)
+
     def once(self, key: str, steps: int, measure: Callable[[], Rows]) -> Rows:
         """Rows of block ``key``. ``measure`` moves the bar itself; a block that an earlier run left moves it by ``steps``."""
         known = key in self.log
@@ -97,7 +101,8 @@ class Blocks:
         share: float = 1.0,
     ) -> Rows:
         """Rows of a part: of every prompt at every sampling setting, a block and a step each, within its share of the time."""
-        rows, self.bar.total = Rows(), self.bar.n + len(prompts) * len(settings)
+        self.planned(len(prompts) * len(settings))
+        rows = Rows()
         for prompt in self.within(share, prompts):
             for one in settings:
                 self.bar.set_postfix_str(f"{part}, {one.name}")

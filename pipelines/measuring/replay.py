@@ -53,6 +53,12 @@ class ReplayConfig(Checked):
     threads: Count = 2
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for lengths in self.branch_gammas:
+            if len(lengths) not in (1, 2):
+                raise ValueError(f"branch_gammas must be one length or two each, got {list(lengths)}.")
+
 
 Play = Callable[[Reading, Sequence[Clock]], list[Decode]]
 POSTERIOR = "posterior"  # retention that replay knows

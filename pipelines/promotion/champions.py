@@ -26,6 +26,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pipelines.promotion.names import CHALLENGER, CHAMPION
+from pipelines.promotion.verdict import VERSION
 from pipelines.registry import BUNDLE_TAG, PAIR_TAG, found_model, registered_model
 
 EVENT = "champion."
@@ -114,9 +115,10 @@ class Champions:
                 self.client.set_model_version_tag(self.name, version, key, text)
 
     def verdicts(self, version: str) -> list[dict[str, Any]]:
-        """The gate's records that were kept on a version, oldest first."""
+        """The gate's records that were kept on a version, oldest first; those of a gate of another version count for nothing."""
         tags = self.client.get_model_version(self.name, version).tags
-        return [json.loads(tags[key]) for key in sorted(tags) if key.startswith(f"{VERDICT_TAG}.")]
+        kept = [json.loads(tags[key]) for key in sorted(tags) if key.startswith(f"{VERDICT_TAG}.")]
+        return [record for record in kept if record.get("version") == VERSION]
 
     def rollback(self) -> Event:
         """Put back the champion before this one; `ValueError` if there is none."""

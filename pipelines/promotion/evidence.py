@@ -21,11 +21,11 @@ VERSION = 2
 class Comparison:
     """Gains of one arm."""
 
-    gains: Mapping[str, Estimate] = field(default_factory=dict)  # over the champion, plain decoding, every static chain
-    reference: str | None = None  # what guardrails compare with: the champion, or the static chain that came closest
-    settings: Mapping[str, Estimate] = field(default_factory=dict)  # gains over the reference, by sampling setting
-    slices: Mapping[str, SliceGain] = field(default_factory=dict)  # the same, pooled by slice
-    documents: tuple[str, ...] = ()  # ids of those measured
+    gains: Mapping[str, Estimate]  # over the champion, plain decoding, every static chain
+    reference: str | None  # what guardrails compare with: the champion, or the static chain that came closest
+    settings: Mapping[str, Estimate]  # gains over the reference, by sampling setting
+    slices: Mapping[str, SliceGain]  # the same, pooled by slice
+    documents: tuple[str, ...]  # ids of those measured
     few_rivals: tuple[str, ...] = ()  # timed on fewer than two documents, as few_settings: no gain is known there
     few_settings: tuple[str, ...] = ()
 
@@ -38,17 +38,13 @@ class Evidence(Comparison):
     predictor: str
     bundle_sha256: str
     champion: str | None
-    problem: str | None = None  # why the bundle cannot be tried, so that nothing else is known; None: it can
-    exactness: Mapping[str, bool] = field(default_factory=dict)  # green or not, by name of the check
-    calibration_error: float | None = (
-        None  # on documents that were not trained on; None: unknown, good with an exemption
-    )
-    trained_documents: tuple[str, ...] = ()  # ids of those that training or calibration read
+    problem: str | None  # why the bundle cannot be tried, so that nothing else is known; None: it can
+    exactness: Mapping[str, bool]  # green or not, by name of the check
+    calibration_error: float | None  # on documents not trained on; None: unknown, which only an exemption excuses
+    trained_documents: tuple[str, ...]  # ids of those that training or calibration read
     look: int = 1
     documents_left: int = 0  # of the reserve, which the look left unopened
-    origin: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # device, commit, parameters; capped: time ran out too early
+    origin: Mapping[str, Any] = field(default_factory=dict)  # device, commit, parameters; capped: time ran out
     exemption: str | None = None  # why there is no calibration error to know; None: there must be one
     version: int = VERSION
 

@@ -64,8 +64,8 @@ class Bounds(Checked):
     guardrail: NotNegative = 0.05  # the most that a sampling setting or a slice may lose
     slice_documents: Annotated[int, at_least(2)] = 8  # a slice with fewer timed documents is not judged
     slice_spread: Positive = 0.05  # by how much true gains of slices differ (scale of the prior)
-    calibration_error: NotNegative = 0.08  # the largest
-    min_documents: Count = 8
+    calibration_error: NotNegative = 0.08  # the largest that passes
+    min_documents: Count = 8  # below which nothing passes
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -32,9 +32,7 @@ class Verdict:
     looks: int  # planned
     level: float | None  # one-sided, of the look; None: past the plan
     smallest_gain: float | None = None  # true one that passes as often as the gate promises; None: nothing was measured
-    documents_needed: int | None = (
-        None  # for the estimated gain to pass as often; None: no number of them, or none needed
-    )
+    documents_needed: int | None = None  # for the estimated gain to pass as often; None: no number, or none needed
     documents_left: int = 0  # in the reserve
     static_slices: tuple[str, ...] = ()  # not judged, for too few documents: keep static drafting there
 

@@ -41,8 +41,8 @@ class Measured(Comparison):
         shown = {arm for arm, family in self.families.items() if family in families or arm in MAIN_ARMS}
         kept = shown - {names.HF_LOOKUP}
         choices = [choice for choice in self.findings["choices"] if choice["arm"] in kept]
-        decodes = self.decodes[self.decodes["arm"].isin(kept)]
-        return replace(self, decodes=decodes, findings={**self.findings, "choices": choices})
+        decodes, rounds = (rows[rows["arm"].isin(kept)] for rows in (self.decodes, self.rounds))
+        return replace(self, decodes=decodes, rounds=rounds, findings={**self.findings, "choices": choices})
 
     @cached_property
     def counted(self) -> pd.DataFrame:

@@ -29,10 +29,8 @@ def section(inputs: Inputs) -> Section:
     exact, form = whole.exactness, whole.exact_format
     but = "exactly" if form == "float32" else "but for near-ties"
     exactly = f"; in {form} {sum(exact.values())} of {len(exact)} arms write Hugging Face's greedy text {but}"
-    tables = [
-        arm_table(main, setting, main.arms(setting), setting + exactly * main.greedy(setting))
-        for setting in main.settings
-    ]
+    captions = {setting: setting + (exactly if main.greedy(setting) else "") for setting in main.settings}
+    tables = [arm_table(main, setting, main.arms(setting), caption) for setting, caption in captions.items()]
     finding, pictures = f"Static chains are {NOT_APPLICABLE}.", []
     if not of_target_alone(main.origin):
         best = {setting: main.chosen(CHAIN, setting) for setting in main.settings}

@@ -47,6 +47,14 @@ class Prices:
     decision_seconds: float  # what choosing one adds to a step
     profile_hash: str
 
+    def __post_init__(self) -> None:
+        sizes = {len(seconds_A) for seconds_A in self.action_seconds}
+        if len(self.action_seconds) != len(self.contexts) or len(sizes) != 1:
+            raise ValueError(
+                f"prices need a row of as many actions for each of {len(self.contexts)} contexts, got {len(self.action_seconds)} "
+                f"rows of {sorted(sizes)}."
+            )
+
     def at(self, context: float) -> np.ndarray:
         """Seconds of every action's step [A] behind ``context`` cached tokens; beyond the contexts those of the nearest."""
         return self.rows(np.array([context]))[0]

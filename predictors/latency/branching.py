@@ -75,7 +75,9 @@ class BranchRound:
 
 @dataclass(frozen=True)
 class BranchCosts:
-    """Latencies of rounds and of their parts. ``sampled``: at a temperature above 0; ``concurrent``: side by side."""
+    """Latencies of rounds and of their parts. ``sampled``: at a temperature above 0; ``concurrent``: both models at
+    work at once, of which the profile needs the tables ``beside_target``, ``beside_draft`` and ``exchange``; else one after the
+    other, on the virtual clock."""
 
     profile: LatencyProfile
     sampled: bool

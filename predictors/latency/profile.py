@@ -76,8 +76,6 @@ class LatencyProfile:
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:
-        if self.schema != SCHEMA:
-            raise ValueError(f"schema {self.schema} is not this version's, which reads {SCHEMA}.")
         ordered = {}
         for name, table in self.tables.items():
             try:
@@ -130,8 +128,11 @@ class LatencyProfile:
     def to_record(self) -> dict[str, Any]:
         """A JSON mapping; its keys may be sorted."""
         return {
-            **vars(self),
+            "schema": SCHEMA,
+            "pair": self.pair,
             "tables": {name: table.to_record() for name, table in self.tables.items()},
+            "settings": dict(self.settings),
+            "provenance": dict(self.provenance),
             "noise": list(self.noise),
             "serving": None if self.serving is None else self.serving.to_record(),
         }
@@ -139,6 +140,8 @@ class LatencyProfile:
     @staticmethod
     def from_record(record: Mapping[str, Any], where: str) -> "LatencyProfile":
         """Parse what `to_record` wrote; a `ValueError` begins with ``where``."""
+        if isinstance(record, Mapping) and record.get("schema") != SCHEMA:
+            raise ValueError(f"{where}: schema {record.get('schema')} is not this version's, which reads {SCHEMA}.")
         return parse_config(LatencyProfile, record, where)
 
 

@@ -17,7 +17,7 @@ class ModelServing:
     dtype: str  # number format: float32, …
     forward: str  # of `runtime.causal_model.ForwardPath`
     config_hash: str | None = (
-        None  # what model it was decided for, by shape: other weights cost the same; None: unknown
+        None  # of the model's shape it was decided for: other weights cost the same; None: unknown
     )
 
     @property

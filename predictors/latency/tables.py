@@ -99,6 +99,8 @@ class LatencyTable:
         """The same table with its axes in the order of ``names``; `ValueError` if they are not its axes."""
         if set(names) != set(self.axes):
             raise ValueError(f"the axes are {', '.join(self.axes)}, and must be {', '.join(names)}.")
+        if list(names) == list(self.axes):
+            return self
         order = [list(self.axes).index(name) for name in names]
         median, low, high = (np.transpose(array, order) for array in (self.median, self.low, self.high))
         return LatencyTable({name: self.axes[name] for name in names}, median, low, high, self.calls)

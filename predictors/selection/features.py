@@ -51,6 +51,8 @@ class SelectionSpec:
                 f"a selector reads hidden states of both models or of none, got layers={self.layers} and "
                 f"draft_layers={self.draft_layers}."
             )
+        if not self.actions:
+            raise ValueError("a selector chooses among actions, and there are none.")
 
     @property
     def blocks(self) -> tuple[int, ...]:

@@ -18,13 +18,8 @@ from predictors.signals import LEAST_LOG, TokenNumbers
 TOKEN = ("log_top", "log_own", "sum_log_top", "sum_log_own", "previous_log_top")
 LOOKUP = ("agrees", "agreed_length", "parted_length", "parted")
 ROOT = ("found", "match", "rejected", "luck", "greedy")
-SCALARS = (
-    *TOKEN,
-    "position",
-    "log_position",
-    *LOOKUP,
-    *ROOT,
-)  # the squared distance is of the first: all others are bounded
+# `TOKEN` stands first: the squared distance is of those alone, as all others are bounded.
+SCALARS = (*TOKEN, "position", "log_position", *LOOKUP, *ROOT)
 REJECTED, LUCK = SCALARS.index("rejected"), SCALARS.index("luck")
 DECAY = 0.8
 FIRST_LUCK = 0.7  # before any token was tested

@@ -75,8 +75,13 @@ class TapeChance:
         self._verify = kind(verdicts, numbers, tape.seed, partial(self._require_planned, False))
 
     def stream(self, purpose: str) -> Chance:
-        """The stream of one purpose, ``draft`` or ``verify``."""
-        return {"draft": self._draft, "verify": self._verify}[purpose]
+        """The stream of one purpose."""
+        streams = {"draft": self._draft, "verify": self._verify}
+        if purpose not in streams:
+            raise OffTapeError(
+                f"a tape holds draws for draft and verify, not for {purpose!r}: this loop cannot be led."
+            )
+        return streams[purpose]
 
     def _require_planned(self, drafts: bool) -> None:
         """`OffTapeError` unless the next draw is of the round in flight: a draft before its last token, a verdict after it."""
@@ -84,11 +89,9 @@ class TapeChance:
         if number >= len(self._ends):
             raise OffTapeError(f"the decoder begins round {number + 1}, and {len(self._ends)} were planned. {REMEDY}")
         taken, planned = self._draft.taken, self._ends[number] if number >= 0 else 0
-        if drafts != (taken < planned):
-            raise OffTapeError(
-                f"the decoder {f'drafts token {taken + 1}' if drafts else f'verifies after {taken} drafted tokens'}, and "
-                f"{planned} were planned up to this round. {REMEDY}"
-            )
+        doing = f"drafts token {taken + 1}" if drafts else f"verifies after {taken} drafted tokens"
+        if (taken >= planned) if drafts else (taken != planned):
+            raise OffTapeError(f"the decoder {doing}, and {planned} were planned up to this round. {REMEDY}")
 
 
 class TapeStream:

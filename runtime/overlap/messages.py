@@ -30,11 +30,12 @@ PLACE = struct.Struct("=qq")  # what is announced: where the message's pickle st
 
 
 class Answer(NamedTuple):
-    """What a call in the draft process came to: its ``value`` or the ``error`` it raised, when it ran, and what was ``warned`` as
-    (text, category, file, line)."""
+    """What a call in the draft process came to: its ``value`` or the ``error`` it raised with its ``trace`` there, when it ran,
+    and what was ``warned`` as (text, category, file, line)."""
 
     value: Any
     error: Exception | None
+    trace: str
     started: float
     ended: float
     warned: list[tuple[str, type[Warning], str, int]]

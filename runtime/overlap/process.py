@@ -168,6 +168,7 @@ class Child:
         for text, category, file, line in answer.warned:
             warnings.warn_explicit(text, category, file, line, registry=seen)
         if answer.error is not None:
+            answer.error.add_note(f"In the draft process:\n{answer.trace}")
             raise answer.error
         return Reply(answer.value, answer.started, answer.ended)
 

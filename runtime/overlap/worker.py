@@ -65,7 +65,7 @@ def _requested(service: Any, channel: Channel) -> Call:
 
 
 def _answer(prepare: Callable[[], Call]) -> Answer:
-    value, error = None, None
+    value, error, trace = None, None, ""
     started = perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -74,20 +74,18 @@ def _answer(prepare: Callable[[], Call]) -> Answer:
             started = perf_counter()
             value = call(*arguments)
         except Exception as raised:  # the service's own, whatever it is: the caller's to handle
-            error = _picklable(raised)
+            error, trace = _picklable(raised), "".join(traceback.format_exception(raised))[-LONGEST_TRACE:]
         ended = perf_counter()
     warned = [(str(warning.message), warning.category, warning.filename, warning.lineno) for warning in caught]
-    return Answer(value, error, started, ended, warned)
+    return Answer(value, error, trace, started, ended, warned)
 
 
 def _picklable(error: Exception) -> Exception:
-    """``error`` with the end of its traceback as a note; a `RuntimeError` with its text where it would not survive pickling."""
-    trace = "".join(traceback.format_exception(error))[-LONGEST_TRACE:]
+    """``error``, or a `RuntimeError` with its text where it would not survive pickling."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:  # whatever its class's constructor raises: many cannot be called with `args`
-        error = RuntimeError(f"{type(error).__name__}: {error}")
-    error.add_note(f"In the draft process:\n{trace}")
+        return RuntimeError(f"{type(error).__name__}: {error}")
     return error
 
 
@@ -98,7 +96,6 @@ def _send(channel: Channel, answer: Answer) -> None:
         error: Exception = ValueError(str(refusal)[:LONGEST_TEXT])
         if answer.error is not None:
             error = RuntimeError(f"{type(answer.error).__name__}: {answer.error}"[:LONGEST_TEXT])
-            error.__notes__ = answer.error.__notes__
         channel.send(answer._replace(value=None, error=error, warned=[]))
 
 

@@ -18,7 +18,6 @@ the laws' dtype. Shape suffixes: G drafted tokens, V vocabulary; "G1" is G + 1 r
 """
 
 from collections.abc import Callable
-from functools import wraps
 
 import torch
 from torch import Tensor
@@ -31,7 +30,6 @@ def _on_chains(weigh: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]])
     """The rule on chains of ``weigh``, which gives P(τ = t) [G + 1] and the weights P_t [G + 1] of the residuals, of the target's
     laws [G, V], the draft's and log ρ_t [G]: y ~ norm [P_t p - q]_+ at row t, y ~ p at the last row."""
 
-    @wraps(weigh)
     def rule(tree: TokenTree, target_probs: Tensor) -> OutcomeLaw:
         if not tree.num_nodes:
             stop = target_probs.new_ones(1, dtype=torch.float64)
@@ -56,6 +54,7 @@ def _on_chains(weigh: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]])
 
         return OutcomeLaw(normalised(stop_G1), tree.depths, residual)
 
+    rule.__name__, rule.__qualname__, rule.__doc__ = weigh.__name__, weigh.__qualname__, weigh.__doc__
     return rule
 
 

@@ -14,8 +14,8 @@ from pipelines.registry import BUNDLE_TAG, PAIR_TAG
 from pipelines.tracking import new_client
 
 NAME = "p-hrad"
-PASSED = {"passed": True, "verdict": "passed", "checks": []}
-REFUSED = {"passed": False, "verdict": "refused", "checks": []}
+PASSED = {"version": 2, "passed": True, "verdict": "passed", "checks": []}
+REFUSED = {"version": 2, "passed": False, "verdict": "refused", "checks": []}
 
 
 @pytest.fixture
@@ -132,6 +132,12 @@ def test_a_holder_does_not_release_what_another_holds_by_now(champions):
     with other.lock(seconds=0.3):
         first.__exit__(None, None, None)
         assert champions.client.search_registered_models(f"name = '{NAME}.lock'"), "the other's"
+
+
+def test_verdicts_of_another_gate_count_for_nothing(champions):
+    for record in (REFUSED | {"version": 1}, {"passed": False, "checks": []}, REFUSED):
+        champions.keep("1", record)
+    assert champions.verdicts("1") == [REFUSED]
 
 
 def test_every_verdict_is_kept(champions):

@@ -195,6 +195,16 @@ def test_the_verdict_is_json_and_four_lines():
     assert record["evidence_sha256"] == fingerprint(Evidence.from_record(record["evidence"]))
 
 
+NEEDED = [one.name for one in dataclasses.fields(Evidence) if one.default is one.default_factory is dataclasses.MISSING]
+
+
+@pytest.mark.parametrize("key", NEEDED)
+def test_evidence_that_lacks_what_is_judged_is_no_evidence(key):
+    record = {name: value for name, value in dataclasses.asdict(GOOD).items() if name != key}
+    with pytest.raises(ValueError, match=f"evidence: key '{key}' is missing"):
+        Evidence.from_record(record)
+
+
 @pytest.mark.parametrize(
     "values",
     [

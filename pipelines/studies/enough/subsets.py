@@ -81,10 +81,8 @@ class Lessons:
     def _labelled_L(self, split: str, documents: np.ndarray | None = None) -> np.ndarray:
         """Whether a label's row is of a split, and of one of these documents."""
         row_L = np.asarray(self.labels.table.column("row"))
-        of_split_L = self.table.column("split")[row_L] == split
-        return (
-            of_split_L if documents is None else of_split_L & np.isin(self.table.column("document")[row_L], documents)
-        )
+        kept_L = self.table.column("split")[row_L] == split
+        return kept_L if documents is None else kept_L & np.isin(self.table.column("document")[row_L], documents)
 
     def _labelled(self, labels: Labels, folder: Path) -> Materials:
         write_labels(labels, folder / f"{labels.kind}.parquet")

@@ -5,8 +5,8 @@ drafted tokens, of which A are accepted.
     length    min(A, γ)                                       the explicit length predictor: γ + 1 ordered classes
 
 Given a text A has a distribution, P(A >= n) = reached_n. A past is a state of `predictors.replay.policies.previous_round`. Shape
-suffixes: R rows of the texts, P roots with a past, N any of them, G tokens, S state size, L classes; of decodes X readings, S
-starts, M states of memory.
+suffixes: R rows of the texts, P roots with a past, N any of them, G tokens, S state size, C scalars, L classes; of decodes X
+readings, S starts, M states of memory.
 """
 
 from dataclasses import dataclass
@@ -101,7 +101,7 @@ class Roots:
         return self._assembled(torch.from_numpy(self.state_RS[row_P]), row_P, past_P)
 
     def scalars(self, row_P: np.ndarray, past_P: np.ndarray) -> Tensor:
-        """The features that are no state [P, L]."""
+        """The features that are no state [P, C]."""
         return self._assembled(torch.empty(len(row_P), 0), row_P, past_P)
 
     def _assembled(self, state_PS: Tensor, row_P: np.ndarray, past_P: np.ndarray) -> Tensor:

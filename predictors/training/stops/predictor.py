@@ -109,8 +109,9 @@ class StopPredictor(StopTrainConfig, Trust):
     def _starts(self, model: StopModel, split: str, number: int, profile: LatencyProfile) -> tuple[Starts, list[slice]]:
         """Every start of a split's texts at one sampling setting, and each text's rows of the split."""
         settings = model.settings[number]
-        readings, rows = zip(*model.features[split].table.readings(self.seed)[settings], strict=True)
-        return Starts.of(readings, self.gamma, self.verifier, Prices(profile, not settings.greedy)), list(rows)
+        texts = model.features[split].table.readings(self.seed).get(settings, ())
+        readings, rows = [reading for reading, _ in texts], [rows for _, rows in texts]
+        return Starts.of(readings, self.gamma, self.verifier, Prices(profile, not settings.greedy)), rows
 
     def _played(self, model: StopModel, split: str, number: int, profile: LatencyProfile, limit: float) -> Played:
         """With what the model says at every slot of the texts; a token that it cannot judge has no chance."""
