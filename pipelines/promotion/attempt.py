@@ -90,10 +90,22 @@ def attempt(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path
     pair = float32_pair(place, checked, config.max_new_tokens, serving) or ModelPair.load(**place.models, record=record)
     problem = problem_of(bundles[CHALLENGER], pair)
     if problem is not None:
-        untimed = {"gains": {}, "reference": None, "settings": {}, "slices": {}, "documents": ()}
-        unknown = {"exactness": {}, "calibration_error": None, "trained_documents": ()}
-        whose = {"pair": args.pair, "predictor": predictor, "bundle_sha256": hashes[f"{CHALLENGER}_sha256"]}
-        return Evidence(**untimed, **unknown, **whose, champion=champion, problem=problem, look=number)
+        return Evidence(
+            gains={},
+            reference=None,
+            settings={},
+            slices={},
+            documents=(),
+            pair=args.pair,
+            predictor=predictor,
+            bundle_sha256=hashes[f"{CHALLENGER}_sha256"],
+            champion=champion,
+            problem=problem,
+            exactness={},
+            calibration_error=None,
+            trained_documents=(),
+            look=number,
+        )
     old = None if champion is None else problem_of(bundles[CHAMPION], pair)
     if old is not None:
         raise ValueError(f"the champion cannot be timed ({old}). Roll it back first (draftwright rollback).")
