@@ -201,6 +201,7 @@ def evidence_of(
     found = compared(decodes, bounds, None if champion is None else CHAMPION, look.mix, replayed)
     calibration = calibration_of(bundle)
     return Evidence(
+        problem=None,
         pair=pair,
         predictor=predictor,
         bundle_sha256=bundle_hash(bundle),

@@ -206,7 +206,7 @@ def test_agreement_names_the_methods_whose_texts_are_wrong(tmp_path, monkeypatch
         return lambda *given: Run([(decode(*given).tokens[0] + 1) % 32], None)
 
     monkeypatch.setattr(exactness, "decoder_arm", wrong)
-    found = parts.agreement(made, model)
+    found = parts.agreement(dataclasses.replace(made, folder=tmp_path / "again"), model)
     assert found["float32"]["chain-2"] == [0, 0] and "autoregressive" not in found["float32"]
 
 
