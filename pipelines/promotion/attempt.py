@@ -90,22 +90,7 @@ def attempt(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path
     pair = float32_pair(place, checked, config.max_new_tokens, serving) or ModelPair.load(**place.models, record=record)
     problem = problem_of(bundles[CHALLENGER], pair)
     if problem is not None:
-        return Evidence(
-            gains={},
-            reference=None,
-            settings={},
-            slices={},
-            documents=(),
-            pair=args.pair,
-            predictor=predictor,
-            bundle_sha256=hashes[f"{CHALLENGER}_sha256"],
-            champion=champion,
-            problem=problem,
-            exactness={},
-            calibration_error=None,
-            trained_documents=(),
-            look=number,
-        )
+        return _untried((args.pair, predictor, hashes[f"{CHALLENGER}_sha256"]), champion, problem, number)
     old = None if champion is None else problem_of(bundles[CHAMPION], pair)
     if old is not None:
         raise ValueError(f"the champion cannot be timed ({old}). Roll it back first (draftwright rollback).")
@@ -130,6 +115,27 @@ def attempt(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path
     if bench is not None:
         bench.log.remove()  # no earlier: what fails before is not timed again
     return evidence
+
+
+def _untried(who: tuple[str, str, str], champion: str | None, problem: str, number: int) -> Evidence:
+    """On a bundle that cannot be tried: nothing is known of it but the problem."""
+    pair, predictor, sha256 = who
+    return Evidence(
+        gains={},
+        reference=None,
+        settings={},
+        slices={},
+        documents=(),
+        pair=pair,
+        predictor=predictor,
+        bundle_sha256=sha256,
+        champion=champion,
+        problem=problem,
+        exactness={},
+        calibration_error=None,
+        trained_documents=(),
+        look=number,
+    )
 
 
 def _measured(args: argparse.Namespace, config: TrialConfig, bundle: Path, predictor: str, look: Look) -> Known:
