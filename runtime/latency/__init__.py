@@ -4,6 +4,7 @@ All cells of all tables are measured together, interleaved (`runtime.latency.cel
 """
 
 from runtime.latency.cells import Cell, replaced, share_waited, sweep, tables_of
-from runtime.latency.measurement import LatencyConfig, open_cells
+from runtime.latency.grid import LatencyConfig
+from runtime.latency.measurement import open_cells
 
 __all__ = ["Cell", "LatencyConfig", "open_cells", "replaced", "share_waited", "sweep", "tables_of"]

@@ -13,7 +13,7 @@ the typical pass would leave out the slow ones, and one left over from a stall o
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -29,6 +29,7 @@ from runtime.branching.exchange import NO_BRANCHES, Branches, Pending, Verdict
 from runtime.branching.host import slot_bytes
 from runtime.compact.model import Sent
 from runtime.latency.cells import Cell
+from runtime.latency.grid import LatencyConfig
 from runtime.latency.passes import CommittedState, Passes
 from runtime.overlap.executor import Executor, default_threads, torch_threads
 from runtime.overlap.process import DraftProcess
@@ -45,23 +46,15 @@ Stamps = list[tuple[float, float]]  # when each piece of work began and ended
 
 
 class DraftSide:
-    """What the draft's process holds: states behind ``contexts`` committed tokens, and blocks of ``submitted`` tokens."""
+    """What the draft's process holds: states behind the ``contexts`` of ``config``, and blocks of `submitted` tokens."""
 
-    def __init__(
-        self,
-        model: LanguageModel,
-        contexts: Sequence[int],
-        most_rows: int,
-        submitted: Sequence[int],
-        vocabulary_size: int,
-        seed: int,
-    ) -> None:
-        generator = torch.Generator().manual_seed(seed)
-        self._states = {context: CommittedState(model, context, most_rows, generator) for context in contexts}
+    def __init__(self, model: LanguageModel, config: LatencyConfig, vocabulary_size: int) -> None:
+        generator, most_rows = torch.Generator().manual_seed(config.seed), max((1, *config.beside_rows))
+        self._states = {context: CommittedState(model, context, most_rows, generator) for context in config.contexts}
         laws = partial(torch.ones, dtype=torch.promote_types(model.dtype, torch.float32))
         self._blocks = {
             count: Pending(chain_tree(torch.arange(count), laws(count + 1, vocabulary_size)) if count else EMPTY_TREE)
-            for count in submitted
+            for count in submitted(config)
         }
 
     def work(self, context: int, deadline: float) -> None:
@@ -143,59 +136,51 @@ class DraftBeside(Beside):
         return mean, (LEAST_STEPS + 2) * mean
 
 
-@dataclass
-class Exchange:
-    """Rounds' messages to the ``draft`` and back, with a block of ``submitted`` tokens."""
+def exchange(draft: Executor, threads: int, submitted: int) -> tuple[float]:
+    """Seconds of a round's messages to the ``draft`` and back, with a block of ``submitted`` tokens."""
+    root = Root(1, max(1, submitted), SamplingSettings(), RoundRecord())
+    with torch_threads(threads):
+        start = perf_counter()
+        draft.submit("advance", Verdict((), 0), root, submitted)
+        draft.submit("branch")
+        replies = draft.result(), draft.result()
+        seconds = perf_counter() - start
+    return (seconds - sum(reply.ended - reply.started for reply in replies),)
 
-    draft: Executor
-    threads: int
-    submitted: int
 
-    def measure(self) -> tuple[float]:
-        """Seconds of a round's messages."""
-        root = Root(1, max(1, self.submitted), SamplingSettings(), RoundRecord())
-        with torch_threads(self.threads):
-            start = perf_counter()
-            self.draft.submit("advance", Verdict((), 0), root, self.submitted)
-            self.draft.submit("branch")
-            replies = self.draft.result(), self.draft.result()
-            seconds = perf_counter() - start
-        return (seconds - sum(reply.ended - reply.started for reply in replies),)
+def submitted(config: LatencyConfig) -> tuple[int, int]:
+    """Tokens of the blocks that are exchanged: of the shortest chain and of the longest."""
+    return config.drafted[0], config.drafted[-1]
 
 
 @contextmanager
-def open_beside(
-    pair: ModelPair,
-    tokens: Sequence[int],
-    rows: Sequence[int],
-    contexts: Sequence[int],
-    submitted: Sequence[int],
-    seed: int,
-    before: Callable[[], None],
-) -> Iterator[list[Cell]]:
+def open_beside(pair: ModelPair, config: LatencyConfig, before: Callable[[], None]) -> Iterator[list[Cell]]:
     """Cells of the three tables: none of a table whose grid is empty, none at all if both models' are, or where there is no draft
     process. ``before`` comes before an exchange. Leaving the block ends the process."""
+    tokens, rows, contexts = config.beside_tokens, config.beside_rows, config.contexts
     draft_model, devices = pair.draft, {model.device.type for model in (pair.target, pair.draft) if model is not None}
     if draft_model is None or not (tokens or rows) or devices != {"cpu"} or sys.platform == "win32":
         yield []
         return
-    vocabulary_size = pair.target.vocabulary_size
+    vocabulary_size, lengths = pair.target.vocabulary_size, submitted(config)
     target_threads, draft_threads = default_threads(torch.get_num_threads())
-    side = (Sent(draft_model), contexts, max((1, *rows)), submitted, vocabulary_size, seed)
-    draft = DraftProcess(DraftSide, side, draft_threads, slot_bytes(draft_model, vocabulary_size, max(submitted)))
+    side = (Sent(draft_model), config, vocabulary_size)
+    draft = DraftProcess(DraftSide, side, draft_threads, slot_bytes(draft_model, vocabulary_size, max(lengths)))
     try:
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(config.seed)
         cells = []
         for context in contexts:
             passes = CommittedState(pair.target, context, max((1, *tokens)), generator)
-            for kind, axis, counts in ((TargetBeside, "tokens", tokens), (DraftBeside, "rows", rows)):
-                table = "beside_target" if kind is TargetBeside else "beside_draft"
+            for kind, table, axis, counts in (
+                (TargetBeside, "beside_target", "tokens", tokens),
+                (DraftBeside, "beside_draft", "rows", rows),
+            ):
                 for count in counts:
                     beside = kind(passes, draft, target_threads, count, context)
                     cells.append(Cell((table,), {axis: count, "context": context}, beside.measure))
-        for count in submitted:
-            exchange = Exchange(draft, target_threads, count)
-            cells.append(Cell(("exchange",), {"submitted": count}, exchange.measure, before))
+        for count in lengths:
+            at = {"submitted": count}
+            cells.append(Cell(("exchange",), at, partial(exchange, draft, target_threads, count), before))
         yield cells
     finally:
         draft.close()

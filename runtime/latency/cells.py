@@ -43,6 +43,13 @@ class Cell:
     measure: Callable[[], tuple[float, ...]]
     before: Callable[[], None] = lambda: None
 
+    @classmethod
+    def of_work(
+        cls, table: str, work: Callable[[], object], device: torch.device, before: Callable[[], None], **at: int
+    ) -> "Cell":
+        """Of one ``table``: seconds of ``work``, all of which runs on ``device``."""
+        return cls((table,), at, lambda: (seconds_of(work, device),), before)
+
     @property
     def places(self) -> list[Place]:
         """This cell's places, one for each table."""
@@ -56,11 +63,6 @@ def seconds_of(work: Callable[[], object], device: torch.device) -> float:
     work()
     synchronise(device)
     return perf_counter() - start
-
-
-def timed(work: Callable[[], object], device: torch.device) -> Callable[[], tuple[float]]:
-    """``work`` as the ``measure`` of a cell of one table."""
-    return lambda: (seconds_of(work, device),)
 
 
 def synchronise(*devices: torch.device) -> None:

@@ -17,7 +17,7 @@
 Weights, states and laws are random.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -37,7 +37,10 @@ from predictors.stopping.features import BEFORE, LAW, StopSpec, features_of
 from predictors.stopping.network import NetworkShape, StopNetwork, served_logits
 from predictors.stopping.rule import StopCalibration
 from predictors.survival.network import HostCourse, HostNetwork, SurvivalNetwork
-from runtime.latency.cells import Cell, timed
+from runtime.adapter import LanguageModel
+from runtime.latency.cells import Cell
+from runtime.latency.grid import TAPPED, LatencyConfig
+from runtime.latency.passes import Passes, begin_round
 from runtime.laws import processed_law
 from runtime.pair import ModelPair
 from runtime.randomness import Randomness
@@ -50,11 +53,8 @@ SAMPLED = SamplingSettings(0.6)
 TOP = 10  # probabilities that a stop model reads of a law
 UNCHANGED = StopCalibration()
 HIDDEN = 16  # units of a survival model
-TAPPED = 4  # hidden states of the target that a head reads, the embedding beside them
 GUESSING = ProgressiveTreeConfig(geometry="paper", max_children=3, max_depth=64, pool_nodes=1024)
 LONGEST_PATH = 64  # of candidates
-LEAST_FEATURES = len(FEATURE_SETS["extended"]) + TAPPED + 1  # of a head, each state being one number
-
 
 Work = Callable[[], object]
 
@@ -193,68 +193,52 @@ class Upkeep:
 
 
 def decision_cells(
-    pair: ModelPair,
-    features: Sequence[int],
-    device: torch.device,
-    generator: torch.Generator,
-    evict: Callable[[], None],
-    begin: Callable[[], None],
-    step: Callable[[], None],
+    pair: ModelPair, config: LatencyConfig, generator: torch.Generator, targets: Passes, drafts: Passes
 ) -> list[Cell]:
-    """Cells of all tables: a head on as many numbers as ``features`` say, a selector without states and with the last hidden
-    state of each model, a stop model that reads laws and one that reads the draft's last hidden state.
+    """Cells of all tables but ``guessing``: a head on as many numbers as ``features`` say, a selector without states and with the
+    last hidden state of each model, a stop model that reads laws and one that reads the draft's last hidden state.
 
-    ``evict`` precedes what is asked once a round; ``begin`` and another question what is asked at every draft ``step``."""
+    A pass of the target precedes what is asked once a round; another question and a draft step what is asked at every step."""
     assert pair.draft is not None
-    vocabulary_size = pair.target.vocabulary_size
+    vocabulary_size, device = pair.target.vocabulary_size, pair.target.device
     laws = Laws(vocabulary_size, device, generator)
     target, draft = (len(model.embedding(0)) for model in (pair.target, pair.draft))  # sizes of their hidden states
     stops = StopSpec((1,), draft, TOP)
-    kinds = (LAW, BEFORE) if draft > TOP + 1 else (LAW,)
 
-    def again(work: Work) -> Callable[[], None]:
+    def once(table: str, work: Work, **at: int) -> Cell:
+        return Cell.of_work(table, work, device, partial(targets.chain, 1), **at)
+
+    def often(table: str, work: Work, **at: int) -> Cell:
         def before() -> None:
-            begin()
+            begin_round(targets, drafts)
             work()
-            step()
+            drafts.level(1)
 
-        return before
+        return Cell.of_work(table, work, device, before, **at)
 
-    once: list[tuple[str, dict[str, int], Work]] = [
-        *(("predictor", {"features": count}, head(count, laws, device, generator)) for count in features),
-        *(
-            ("selection", {"features": own + 2 * drafts}, selector((own, drafts), vocabulary_size, device, generator))
-            for own, drafts in ((0, 0), (target, draft))
-        ),
-    ]
-    often: list[tuple[str, dict[str, int], Work]] = [
-        *(("reading", {"entropy": too}, partial(laws.read, bool(too))) for too in (0, 1)),
-        *(
-            ("stopping", {"features": stops.size(inputs)}, stop_model(inputs, stops, laws, device, generator))
-            for inputs in kinds
-        ),
-        *(("survival", {"positions": count}, survival_model(count, laws, device)) for count in (1, 4)),
-    ]
-    cells = [Cell((table,), at, timed(work, device), evict) for table, at, work in once]
-    return cells + [Cell((table,), at, timed(work, device), again(work)) for table, at, work in often]
+    cells = [once("predictor", head(count, laws, device, generator), features=count) for count in config.features]
+    for sizes in ((0, 0), (target, draft)):
+        chosen = selector(sizes, vocabulary_size, device, generator)
+        cells.append(once("selection", chosen, features=sizes[0] + 2 * sizes[1]))
+    cells += [often("reading", partial(laws.read, bool(too)), entropy=too) for too in (0, 1)]
+    for inputs in (LAW, BEFORE) if draft > TOP + 1 else (LAW,):
+        asked = stop_model(inputs, stops, laws, device, generator)
+        cells.append(often("stopping", asked, features=stops.size(inputs)))
+    return cells + [often("survival", survival_model(count, laws, device), positions=count) for count in (1, 4)]
 
 
 def guessing_cells(
-    guessed: Sequence[int],
-    vocabulary_size: int,
-    device: torch.device,
-    generator: torch.Generator,
-    evict: Callable[[], None],
+    target: LanguageModel, config: LatencyConfig, generator: torch.Generator, evict: Callable[[], None]
 ) -> list[Cell]:
     """Cells of the table ``guessing``. ``evict`` empties the caches as a pass does."""
 
     def cell(count: int) -> Cell:
-        upkeep = Upkeep(count, vocabulary_size, device, generator)
+        upkeep = Upkeep(count, target.vocabulary_size, target.device, generator)
 
         def before() -> None:
             upkeep.prepare()
             evict()
 
-        return Cell(("guessing",), {"guessed": count}, timed(upkeep.take, device), before)
+        return Cell.of_work("guessing", upkeep.take, target.device, before, guessed=count)
 
-    return [cell(count) for count in guessed]
+    return [cell(count) for count in config.guessed]

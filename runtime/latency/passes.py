@@ -18,7 +18,7 @@ positions and masks are ours.)
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeGuard
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -26,7 +26,9 @@ from transformers import DynamicCache
 
 from runtime.adapter import LanguageModel
 from runtime.causal_model import CausalLanguageModel
-from runtime.latency.cells import Cell, timed
+from runtime.latency.cells import Cell
+from runtime.latency.grid import LatencyConfig
+from runtime.pair import ModelPair
 
 CONTINUATION = 64  # tokens a prefilled state has room for beyond its prompt
 
@@ -88,48 +90,30 @@ class BareState:
         self._model(input_ids=tokens_1N, past_key_values=self._cache, use_cache=True)
 
 
-def pass_cells(
-    target: Any,
-    draft: Any,
-    tokens: Sequence[int],
-    rows: Sequence[int],
-    contexts: Sequence[int],
-    generator: torch.Generator,
-    state: Callable[[Any, int, int, torch.Generator], Passes] = CommittedState,
-    suffix: str = "",
-) -> list[Cell]:
-    """Cells of the tables ``draft`` and ``target``, whose names end in ``suffix``: of two models' passes in a ``state``."""
+def pass_cells(pair: ModelPair, config: LatencyConfig, generator: torch.Generator) -> list[Cell]:
+    """Cells of the tables ``draft`` and ``target``, and of the same over bare Hugging Face: none of a table whose grid is empty,
+    none at all unless both models run by the compact forward, which they are compared with."""
+    target, draft = pair.target, pair.draft or pair.target
+    kinds: list[tuple[str, Callable[..., Passes], Sequence[int], Sequence[int]]]
+    kinds = [("", CommittedState, config.target_tokens, config.draft_rows)]
+    if (config.reference_tokens or config.reference_rows) and _is_compact(target) and _is_compact(draft):
+        kinds.append(("_hugging_face", BareState, config.reference_tokens, config.reference_rows))
     cells = []
-    for context in contexts:
-        targets = state(target, context, max((1, *tokens)), generator)
-        drafts = state(draft, context, max((1, *rows)), generator)
-        for count in rows:
-            measure = timed(partial(drafts.level, count), drafts.device)
-            at = {"rows": count, "context": context}
-            cells.append(Cell((f"draft{suffix}",), at, measure, partial(begin_round, targets, drafts)))
-        for count in tokens:
-            measure = timed(partial(targets.chain, count), targets.device)
-            at = {"tokens": count, "context": context}
-            cells.append(Cell((f"target{suffix}",), at, measure, partial(drafts.level, 1)))
+    for suffix, state, tokens, rows in kinds:
+        for context in config.contexts:
+            targets = state(target, context, max((1, *tokens)), generator)
+            drafts = state(draft, context, max((1, *rows)), generator)
+            begin, step = partial(begin_round, targets, drafts), partial(drafts.level, 1)
+            for count in rows:
+                level, at = partial(drafts.level, count), {"rows": count, "context": context}
+                cells.append(Cell.of_work(f"draft{suffix}", level, drafts.device, begin, **at))
+            for count in tokens:
+                chain, at = partial(targets.chain, count), {"tokens": count, "context": context}
+                cells.append(Cell.of_work(f"target{suffix}", chain, targets.device, step, **at))
     return cells
 
 
-def reference_cells(
-    target: LanguageModel,
-    draft: LanguageModel,
-    tokens: Sequence[int],
-    rows: Sequence[int],
-    contexts: Sequence[int],
-    generator: torch.Generator,
-) -> list[Cell]:
-    """The cells of bare Hugging Face: none of a table whose grid is empty, none at all unless both models run by the compact
-    forward, which they are compared with."""
-    if not (_is_compact(target) and _is_compact(draft)):
-        return []
-    return pass_cells(target, draft, tokens, rows, contexts, generator, BareState, "_hugging_face")
-
-
-def _is_compact(model: LanguageModel) -> TypeGuard[CausalLanguageModel]:
+def _is_compact(model: LanguageModel) -> bool:
     return isinstance(model, CausalLanguageModel) and model.forward != "hugging_face"
 
 
@@ -139,17 +123,15 @@ def begin_round(target: Passes, draft: Passes) -> None:
     draft.level(1)
 
 
-def prefill_cells(
-    target: LanguageModel, draft: LanguageModel, tokens: Sequence[int], generator: torch.Generator
-) -> list[Cell]:
+def prefill_cells(pair: ModelPair, config: LatencyConfig, generator: torch.Generator) -> list[Cell]:
     """Cells of the tables ``draft_prefill`` and ``target_prefill``."""
+    target, draft = pair.target, pair.draft or pair.target
     cells = []
-    for name, model, other in (("draft_prefill", draft, target), ("target_prefill", target, draft)):
+    for table, model, other in (("draft_prefill", draft, target), ("target_prefill", target, draft)):
         before = partial(CommittedState(other, 1, 1, generator).chain, 1)
-        device = model.device
-        for count in tokens:
-            prompt = random_tokens(model, count, generator).tolist()
-            cells.append(Cell((name,), {"tokens": count}, timed(partial(prefill, model, prompt), device), before))
+        for count in config.prefill_tokens:
+            work = partial(prefill, model, random_tokens(model, count, generator).tolist())
+            cells.append(Cell.of_work(table, work, model.device, before, tokens=count))
     return cells
 
 

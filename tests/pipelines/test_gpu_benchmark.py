@@ -238,7 +238,7 @@ def measured(small_corpus, tmp_path_factory):
         tiny = SHAPES["tiny"]
         patch.setitem(SHAPES, "tiny", Sized(dataclasses.replace(tiny.shape, layers=2), tiny.vocabulary))
         patch.setattr(costs, "GRID", dataclasses.replace(costs.GRID, visits=1, calls=1))
-        patch.setattr(costs, "CONTEXTS", costs.CONTEXTS[:3])
+        patch.setattr(costs, "GROWTH", dataclasses.replace(costs.GROWTH, contexts=(128, 512, 1024), calls=1))
         patch.setattr(parts, "PASSES", 3)
         assert command.main(arguments(folder, folder / "out")) == 0
         (path,) = (folder / "out").glob("*.json")

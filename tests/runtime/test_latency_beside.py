@@ -1,18 +1,20 @@
 """Both models at once: only calls within the other side's work count, and the draft's process does what the cells say."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from runtime import ModelPair
-from runtime.latency import beside
-from runtime.latency.beside import DraftBeside, DraftSide, Exchange, TargetBeside, open_beside
+from runtime.latency import LatencyConfig, beside
+from runtime.latency.beside import DraftBeside, DraftSide, TargetBeside, exchange, open_beside
 from runtime.overlap.executor import InTurn, Reply
 from tests.toys import TableModel, tiny_llama
 
 THREADS = 1
+GRID = LatencyConfig(contexts=(4, 9), drafted=(0, 3), beside_rows=(1, 3))
 
 
 class Clock:
@@ -165,7 +167,7 @@ def test_an_exchange_is_a_rounds_messages_without_the_calls_own_time(clock):
             return answer
 
     draft = Slow(clock, reply)
-    assert Exchange(draft, THREADS, 4).measure() == pytest.approx((4 * 0.5,))
+    assert exchange(draft, THREADS, 4) == pytest.approx((4 * 0.5,))
     (advance, *_, submitted), branch = draft.calls
     assert (advance, submitted, branch) == ("advance", 4, ("branch",))
 
@@ -180,7 +182,7 @@ def test_the_target_has_its_share_of_the_threads_while_it_is_timed(clock):
 
 @pytest.mark.parametrize("submitted", [0, 3])
 def test_the_answer_holds_the_blocks_tokens_and_their_laws_over_the_targets_vocabulary(submitted):
-    side = InTurn(DraftSide(TableModel(8, seed=0), [4], 1, [0, 3], vocabulary_size=10, seed=0))
+    side = InTurn(DraftSide(TableModel(8, seed=0), GRID, vocabulary_size=10))
     side.submit("advance", None, None, submitted)
     side.submit("branch")
     block = side.result().value.tree
@@ -193,7 +195,7 @@ def test_the_answer_holds_the_blocks_tokens_and_their_laws_over_the_targets_voca
 
 def test_the_draft_works_until_the_deadline_and_leaves_its_states_as_they_were(clock):
     calls: list[tuple[int, int]] = []
-    side = DraftSide(TableModel(8, seed=0), [4, 9], 3, [0], vocabulary_size=8, seed=0)
+    side = DraftSide(TableModel(8, seed=0), GRID, vocabulary_size=8)
     side._states = {context: noting(context, calls, clock) for context in (4, 9)}
     side.work(9, clock.now + 2.5)
     assert calls == [(9, 1)] * 3
@@ -210,11 +212,8 @@ def noting(context: int, calls: list, clock: Clock) -> SimpleNamespace:
     return SimpleNamespace(level=level)
 
 
-GRID = {"contexts": [4, 9], "submitted": [0, 3], "seed": 0}
-
-
 def opened(pair: ModelPair, tokens: Sequence[int] = (1, 5), rows: Sequence[int] = (1, 3), before=lambda: None):
-    return open_beside(pair, tokens, rows, **GRID, before=before)
+    return open_beside(pair, replace(GRID, beside_tokens=tokens, beside_rows=rows), before)
 
 
 def test_a_real_draft_process_works_beside_the_target():

@@ -7,8 +7,9 @@ import torch
 
 from runtime import ModelPair
 from runtime.branching.candidates import Candidates
+from runtime.latency import LatencyConfig
 from runtime.latency import rounds as module
-from runtime.latency.rounds import LEVELS, BranchRounds, Verdicts, branch_cells
+from runtime.latency.rounds import LEVELS, branch_cells, branch_decoder, endless, timed_branches, timed_verdicts
 from runtime.latency.weightless import WeightlessModel, weightless_pair
 from tests.toys import tiny_llama
 
@@ -22,30 +23,32 @@ def weightless():
 @pytest.mark.parametrize("temperature", [0, 1])
 @pytest.mark.parametrize("rows", [1, 3])
 def test_every_round_grows_as_many_branches_as_asked_and_drafts_nothing_idle(weightless, rows, temperature):
-    rounds = BranchRounds(weightless, rows, temperature, 0)
+    stamps = []
+    pair = ModelPair(weightless.target, stamped(weightless.draft, stamps))
+    steps = endless(branch_decoder(pair, rows), temperature, 0)
     for _ in range(40):
-        rounds._stamps.clear()
-        record = next(rounds._steps).record
+        stamps.clear()
+        record = next(steps).record
         assert record.idle_levels == 0
         assert record.levels == LEVELS + 2  # the candidates, the level timed with them, and the others
         assert record.drafted == rows * record.levels
-        assert len(rounds._stamps) == LEVELS + 2  # the first pass is the branch point's
+        assert len(stamps) == LEVELS + 2  # the first pass is the branch point's
     assert record.drafted != rows * LEVELS
 
 
 def test_the_first_level_and_the_others_are_told_apart(weightless, monkeypatch):
     times = iter([10.0, 13.0, 14.0, 15.0, 16.5, 17.0])
-    rounds = BranchRounds(weightless, 2, 1, 0)
+    measure = timed_branches(weightless, 2, 1, 0)
     monkeypatch.setattr("runtime.latency.weightless.perf_counter", lambda: next(times))
-    assert rounds.measure() == (3.0, 1.0)
+    assert measure() == (3.0, 1.0)
 
 
-def stamped(model):
-    return WeightlessModel(model.logits_RV, model.programs, [])
+def stamped(model, stamps):
+    return WeightlessModel(model.logits_RV, model.programs, stamps)
 
 
 def test_a_stamped_model_is_the_model(weightless):
-    model = stamped(weightless.draft)
+    model = stamped(weightless.draft, [])
     state, plain = model.open(10), weightless.draft.open(10)
     assert torch.equal(state.forward([1, 2, 3], last=1).logits, plain.forward([1, 2, 3], last=1).logits)
     assert torch.equal(state.forward([1, 2], [-1, -1]).logits, plain.forward([1, 2], [-1, -1]).logits)
@@ -55,7 +58,7 @@ def test_a_stamped_model_is_the_model(weightless):
 
 def test_a_stamp_waits_for_the_drafts_device(weightless, monkeypatch):
     waited = []
-    model = stamped(weightless.draft)
+    model = stamped(weightless.draft, [])
     model.device = torch.device("cuda", 1)
     monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
     model.open(4).forward([1])
@@ -65,7 +68,7 @@ def test_a_stamp_waits_for_the_drafts_device(weightless, monkeypatch):
 @pytest.mark.parametrize("temperature", [0, 1])
 @pytest.mark.parametrize("candidates", [1, 3])
 def test_a_verdict_is_the_decoders_own_between_that_many_candidates(weightless, candidates, temperature, monkeypatch):
-    verdicts, made = Verdicts(weightless, candidates, temperature, 0), []
+    measure, made = timed_verdicts(weightless, candidates, temperature, 0), []
 
     def draw(tried, target_V, chance):
         made.append((tried, target_V))
@@ -80,7 +83,7 @@ def test_a_verdict_is_the_decoders_own_between_that_many_candidates(weightless, 
     monkeypatch.setattr(Candidates, "place", place)
     seconds = count(1)
     monkeypatch.setattr(module, "seconds_of", lambda work, device: (work(), float(next(seconds)))[1])
-    assert [verdicts.measure() for _ in range(3)] == [(1.0,), (2.0,), (3.0,)]
+    assert [measure() for _ in range(3)] == [(1.0,), (2.0,), (3.0,)]
     assert len(made) == 3  # nothing but the verdict is timed, once a call
     for tried, target_V in made:
         assert len(set(tried.tokens.tolist())) == candidates
@@ -92,7 +95,7 @@ def test_a_verdict_is_the_decoders_own_between_that_many_candidates(weightless, 
 
 def test_the_cells_cover_the_grid_and_say_what_comes_before(weightless):
     before = []
-    cells = branch_cells(weightless, [1, 3], 0, lambda: before.append(1))
+    cells = branch_cells(weightless, LatencyConfig(branch_rows=(1, 3)), lambda: before.append(1))
     places = {(table, *cell.at.items()) for cell in cells for table in cell.tables}
     grid = [(n, t) for n in (1, 3) for t in (0, 1)]
     drawn = {(f"branch_{kind}", ("rows", n), ("sampled", t)) for kind in ("candidates", "drawing") for n, t in grid}
@@ -107,4 +110,4 @@ def test_the_cells_cover_the_grid_and_say_what_comes_before(weightless):
 
 def test_more_candidates_than_tokens_are_refused(weightless):
     with pytest.raises(ValueError, match=r"no 65 candidates among 64 tokens\. End latency\.branch_rows at 64"):
-        branch_cells(weightless, [1, 65], 0, lambda: None)
+        branch_cells(weightless, LatencyConfig(branch_rows=(1, 65)), lambda: None)

@@ -46,6 +46,10 @@ class NotedModel:
         return SimpleNamespace(forward=forward, keep=keep)
 
 
+BARE = LatencyConfig(reference_rows=(), reference_tokens=(), beside_rows=(), beside_tokens=())
+PASSES = replace(BARE, target_tokens=(1, 4), draft_rows=(1, 3), contexts=(3, 7), prefill_tokens=(2, 5))
+
+
 @pytest.fixture
 def notes():
     return []
@@ -61,7 +65,7 @@ def models(notes):
 def test_a_draft_cell_times_one_level_after_an_untimed_pass_of_the_target_and_a_first_step(
     models, notes, rows, context
 ):
-    cells = pass_cells(*models, tokens=[1, 4], rows=[1, 3], contexts=[3, 7], generator=generator())
+    cells = pass_cells(ModelPair(*models), PASSES, generator())
     (cell,) = [cell for cell in cells if cell.at == {"rows": rows, "context": context}]
     assert cell.tables == ("draft",)
     for _ in range(2):  # a pass leaves nothing behind
@@ -77,7 +81,7 @@ def test_a_draft_cell_times_one_level_after_an_untimed_pass_of_the_target_and_a_
 
 @pytest.mark.parametrize("tokens", [1, 4])
 def test_a_target_cell_times_one_chain_after_an_untimed_step_of_the_draft(models, notes, tokens):
-    cells = pass_cells(*models, tokens=[1, 4], rows=[1, 3], contexts=[3, 7], generator=generator())
+    cells = pass_cells(ModelPair(*models), PASSES, generator())
     (cell,) = [cell for cell in cells if cell.at == {"tokens": tokens, "context": 7}]
     assert cell.tables == ("target",)
     notes.clear()
@@ -90,7 +94,7 @@ def test_a_target_cell_times_one_chain_after_an_untimed_step_of_the_draft(models
 
 @pytest.mark.parametrize(("name", "own", "other"), [("target", 0, 1), ("draft", 1, 0)])
 def test_a_prefill_cell_opens_runs_and_commits_a_prompt(models, notes, name, own, other):
-    cells = prefill_cells(*models, tokens=[2, 5], generator=generator())
+    cells = prefill_cells(ModelPair(*models), PASSES, generator())
     (cell,) = [cell for cell in cells if cell.tables == (f"{name}_prefill",) and cell.at == {"tokens": 5}]
     notes.clear()
     cell.before()
@@ -172,8 +176,8 @@ def test_a_pass_waits_for_the_device_of_the_model_that_runs(models, monkeypatch)
     monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
     for index, model in enumerate(models):
         model.device = torch.device("cuda", index)
-    passes = pass_cells(*models, tokens=[1, 4], rows=[1, 3], contexts=[3], generator=generator())
-    for cell in passes + prefill_cells(*models, tokens=[2], generator=generator()):
+    passes = pass_cells(ModelPair(*models), PASSES, generator())
+    for cell in passes + prefill_cells(ModelPair(*models), PASSES, generator()):
         waited.clear()
         cell.measure()
         running = models[cell.tables[0].startswith("draft")]

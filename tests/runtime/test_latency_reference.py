@@ -1,15 +1,14 @@
 """The cells of bare Hugging Face, beside which the compact forward's passes are timed."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from runtime import ModelPair
-from runtime.latency.passes import reference_cells
+from runtime.latency import LatencyConfig
+from runtime.latency.passes import pass_cells
 from tests.toys import tiny_llama
-
-
-def generator():
-    return torch.Generator().manual_seed(0)
 
 
 @pytest.fixture
@@ -17,7 +16,12 @@ def compact():
     return ModelPair(tiny_llama(64, seed=0), tiny_llama(64, seed=1, layers=1))
 
 
-GRID = {"tokens": [1, 5], "rows": [1, 3], "contexts": [4, 9]}
+GRID = LatencyConfig(reference_tokens=(1, 5), reference_rows=(1, 3), contexts=(4, 9))
+
+
+def reference_cells(pair, config=GRID):
+    cells = pass_cells(pair, config, torch.Generator().manual_seed(0))
+    return [cell for cell in cells if cell.tables[0].endswith("_hugging_face")]
 
 
 def note_forwards(pair, monkeypatch):
@@ -36,7 +40,7 @@ def note_forwards(pair, monkeypatch):
 @pytest.mark.parametrize("context", [4, 9])
 @pytest.mark.parametrize(("table", "axis", "count"), [("draft", "rows", 3), ("target", "tokens", 5)])
 def test_reference_cells_run_bare_hugging_face(compact, monkeypatch, table, axis, count, context):
-    cells = reference_cells(compact.target, compact.draft, **GRID, generator=generator())
+    cells = reference_cells(compact)
     notes = note_forwards(compact, monkeypatch)
     (cell,) = [cell for cell in cells if cell.at == {axis: count, "context": context}]
     assert cell.tables == (f"{table}_hugging_face",)
@@ -54,19 +58,19 @@ def test_reference_cells_run_bare_hugging_face(compact, monkeypatch, table, axis
 def test_a_pair_off_the_compact_forward_has_no_reference(compact):
     slow = ModelPair(compact.target.model, compact.draft.model, forward="hugging_face")
     for target, draft in ((slow.target, slow.draft), (compact.target, slow.draft), (slow.target, compact.draft)):
-        assert not reference_cells(target, draft, **GRID, generator=generator())
+        assert not reference_cells(ModelPair(target, draft))
 
 
 @pytest.mark.parametrize(
     ("empty", "tables"),
     [
-        ({"rows": []}, {"target_hugging_face"}),
-        ({"tokens": []}, {"draft_hugging_face"}),
-        ({"rows": [], "tokens": []}, set()),
+        ({"reference_rows": ()}, {"target_hugging_face"}),
+        ({"reference_tokens": ()}, {"draft_hugging_face"}),
+        ({"reference_rows": (), "reference_tokens": ()}, set()),
     ],
 )
 def test_an_empty_reference_grid_is_no_table(compact, empty, tables):
-    cells = reference_cells(compact.target, compact.draft, **{**GRID, **empty}, generator=generator())
+    cells = reference_cells(compact, replace(GRID, **empty))
     assert {table for cell in cells for table in cell.tables} == tables
     for cell in cells:
         cell.before()

@@ -1,5 +1,6 @@
 """Rounds over weightless models draft what their cells say, decisions do what they time."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -9,13 +10,16 @@ from predictors.rounds import RoundRecord
 from predictors.signals import Root
 from runtime import ModelPair
 from runtime.clock import PhaseClock
-from runtime.latency import rounds
+from runtime.latency import LatencyConfig, rounds
 from runtime.latency.decision import SAMPLED, Laws, decision_cells, head
-from runtime.latency.rounds import Rounds, chain_decoder, round_cells, tree_decoder
+from runtime.latency.passes import CommittedState
+from runtime.latency.rounds import chain_decoder, endless, round_cells, timed_rounds, tree_decoder
 from runtime.latency.weightless import weightless_pair
 from tests.toys import tiny_llama
 
 CPU = torch.device("cpu")
+GRID = LatencyConfig(drafted=(0, 2), tree_nodes=(3, 6), tree_rules=("specinfer",))
+KHISTI = replace(GRID, tree_nodes=(3,), tree_rules=("khisti",))
 
 
 def generator():
@@ -47,8 +51,8 @@ def test_weightless_logits_are_like_the_models_own_and_close_to_each_other():
 @pytest.mark.parametrize("temperature", [0, 1])
 @pytest.mark.parametrize("gamma", [0, 1, 4])
 def test_rounds_over_weightless_models_draft_what_is_asked(weightless, gamma, temperature):
-    request = Rounds(chain_decoder(weightless, gamma), gamma, temperature, 0, CPU)
-    records = [next(request._steps).record for _ in range(60)]
+    steps = endless(chain_decoder(weightless, gamma), temperature, 0)
+    records = [next(steps).record for _ in range(60)]
     assert {record.drafted for record in records} == {gamma}
     accepted = sum(record.accepted for record in records)
     assert 0 < accepted < 60 * gamma if gamma else accepted == 0
@@ -58,7 +62,7 @@ def test_rounds_over_weightless_models_draft_what_is_asked(weightless, gamma, te
 def test_tree_cells_time_rounds_of_as_many_distinct_nodes_as_their_coordinate(weightless, temperature, monkeypatch):
     drafted = []
     monkeypatch.setattr(rounds, "tree_decoder", lambda *shape: note_drafted(tree_decoder(*shape), drafted))
-    cells = round_cells(weightless, [0, 2], 3, [3, 6], ["specinfer"], 0, lambda: None)
+    cells = round_cells(weightless, GRID, lambda: None)
     for cell in cells:
         if cell.tables[0] == "tree_drawing" and cell.at["sampled"] == temperature:
             for _ in range(5):
@@ -69,9 +73,8 @@ def test_tree_cells_time_rounds_of_as_many_distinct_nodes_as_their_coordinate(we
 def test_rules_are_timed_on_sampled_trees_that_they_verify(weightless, monkeypatch):
     made = []
     monkeypatch.setattr(rounds, "tree_decoder", lambda *shape: made.append(tree_decoder(*shape)) or made[-1])
-    cells = [
-        c for c in round_cells(weightless, [0], 3, [3, 6], ["specinfer", "khisti"], 0, lambda: None) if len(c.at) == 1
-    ]
+    rules = replace(GRID, tree_rules=("specinfer", "khisti"))
+    cells = [cell for cell in round_cells(weightless, rules, lambda: None) if len(cell.at) == 1]
     assert [(cell.tables, cell.at) for cell in cells] == [
         ((f"verification_{rule}",), {"drafted": count}) for rule in ("specinfer", "khisti") for count in (3, 6)
     ]
@@ -89,7 +92,7 @@ def note_drafted(decoder, drafted):
 
 
 def test_cells_of_rounds_cover_the_grid_and_plain_decoding_has_no_drawing(weightless):
-    cells = round_cells(weightless, [0, 2], 3, [3, 6], ["specinfer"], 0, lambda: None)
+    cells = round_cells(weightless, GRID, lambda: None)
     places = {(table, *cell.at.values()) for cell in cells for table in cell.tables}
     chain = {("chain_drawing", 2, t) for t in (0, 1)} | {("chain_verification", n, t) for n in (0, 2) for t in (0, 1)}
     assert places == chain | {
@@ -108,9 +111,8 @@ def test_drawing_is_the_draft_phase_and_verification_the_rest_of_a_full_round(mo
     decoder = SimpleNamespace(stream=lambda *_, **__: (SimpleNamespace(record=record) for record in records))
     times = iter([0.0, 5.0, 10.0, 11.0, 20.0, 22.0])
     monkeypatch.setattr(rounds, "perf_counter", lambda: next(times))
-    request = Rounds(decoder, 4, 0, 0, CPU)  # the first record is the prefill's, the second round is short
-    assert request.measure() == (0.25, 0.75)
-    assert request.measure_rest() == (1.5,)
+    measure = timed_rounds(decoder, 4, 0, 0, [CPU])  # the first record is the prefill's, the second round is short
+    assert [measure(), measure()] == [(0.25, 0.75), (0.5, 1.5)]
 
 
 def test_a_round_waits_for_the_devices_of_both_models(monkeypatch):
@@ -118,7 +120,7 @@ def test_a_round_waits_for_the_devices_of_both_models(monkeypatch):
     monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
     pair = weightless_pair(ModelPair(*(tiny_llama(64, seed=seed) for seed in (0, 1))), 40, generator())
     pair.target.device, pair.draft.device = torch.device("cuda", 0), torch.device("cuda", 1)
-    for cell in round_cells(pair, [0, 2], 3, [3], ["khisti"], 0, lambda: None):
+    for cell in round_cells(pair, KHISTI, lambda: None):
         waited.clear()
         cell.measure()
         assert len(waited) > 4  # two devices before and after the round, and at every lap within it
@@ -129,7 +131,7 @@ def test_a_round_waits_for_the_devices_of_both_models(monkeypatch):
 def test_one_device_of_both_models_is_waited_for_once(weightless, monkeypatch):
     waited = []
     monkeypatch.setattr(rounds, "synchronise", lambda *devices: waited.append(devices))
-    for cell in round_cells(weightless, [0, 2], 3, [3], ["khisti"], 0, lambda: None):
+    for cell in round_cells(weightless, KHISTI, lambda: None):
         cell.measure()
     assert set(waited) == {(CPU,)}
 
@@ -152,8 +154,9 @@ def test_a_decision_runs_the_head_over_that_many_features():
     states = torch.cat([hidden.reshape(-1), embedding]).half().float()
     assert len(states) + len(scalars) == 23
     assert distance == pytest.approx(float(torch.cat([states, scalars]).square().mean()))
-    pair, idle = ModelPair(tiny_llama(20, seed=0), tiny_llama(20, seed=1)), lambda: None
-    cell, *_ = decision_cells(pair, [23], CPU, generator(), idle, idle, idle)
+    pair = ModelPair(tiny_llama(20, seed=0), tiny_llama(20, seed=1))
+    idle = CommittedState(pair.target, 1, 1, generator())
+    cell, *_ = decision_cells(pair, replace(GRID, features=(23,)), generator(), idle, idle)
     assert (cell.tables, cell.at, len(cell.measure())) == (("predictor",), {"features": 23}, 1)
 
 
