@@ -44,12 +44,10 @@ class ModelState(Protocol):
     ) -> Forward:
         """Append nodes and run the model over them. ``parents=None``: a chain from the newest scratch node (or the committed
         end); ``last``: logits of the last rows only."""
-        ...
 
     def keep(self, path: Sequence[int], pending: int = 0) -> None:
         """Keep scratch nodes ``path`` (ascending, a path from the committed end) and drop the others: the last ``pending`` of
         them stay scratch, now a chain of nodes 0, 1, …; those before are committed."""
-        ...
 
 
 class LanguageModel(Protocol):
@@ -61,30 +59,24 @@ class LanguageModel(Protocol):
     @property
     def device(self) -> torch.device:
         """The one that it is on; of a model over several, where tokens go in."""
-        ...
 
     @property
     def dtype(self) -> torch.dtype:
         """The number format of its weights."""
-        ...
 
     @property
     def programs(self) -> Programs | None:
         """Where work over its output is recorded, if its passes are (`runtime.recorder`)."""
-        ...
 
     @property
     def eos_tokens(self) -> frozenset[int]:
         """Tokens that end a generation; may be empty."""
-        ...
 
     def open(self, max_length: int, layers: tuple[int, ...] = ()) -> ModelState:
         """A fresh state for a request of ``max_length`` tokens, tapping hidden states of ``layers``."""
-        ...
 
     def embedding(self, token: int) -> Tensor:
         """Input embedding [E] of a token."""
-        ...
 
 
 def cache_prompt(state: ModelState, prompt: Sequence[int]) -> Forward:

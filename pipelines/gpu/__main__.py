@@ -23,9 +23,8 @@ from pipelines.builtin.builtin_pair import BuiltinParameters, training_facts
 from pipelines.device import describe_device
 from pipelines.gpu.bench import COMPILED, THEIRS, Bench, Result, release
 from pipelines.gpu.ceilings import measured_ceilings
-from pipelines.gpu.costs import growth
 from pipelines.gpu.pairs import DRAFT_WIDTH, LEAST, SHAPES, Sized, draft_shape, trained
-from pipelines.gpu.parts import agreement, hugging_face, methods, plain
+from pipelines.gpu.parts import agreement, growth, hugging_face, methods, plain
 from pipelines.gpu.picture import picture
 from pipelines.measuring.provenance import provenance, source_hash
 from pipelines.outputs import digest, write_json

@@ -1,37 +1,70 @@
-"""Parts that decode, whose rows `pipelines.gpu.figures` reads: what each adds that no row holds.
+"""Parts of the benchmark: of those that decode, whose rows `pipelines.gpu.figures` reads, what no row holds.
 
 plain         the target alone: memory, and a pass by itself
 agreement     whether greedy texts are Hugging Face's on this device (`pipelines.measuring.exactness`), in both number formats
 methods       every method and preset on one pair: its latency profile, and energy
 hugging_face  Hugging Face on the same weights, beside our plain decoding
+growth        how costs grow with the context, the tokens of a pass, the draft length, branches and the vocabulary: no decodes
 
 Energy is in joules of a stretch of work: the board's own counter, read through NVIDIA's management library.
 """
 
 import ctypes
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from random import Random
 from statistics import median
 from time import perf_counter
 
 import torch
 
 from pipelines.gpu.bench import ALONE, OTHERS, PRESETS, Bench, Result, static_rows
-from pipelines.gpu.costs import GRID, measured_profile
-from pipelines.gpu.pairs import Sized
+from pipelines.gpu.pairs import LEAST, Sized
 from pipelines.measuring.arm_rows import ArmRow
 from pipelines.measuring.arms import Decode, TimedArm
 from pipelines.measuring.exactness import GREEDY, greedy_differences
 from pipelines.measuring.harness import tokens_per_second
 from pipelines.measuring.measurement_log import MeasurementLog, Rows
 from pipelines.measuring.names import CHAIN, PLAIN
+from predictors.latency.profile import LatencyProfile
+from runtime import ModelPair
+from runtime.latency import Cell, LatencyConfig, open_cells, sweep, tables_of
 from runtime.latency.cells import seconds_of
-from runtime.latency.passes import CommittedState
+from runtime.latency.passes import CommittedState, pass_cells
+from runtime.latency.rounds import branch_cells, round_cells
+from runtime.latency.weightless import weightless_pair
 from runtime.memory import planned_memory, table
 
 LIBRARY = "libnvidia-ml.so.1"
 WARM_SECONDS, ENERGY_SECONDS = 1.0, 4.0
 PASSES = 30
+UNCOMPARED = LatencyConfig(
+    reference_rows=(), reference_tokens=(), beside_rows=(), beside_tokens=(), tree_rules=(), visits=1, calls=5
+)
+GRID = replace(
+    UNCOMPARED,
+    draft_rows=(1, 2, 6),
+    target_tokens=(1, 3, 5, 7, 9),
+    contexts=(128, 256),
+    prefill_tokens=(64, 128),
+    drafted=(0, 2, 4, 8),
+    tree_nodes=(3, 9),
+    guessed=(2, 32),
+    features=(512, 8192),
+    visits=2,
+)
+GROWTH = replace(
+    UNCOMPARED,
+    draft_rows=(1, 2, 4, 8),
+    target_tokens=(1, 2, 4, 8, 16, 32, 64),
+    contexts=(128, 512, 1024, 2048, 4096),
+    drafted=(0, 2, 4, 8, 16),
+    tree_nodes=(3, 9, 30, 60),
+    branch_rows=(1, 2, 4, 8),
+)
+VOCABULARIES = (32000, 128256)
+PREPARED = 128
 
 
 def plain(bench: Bench, name: str, target: Sized) -> Result:
@@ -90,6 +123,31 @@ def hugging_face(bench: Bench, part: str, name: str, target: Sized, draft: Sized
     pair = bench.pair(target, draft)
     bench.race(part, name, bench.arms(pair, (ALONE, *theirs)), [GREEDY])
     return {}
+
+
+def measured_profile(pair: ModelPair) -> LatencyProfile:
+    """The pair's latency profile on this device."""
+    with open_cells(pair, GRID) as (cells, _):
+        return _profile(cells, GRID)
+
+
+def growth(bench: Bench, target: Sized, draft: Sized) -> Result:
+    """Tables of seconds: passes of both models, and what rounds do outside them for each vocabulary."""
+    generator = torch.Generator().manual_seed(0)
+    passes = _profile(pass_cells(bench.pair(target, draft), GROWTH, generator), GROWTH).to_record()
+    outside = {}
+    for vocabulary in VOCABULARIES if bench.device.type == "cuda" else (target.vocabulary,):
+        small = Sized(LEAST, vocabulary)
+        light = weightless_pair(bench.pair(small, small), PREPARED, generator)
+        cells = [*round_cells(light, GROWTH, lambda: None), *branch_cells(light, GROWTH, lambda: None)]
+        outside[str(vocabulary)] = _profile(cells, GROWTH).to_record()
+    return {"target": target.to_record(), "passes": passes, "outside": outside}
+
+
+def _profile(cells: Sequence[Cell], config: LatencyConfig) -> LatencyProfile:
+    orders = map(Random, range(config.visits))
+    rows = [row for order in orders for row in sweep(cells, order, config.warmup, config.calls, lambda: None)]
+    return LatencyProfile(tables_of(rows), "gpu", {}, {})
 
 
 def joules_per_token(bench: Bench, arms: Mapping[str, TimedArm], rows: Rows) -> dict[str, float]:

@@ -29,11 +29,18 @@ from pipelines.measuring.names import PLAIN, branch_arm
 from pipelines.measuring.provenance import commit_of
 from pipelines.reporting.page import lines as table
 from pipelines.reporting.page import png
-from pipelines.reporting.plots import BLUE, GREEN, GREY, ORANGE, RED, draw
+from pipelines.reporting.plots import BLUE, GREEN, ORANGE, RED, curves, draw
+from pipelines.reporting.section import Cell, Row, Table
+from pipelines.reporting.text import MS
 from predictors.latency.profile import LatencyProfile
 
 Result = dict[str, Any]
 LANES = (BLUE, ORANGE, GREEN, RED)
+LIMITS = {  # by what it is, the key of a speed
+    "passes at the device's limit": "ceiling",
+    "prediction: work as timed alone": "predicted",
+    "measured": "tokens_per_second",
+}
 Aim = tuple[str, str, bool]  # what it is, what came out, whether it was reached
 SAID = (
     "Cost of Llamas of the named sizes, function of a small pair trained on the Python standard library: speeds and acceptance "
@@ -157,39 +164,21 @@ def _plotted(path: Path, name: str, function: Any, *arguments: Any) -> str:
     return f"![{name}]({picture.name})"
 
 
-def against_prediction(sweeps: list[Result], temperature: float) -> Figure:
-    """By cost of a draft step: what was predicted, measured and could at most be reached, one panel per kind of method."""
-    kinds = {"chains": False, "branches concurrent with the target": True}
-    figure = Figure(figsize=(11, 4.2), layout="constrained")
-    for axes, (title, beside) in zip(figure.subplots(1, 2, sharey=True), kinds.items(), strict=True):
-        for key, colour, marker, label in (
-            ("ceiling", GREY, "_", "ceiling: passes at the device's limit"),
-            ("predicted", BLUE, "o", "prediction: work as timed alone"),
-            ("tokens_per_second", RED, "x", "measured"),
-        ):
-            points = [
-                (sweep["cost_ratio"], best[key] / best["plain"])
-                for sweep, best in _fastest(sweeps, temperature, beside)
-            ]
-            axes.plot(*zip(*points, strict=True), marker=marker, color=colour, label=label)
-        axes.axhline(1, color="#333333", linewidth=1)
-        axes.set(title=f"Fastest of the {title}, T = {temperature:g}", xlabel="draft steps in a target pass (c)")
-        axes.legend(fontsize=8)
-        axes.grid(color="#e6e6e6")
-    figure.axes[0].set_ylabel("multiple of plain decoding")
-    return figure
-
-
-def _fastest(sweeps: list[Result], temperature: float, beside: bool) -> list[tuple[Result, Result]]:
-    found = []
-    for sweep in sweeps:
-        rows = [row for row in sweep["speeds"] if row["temperature"] == temperature]
-        plain = next(row for row in rows if row["arm"] == PLAIN)
-        covered = [row for row in rows if row is not plain and "predicted" in row]
-        some = [row for row in covered if (branch_arm(row["arm"]) is not None) == beside]
-        best = max(some, key=lambda row: row["tokens_per_second"])
-        found.append((sweep, best | {"plain": plain["tokens_per_second"]}))
-    return found
+def against_prediction(sweeps: Sequence[Result], temperature: float) -> Figure:
+    """By cost of a draft step, in multiples of plain decoding, a panel per kind of method: prediction, measurement and limit."""
+    tables = []
+    for kind, concurrent in {"chains": False, "branches concurrent with the target": True}.items():
+        rows: list[Row] = []
+        for sweep in sweeps:
+            speeds = [row for row in sweep["speeds"] if row["temperature"] == temperature]
+            plain = next(row["tokens_per_second"] for row in speeds if row["arm"] == PLAIN)
+            covered = (row for row in speeds if row["arm"] != PLAIN and "predicted" in row)
+            some = (row for row in covered if (branch_arm(row["arm"]) is not None) == concurrent)
+            best = max(some, key=lambda row: row["tokens_per_second"])
+            multiples = {label: best[key] / plain for label, key in LIMITS.items()}
+            rows.append({"draft steps in a target pass (c)": sweep["cost_ratio"]} | multiples)
+        tables.append(Table(rows, f"Fastest of the {kind}, T = {temperature:g}"))
+    return curves(tables)
 
 
 def device_work(picture: Result) -> Figure:
@@ -209,33 +198,28 @@ def cost_growth(growth: Result, ceilings: Ceilings) -> Figure:
     """Passes by context and by tokens, and work outside them by draft length, branches and vocabulary."""
     target = LatencyProfile.from_record(growth["passes"], "passes").table("target")
     model = Sized.from_record(growth["target"])
-    figure = Figure(figsize=(11, 7.5), layout="constrained")
-    (by_context, by_tokens), (by_length, by_rows) = figure.subplots(2, 2)
     tokens, contexts = target.axes["tokens"], target.axes["context"]
-    by_context.plot(contexts, 1e3 * target.median[0], "o-", color=BLUE, label="measured")
-    least = [1e3 * ceilings.pass_seconds(model, 1, context) for context in contexts]
-    by_context.plot(contexts, least, "_", color=GREY, label="least")
-    by_context.set(title="A target pass of one token", xlabel="cached tokens", ylabel="milliseconds", ylim=(0, None))
-    by_tokens.plot(tokens, 1e3 * target.median[:, 0], "o-", color=BLUE, label="measured")
-    least = [1e3 * ceilings.pass_seconds(model, count, contexts[0]) for count in tokens]
-    by_tokens.plot(tokens, least, "_", color=GREY, label="least")
-    by_tokens.set(title=f"A target pass after {contexts[0]} tokens", xlabel="tokens of the pass", ylim=(0, None))
+
+    def timed(label: str, at: int, count: int, context: int) -> Row:
+        measured = target.at(tokens=count, context=context).seconds
+        return {label: at, "a pass": measured, "least": ceilings.pass_seconds(model, count, context)}
+
+    by_context = [timed("cached tokens", context, 1, context) for context in contexts]
+    by_tokens = [timed("tokens of the pass", count, count, contexts[0]) for count in tokens]
+    tables = [Table(by_context, "A target pass of one token, ms", unit=MS)]
+    tables.append(Table(by_tokens, f"A target pass after {contexts[0]} tokens, ms", unit=MS))
     outside = {name: LatencyProfile.from_record(record, name) for name, record in growth["outside"].items()}
-    works = (
-        (by_length, "drafted", "chain_drawing", "o-"),
-        (by_length, "drafted", "chain_verification", "s--"),
-        (by_rows, "rows", "branch_drawing", "o-"),
-        (by_rows, "rows", "branch_candidates", "s--"),
-    )
-    for (vocabulary, profile), colour in zip(outside.items(), LANES, strict=False):
-        for axes, by, kind, style in works:
-            table = profile.table(kind)
-            label = f"{kind.split('_')[1]}, {int(vocabulary):,} tokens"
-            axes.plot(table.axes[by], 1e6 * table.median[:, -1], style, color=colour, label=label)
-    by_length.set(title="Outside the passes of a chain's round, T = 1", xlabel="drafted tokens", ylabel="microseconds")
-    by_rows.set(title="Outside the passes of a level of branches, T = 1", xlabel="branches")
-    for axes in figure.axes:
-        axes.grid(color="#e6e6e6")
-        axes.legend(fontsize=8)
-        axes.set_ylim(bottom=0)
-    return figure
+    for work, axis, kinds in (
+        ("a chain's round", "drafted", ("chain_drawing", "chain_verification")),
+        ("a level of branches", "rows", ("branch_drawing", "branch_candidates")),
+    ):
+        rows: dict[int, dict[str, Cell]] = {}
+        for vocabulary, profile in outside.items():
+            for kind in kinds:
+                table = profile.table(kind)
+                label = f"{kind.split('_')[1]}, {int(vocabulary):,} tokens"
+                for point, seconds in zip(table.axes[axis], table.median[:, -1].tolist(), strict=True):
+                    rows.setdefault(point, {axis: point})[label] = seconds
+        made = [rows[point] for point in sorted(rows)]
+        tables.append(Table(made, f"Outside the passes of {work}, T = 1, ms", unit=MS))
+    return curves(tables)

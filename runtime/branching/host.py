@@ -13,7 +13,7 @@ from runtime.branching.config import BranchConfig
 from runtime.branching.draft import BranchDraft
 from runtime.branching.exchange import Branches, Pending, Verdict
 from runtime.clock import Stretch
-from runtime.compact.model import Sent
+from runtime.compact.state import Sent
 from runtime.overlap.executor import Beside, Executor, InTurn, default_threads, draft_stream, torch_threads
 from runtime.overlap.process import DraftProcess
 from runtime.pair import ModelPair

@@ -3,8 +3,7 @@
 All cells of all tables are measured together, interleaved (`runtime.latency.cells`), so that tables can be divided by each other.
 """
 
-from runtime.latency.cells import Cell, replaced, share_waited, sweep, tables_of
-from runtime.latency.grid import LatencyConfig
+from runtime.latency.cells import Cell, LatencyConfig, replaced, share_waited, sweep, tables_of
 from runtime.latency.measurement import open_cells
 
 __all__ = ["Cell", "LatencyConfig", "open_cells", "replaced", "share_waited", "sweep", "tables_of"]

@@ -7,9 +7,8 @@ from dataclasses import replace
 import torch
 
 from runtime.latency.beside import open_beside
-from runtime.latency.cells import Cell
+from runtime.latency.cells import Cell, LatencyConfig
 from runtime.latency.decision import decision_cells, guessing_cells
-from runtime.latency.grid import LatencyConfig
 from runtime.latency.passes import CONTINUATION, CommittedState, pass_cells, prefill_cells
 from runtime.latency.rounds import branch_cells, plain_cells, round_cells
 from runtime.latency.weightless import weightless_pair

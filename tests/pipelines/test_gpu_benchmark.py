@@ -16,7 +16,7 @@ from pipelines import cli
 from pipelines.builtin.builtin_pair import BuiltinParameters
 from pipelines.builtin.inflation import InflatedShape
 from pipelines.gpu import __main__ as command
-from pipelines.gpu import ceilings, costs, parts, picture
+from pipelines.gpu import ceilings, parts, picture
 from pipelines.gpu.bench import COMPILED, OTHERS, THEIRS, Bench, static_rows
 from pipelines.gpu.ceilings import Ceilings, pass_numbers, pass_operations
 from pipelines.gpu.figures import part_of, plain_figures, read_rows, speeds, write_tables
@@ -237,8 +237,8 @@ def measured(small_corpus, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         tiny = SHAPES["tiny"]
         patch.setitem(SHAPES, "tiny", Sized(dataclasses.replace(tiny.shape, layers=2), tiny.vocabulary))
-        patch.setattr(costs, "GRID", dataclasses.replace(costs.GRID, visits=1, calls=1))
-        patch.setattr(costs, "GROWTH", dataclasses.replace(costs.GROWTH, contexts=(128, 512, 1024), calls=1))
+        patch.setattr(parts, "GRID", dataclasses.replace(parts.GRID, visits=1, calls=1))
+        patch.setattr(parts, "GROWTH", dataclasses.replace(parts.GROWTH, contexts=(128, 512, 1024), calls=1))
         patch.setattr(parts, "PASSES", 3)
         assert command.main(arguments(folder, folder / "out")) == 0
         (path,) = (folder / "out").glob("*.json")
