@@ -34,7 +34,6 @@ from predictors.schema import EDIT
 from runtime import ModelPair
 from runtime.causal_model import CausalLanguageModel
 from runtime.memory import weight_bytes
-from runtime.pair import serve
 from trace_collection.collection import Collector, collect
 from trace_collection.guesses import GuessCollector, GuessTraceConfig
 from trace_collection.texts import TextCollector, TextTraceConfig
@@ -90,7 +89,7 @@ def packed(pair: ModelPair) -> ModelPair:
     models = {name: one for name, one in vars(pair).items() if isinstance(one, CausalLanguageModel)}
     if sum(map(weight_bytes, models.values())) <= MOST_PACKED * psutil.virtual_memory().total:
         with suppress(ValueError):  # another device, number format or model
-            vars(pair).update({name: serve(one.model, "packed") for name, one in models.items()})
+            vars(pair).update({name: CausalLanguageModel(one.model, "packed") for name, one in models.items()})
     return pair
 
 

@@ -85,10 +85,8 @@ class CausalLanguageModel:
         return 0 if weights is None else weights.packed_bytes
 
     def open(self, max_length: int, layers: tuple[int, ...] = ()) -> ModelState:
-        from runtime.hugging_face import (
-            HuggingFaceState,
-            require_layers,
-        )  # Hugging Face's library: a model has loaded it
+        # Hugging Face's library: a model has loaded it
+        from runtime.hugging_face import HuggingFaceState, require_layers
 
         require_layers(self.model, layers)
         capacity = max_length + SCRATCH_ROOM

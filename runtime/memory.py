@@ -10,7 +10,6 @@ Models on torch's meta device count as if they lay where they are planned for.
 Source: the shapes in `runtime.compact`; the matrix library's share on Hopper as PyTorch documents ``CUBLAS_WORKSPACE_CONFIG``.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -78,17 +77,6 @@ def planned_memory(
     models = {"target": pair.target} | ({} if pair.draft is None else {"draft": pair.draft})
     work = Work(prompt_tokens + max_new_tokens, prompt_tokens)
     return {name: model_memory(name, model, work, device) for name, model in models.items()}
-
-
-def table(planned: Mapping[str, ModelMemory]) -> str:
-    """The plan as lines to print, in GiB."""
-    lines = [f"{'':8}{'weights':>10}{'cache':>10}{'workspace':>11}{'total':>10}   GiB"]
-    parts = ("weights", "cache", "workspace")
-    everything = ModelMemory(*(sum(getattr(share, part) for share in planned.values()) for part in parts))
-    for name, share in [*planned.items(), ("together", everything)]:
-        weights, cache, workspace, total = (getattr(share, part) / 2**30 for part in (*parts, "total"))
-        lines.append(f"{name:8}{weights:10.3f}{cache:10.3f}{workspace:11.3f}{total:10.3f}")
-    return "\n".join(lines)
 
 
 def model_memory(name: str, model: object, work: Work, device: str | None = None) -> ModelMemory:

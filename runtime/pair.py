@@ -158,23 +158,17 @@ def _served(
                 f"{_OTHER_RECORD}"
             )
         if forward == "auto":
+            known = FORWARDS.get(model.device.type, OTHER_FORWARDS)
             try:
-                return serve(model, served.forward, priority)
+                if served.forward not in known:
+                    raise ValueError(f"on {model.device.type} there are {', '.join(known)}.")
+                return CausalLanguageModel(model, served.forward, priority)
             except ValueError as error:
                 warnings.warn(
                     f"{where}: forward {served.forward!r} is not available here, and the rule replaces it ({error})",
                     stacklevel=4,
                 )
     return CausalLanguageModel(model, forward, priority)
-
-
-def serve(model: "PreTrainedModel", forward: str, priority: int = 0) -> CausalLanguageModel:
-    """``model`` by one of its device's forwards; `ValueError` if it is none of them or does not compute the model."""
-    known = FORWARDS.get(model.device.type, OTHER_FORWARDS)
-    for one in known:
-        if one == forward:
-            return CausalLanguageModel(model, one, priority)
-    raise ValueError(f"on {model.device.type} there are {', '.join(known)}.")
 
 
 def _adapt(model: Any, forward: ForwardPath, priority: int = 0) -> LanguageModel:

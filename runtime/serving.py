@@ -25,7 +25,7 @@ from runtime.device import is_out_of_memory, native_dtype
 from runtime.identity import config_hash
 from runtime.latency.cells import seconds_of
 from runtime.latency.passes import CommittedState
-from runtime.pair import load_model, serve
+from runtime.pair import load_model
 
 TARGET_ROWS, DRAFT_ROWS = (1, 5, 9), (1,) * 8  # a plain step and verification passes; the steps of a chain
 CONTEXT = 96  # committed tokens before a pass
@@ -79,7 +79,6 @@ class ServingDecision:
     rows: Sequence[int]
     seed: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
-    opened: Callable[[CausalLanguageModel, Sequence[int]], Turn] = open_turn
     _turns: dict[ModelServing, list[Sequence[float]]] = field(default_factory=dict)
     _notes: list[str] = field(default_factory=list)
     _incumbent: ModelServing | None = None
@@ -134,7 +133,7 @@ class ServingDecision:
             self._incumbent = ModelServing(_name(dtype), CausalLanguageModel(model).forward)
         for forward in FORWARDS.get(self.device.type, OTHER_FORWARDS):
             try:
-                turn = self.opened(serve(model, forward), self.rows)
+                turn = open_turn(CausalLanguageModel(model, forward), self.rows)
             except (ValueError, MemoryError, RuntimeError) as error:
                 if not isinstance(error, ValueError) and not is_out_of_memory(error):
                     raise

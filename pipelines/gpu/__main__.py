@@ -65,7 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
     results |= {"parts": _earlier(path, fingerprint), "failed": {}, "left_out": []}
     results["seconds"] = {"setup": perf_counter() - started}
     with tqdm(unit="decode", disable=None) as bar:
-        bench = Bench(device, dtype, kept, ceilings, args.new_tokens, folder, fingerprint, bar)
+        bench = Bench(device, dtype, kept, args.new_tokens, folder, fingerprint, bar)
         for name, part in _parts(bench, shapes).items():
             if args.parts and name.split("/")[0] not in args.parts:
                 continue

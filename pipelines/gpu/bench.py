@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from pipelines.gpu.ceilings import Ceilings
 from pipelines.gpu.pairs import Sized, Trained, inflated
 from pipelines.measuring import names
 from pipelines.measuring.arm_rows import ArmRow, chain, expanded
@@ -72,7 +71,6 @@ class Bench:
     device: torch.device
     dtype: torch.dtype
     trained: Trained
-    ceilings: Ceilings
     new_tokens: int
     folder: Path
     fingerprint: str

@@ -51,15 +51,11 @@ def measured_ceilings(device: torch.device, dtype: torch.dtype) -> Ceilings:
     """Measure both on ``device``."""
     size = PRODUCT[device.type]
     left, right = torch.randn(2, size, size, device=device, dtype=dtype)
-    arithmetic = 2 * size**3 / _median(lambda: left @ right, device)
-    return Ceilings(_copied(COPY_BYTES[device.type] // dtype.itemsize, device, dtype), arithmetic, dtype.itemsize)
-
-
-def _copied(count: int, device: torch.device, dtype: torch.dtype) -> float:
-    """Bytes a second of a copy of ``count`` random numbers, read and written."""
-    source = torch.randn(count, device=device, dtype=dtype)
+    arithmetic = 2 * size**3 / median_seconds(lambda: left @ right, device, REPEATS)
+    source = torch.randn(COPY_BYTES[device.type] // dtype.itemsize, device=device, dtype=dtype)
     copy = torch.empty_like(source)
-    return 2 * source.nbytes / _median(lambda: copy.copy_(source), device)
+    bandwidth = 2 * source.nbytes / median_seconds(lambda: copy.copy_(source), device, REPEATS)
+    return Ceilings(bandwidth, arithmetic, dtype.itemsize)
 
 
 def pass_numbers(model: Sized, context: int) -> int:
@@ -73,6 +69,7 @@ def pass_operations(model: Sized, tokens: int, context: int) -> int:
     return tokens * (2 * model.parameters + attended)
 
 
-def _median(work: Callable[[], object], device: torch.device) -> float:
+def median_seconds(work: Callable[[], object], device: torch.device, repeats: int) -> float:
+    """Of ``work`` alone, after an untimed call."""
     work()
-    return median(seconds_of(work, device) for _ in range(REPEATS))
+    return median(seconds_of(work, device) for _ in range(repeats))

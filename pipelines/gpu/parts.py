@@ -14,12 +14,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from random import Random
-from statistics import median
 from time import perf_counter
 
 import torch
 
 from pipelines.gpu.bench import ALONE, OTHERS, PRESETS, Bench, Result, static_rows
+from pipelines.gpu.ceilings import median_seconds
 from pipelines.gpu.pairs import LEAST, Sized
 from pipelines.measuring.arm_rows import ArmRow
 from pipelines.measuring.arms import Decode, TimedArm
@@ -30,11 +30,10 @@ from pipelines.measuring.names import CHAIN, PLAIN
 from predictors.latency.profile import LatencyProfile
 from runtime import ModelPair
 from runtime.latency import Cell, LatencyConfig, open_cells, sweep, tables_of
-from runtime.latency.cells import seconds_of
 from runtime.latency.passes import CommittedState, pass_cells
 from runtime.latency.rounds import branch_cells, round_cells
 from runtime.latency.weightless import weightless_pair
-from runtime.memory import planned_memory, table
+from runtime.memory import planned_memory
 
 LIBRARY = "libnvidia-ml.so.1"
 WARM_SECONDS, ENERGY_SECONDS = 1.0, 4.0
@@ -74,15 +73,14 @@ def plain(bench: Bench, name: str, target: Sized) -> Result:
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
     prompt_tokens = len(bench.trained.prompts[0].tokens)
-    plan = planned_memory(pair, prompt_tokens, bench.new_tokens)
-    bench.bar.write(table(plan))
+    plan = planned_memory(pair, prompt_tokens, bench.new_tokens)["target"]
+    bench.bar.write(f"planned: {plan.total / 2**30:.3f} GiB")
     bench.race("plain", name, bench.arms(pair, (ALONE,)), [GREEDY])
     peak = torch.cuda.max_memory_allocated() if on_gpu else None
     context = prompt_tokens + bench.new_tokens // 2
-    memory = {"planned": vars(plan["target"]) | {"total": plan["target"].total}, "peak": peak}
+    memory = {"planned": vars(plan) | {"total": plan.total}, "peak": peak}
     state = CommittedState(pair.target, context, 1, torch.Generator().manual_seed(0))
-    state.chain(1)
-    seconds = median(seconds_of(lambda: state.chain(1), state.device) for _ in range(PASSES))
+    seconds = median_seconds(partial(state.chain, 1), state.device, PASSES)
     return {"target": target.to_record(), "context": context, "pass_seconds": seconds, "memory": memory}
 
 

@@ -56,11 +56,6 @@ class DraftSide:
             for count in submitted(config)
         }
 
-    def work(self, context: int, deadline: float) -> None:
-        """Step until ``deadline``."""
-        while perf_counter() < deadline:
-            self._states[context].level(1)
-
     def steps(self, context: int, rows: int, deadline: float) -> Stamps:
         """Steps of ``rows`` until ``deadline``."""
         state, stamps = self._states[context], []
@@ -108,7 +103,7 @@ class TargetBeside(Beside):
 
     def _timed(self) -> tuple[float, float] | None:
         asked = perf_counter()
-        self.draft.submit("work", self.context, asked + self.window)
+        self.draft.submit("steps", self.context, 1, asked + self.window)
         sleep(LEAD * self.window)
         start = perf_counter()
         self.target.chain(self.count)

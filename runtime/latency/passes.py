@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from runtime.adapter import LanguageModel
+from runtime.adapter import LanguageModel, cache_prompt
 from runtime.causal_model import CausalLanguageModel
 from runtime.latency.cells import Cell, LatencyConfig
 from runtime.pair import ModelPair
@@ -49,8 +49,7 @@ class CommittedState:
     def __init__(self, model: LanguageModel, context: int, most_nodes: int, generator: torch.Generator) -> None:
         self.device = model.device
         self._state = model.open(context + most_nodes)
-        self._state.forward(random_tokens(model, context, generator), last=1)
-        self._state.keep(range(context))
+        cache_prompt(self._state, random_tokens(model, context, generator).tolist())
         self._tokens = random_tokens(model, most_nodes, generator)
 
     def chain(self, count: int) -> None:
@@ -136,9 +135,7 @@ def prefill_cells(pair: ModelPair, config: LatencyConfig, generator: torch.Gener
 
 def prefill(model: LanguageModel, prompt: Sequence[int]) -> None:
     """What a request starts with."""
-    state = model.open(len(prompt) + CONTINUATION)
-    state.forward(prompt, last=1)
-    state.keep(range(len(prompt)))
+    cache_prompt(model.open(len(prompt) + CONTINUATION), prompt)
 
 
 def random_tokens(model: LanguageModel, count: int, generator: torch.Generator) -> Tensor:

@@ -85,13 +85,14 @@ def test_floors_of_branch_stages_take_the_longer_job(monkeypatch):
 
 
 def test_a_copy_counts_what_it_reads_and_what_it_writes(monkeypatch):
-    monkeypatch.setattr(ceilings, "_median", lambda work, device: 1.0)
-    assert ceilings._copied(100, torch.device("cpu"), torch.bfloat16) == 400
+    monkeypatch.setattr(ceilings, "median_seconds", lambda work, device, repeats: 1.0)
+    monkeypatch.setattr(ceilings, "COPY_BYTES", {"cpu": 200})
+    assert ceilings.measured_ceilings(torch.device("cpu"), torch.bfloat16).bandwidth == 400
 
 
 def bench(folder, new_tokens=2, device="cpu"):
     kept = SimpleNamespace(prompts=toy_prompts(2))
-    return Bench(torch.device(device), torch.float32, kept, None, new_tokens, folder, "f", tqdm(disable=True))
+    return Bench(torch.device(device), torch.float32, kept, new_tokens, folder, "f", tqdm(disable=True))
 
 
 def fake_arm(name, family="chain", tokens=(1, 2)):

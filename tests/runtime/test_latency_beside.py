@@ -68,7 +68,7 @@ def test_a_targets_pass_within_the_drafts_work_counts(clock):
     target, draft = Passes(clock, 0.005), Scripted(clock, at_work(0.0005))
     cell = TargetBeside(target, draft, THREADS, count=5, context=32)
     assert cell.measure() == pytest.approx((0.005,))
-    assert draft.calls == [("work", 32, pytest.approx(100.008))]
+    assert draft.calls == [("steps", 32, 1, pytest.approx(100.008))]
     assert target.calls == [(5, THREADS)]
 
 
@@ -197,7 +197,7 @@ def test_the_draft_works_until_the_deadline_and_leaves_its_states_as_they_were(c
     calls: list[tuple[int, int]] = []
     side = DraftSide(TableModel(8, seed=0), GRID, vocabulary_size=8)
     side._states = {context: noting(context, calls, clock) for context in (4, 9)}
-    side.work(9, clock.now + 2.5)
+    assert len(side.steps(9, 1, clock.now + 2.5)) == 3
     assert calls == [(9, 1)] * 3
     calls.clear()
     assert side.steps(4, 3, clock.now + 1.5) == [(103.0, 104.0), (104.0, 105.0)]

@@ -5,7 +5,7 @@ from itertools import chain
 import pytest
 
 from runtime import ModelPair
-from runtime.memory import LIBRARY, Work, model_memory, planned_memory, table
+from runtime.memory import LIBRARY, Work, model_memory, planned_memory
 from tests.toys import TableModel, tiny_llama
 
 DEVICE = {"recorded": "cuda", "compact": "cpu", "hugging_face": "cpu"}
@@ -31,11 +31,6 @@ def test_workspace_grows_with_the_prompt_and_the_vocabulary():
 
     assert workspace(64, 2000) == 10 * workspace(64, 200) > workspace(64, 1)
     assert workspace(640, 1) == 10 * workspace(64, 1)
-
-
-def test_the_plan_prints_both_models_and_their_sum():
-    lines = table(planned_memory(ModelPair(tiny_llama(), tiny_llama()), 100, 28)).splitlines()
-    assert [line.split()[0] for line in lines] == ["weights", "target", "draft", "together"]
 
 
 def test_models_of_unknown_memory_are_refused():

@@ -8,6 +8,7 @@ import time
 import warnings
 from itertools import count
 from random import Random
+from unittest import mock
 
 import pytest
 import torch
@@ -49,7 +50,8 @@ def decided(models, cost, traces=torch.bfloat16, **options):
         dtype = str(model.dtype).removeprefix("torch.")
         return lambda: [MILLISECOND * cost(dtype, model.forward, next(numbers)) for _ in rows]
 
-    return ServingDecision(models / "target", CPU, traces, ROWS, opened=opened, **options).decide()
+    with mock.patch.object(serving, "open_turn", opened):
+        return ServingDecision(models / "target", CPU, traces, ROWS, **options).decide()
 
 
 @pytest.mark.parametrize(
@@ -105,18 +107,18 @@ def test_large_models_take_few_turns(models):
 def test_what_is_refused_or_does_not_fit_is_left_out_with_its_reason(models, monkeypatch):
     monkeypatch.setattr(serving, "FORWARDS", {"cpu": ("recorded", "compact", "hugging_face")})
 
-    def refused(model, forward):
-        if forward == "recorded":
+    def refused(model, *forward):
+        if forward == ("recorded",):
             raise ValueError("unavailable")
-        return real(model, forward)
+        return real(model, *forward)
 
     def load(path, device, dtype):
         if dtype is torch.float32:
             raise MemoryError("full")
         return loaded(path, device, dtype)
 
-    real, loaded = serving.serve, serving.load_model
-    monkeypatch.setattr(serving, "serve", refused)
+    real, loaded = serving.CausalLanguageModel, serving.load_model
+    monkeypatch.setattr(serving, "CausalLanguageModel", refused)
     monkeypatch.setattr(serving, "load_model", load)
     decision = decided(models, lambda *call: 1.0)
     assert {one.name for one in decision.seconds} == {"bfloat16 compact", "bfloat16 hugging_face"}
