@@ -56,16 +56,12 @@ def require_shared_vocabulary(
     target_size: int,
     draft_size: int,
 ) -> None:
-    """Refuse two models whose token ids do not mean the same.
+    """`ValueError` for two models whose token ids do not mean the same: names both sides, a token on which they differ, and the
+    remedy.
 
     Equal tokens must have equal ids and equal ids equal tokens; a token that only one tokenizer knows is allowed. Embeddings may
     be padded to different sizes, as long as both have a row for every token. Where a tokenizer is unknown (``None``), only equal
     sizes are accepted.
-
-    Raises
-    ------
-    ValueError
-        Names both sides, a token on which they differ, and the remedy.
     """
     if target_tokenizer is None or draft_tokenizer is None:
         if target_size != draft_size:

@@ -23,7 +23,7 @@ from pipelines.gpu.ceilings import median_seconds
 from pipelines.gpu.pairs import LEAST, Sized
 from pipelines.measuring.arm_rows import ArmRow
 from pipelines.measuring.arms import Decode, TimedArm
-from pipelines.measuring.exactness import GREEDY, greedy_differences
+from pipelines.measuring.exactness import GREEDY, exactness_rows
 from pipelines.measuring.harness import tokens_per_second
 from pipelines.measuring.measurement_log import MeasurementLog, Rows
 from pipelines.measuring.names import CHAIN, PLAIN
@@ -87,22 +87,20 @@ def plain(bench: Bench, name: str, target: Sized) -> Result:
 def agreement(bench: Bench, model: Sized) -> Result:
     """By number format and method, the first wrong position of every prompt's greedy text that is wrong."""
     log = MeasurementLog(bench.folder / "agreement.jsonl", bench.fingerprint)
+    prompts = [prompt.tokens for prompt in bench.trained.prompts]
+
+    def measure(dtype: torch.dtype) -> Rows:
+        pair = bench.pair(model, model, dtype)
+        arms = bench.arms(pair, (*static_rows(bench.overlap), *OTHERS))
+        return exactness_rows(pair, prompts, arms, bench.new_tokens)
+
     found: Result = {}
     for dtype in (torch.float32, torch.bfloat16):
         name = str(dtype).removeprefix("torch.")
-        rows = log.once(name, partial(_wrong, bench, model, dtype))  # one pair at a time is in memory
-        found[name] = {row["arm"]: row["places"] for row in rows}
+        rows = log.once(name, partial(measure, dtype))  # one pair at a time is in memory
+        places = {row["arm"]: [place for place in row["differs"] if place is not None] for row in rows}
+        found[name] = {arm: wrong for arm, wrong in places.items() if wrong}
     return found
-
-
-def _wrong(bench: Bench, model: Sized, dtype: torch.dtype) -> Rows:
-    pair = bench.pair(model, model, dtype)
-    arms = bench.arms(pair, (*static_rows(bench.overlap), *OTHERS))
-    decoders = {name: arm.decoder for name, arm in arms.items() if arm.decoder is not None}
-    prompts = [prompt.tokens for prompt in bench.trained.prompts]
-    places = greedy_differences(pair, decoders, prompts, bench.new_tokens)
-    wrong = {name: [place for place in some if place is not None] for name, some in places.items()}
-    return [{"arm": name, "places": some} for name, some in wrong.items() if some]
 
 
 def methods(bench: Bench, name: str, target: Sized, draft: Sized, whole: bool) -> Result:

@@ -12,7 +12,6 @@ the typical pass would leave out the slow ones, and one left over from a stall o
 """
 
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -72,62 +71,55 @@ class DraftSide:
         return NO_BRANCHES
 
 
-@dataclass
-class Beside(ABC):
-    """Work on ``count`` tokens or rows after ``context`` tokens, while the other side works after as many. ``window``: seconds
-    until the deadline of the next call."""
+Timed = (
+    tuple[float, float] | None
+)  # seconds of some work, and of the window that it needed; None: the other side's was too short
 
-    target: Passes
-    draft: Executor
+
+@dataclass
+class Beside:
+    """Work while the other side is at work, too: ``timed`` does it within so many seconds. ``window``: of the next call."""
+
+    timed: Callable[[float], Timed]
     threads: int
-    count: int
-    context: int
     window: float = FIRST_WINDOW
 
     def measure(self) -> tuple[float]:
         """Seconds of a pass or a step."""
         with torch_threads(self.threads):
-            while (timed := self._timed()) is None:
+            while (timed := self.timed(self.window)) is None:
                 self.window *= GROWTH
         seconds, needed = timed
         self.window = max(FIRST_WINDOW, min(self.window, SLACK * needed))
         return (seconds,)
 
-    @abstractmethod
-    def _timed(self) -> tuple[float, float] | None:
-        """Seconds of the work, and of the window that it needed; ``None`` if the other side's work was too short for it."""
 
-
-class TargetBeside(Beside):
+def target_beside(target: Passes, draft: Executor, count: int, context: int, window: float) -> Timed:
     """A pass of the target over ``count`` tokens."""
-
-    def _timed(self) -> tuple[float, float] | None:
-        asked = perf_counter()
-        self.draft.submit("steps", self.context, 1, asked + self.window)
-        sleep(LEAD * self.window)
-        start = perf_counter()
-        self.target.chain(self.count)
-        end = perf_counter()
-        work = self.draft.result()
-        return (end - start, end - asked) if work.started <= start and end <= work.ended else None
+    asked = perf_counter()
+    draft.submit("steps", context, 1, asked + window)
+    sleep(LEAD * window)
+    start = perf_counter()
+    target.chain(count)
+    end = perf_counter()
+    work = draft.result()
+    return (end - start, end - asked) if work.started <= start and end <= work.ended else None
 
 
-class DraftBeside(Beside):
+def draft_beside(target: Passes, draft: Executor, count: int, context: int, window: float) -> Timed:
     """The draft's steps of ``count`` rows: the mean of those that fell within the target's work, but for the first of them."""
-
-    def _timed(self) -> tuple[float, float] | None:
-        deadline = perf_counter() + self.window
-        self.draft.submit("steps", self.context, self.count, deadline)
-        start = perf_counter()
-        while perf_counter() < deadline:
-            self.target.chain(1)
-        end = perf_counter()
-        stamps: Stamps = self.draft.result().value
-        steps = [after - before for before, after in stamps if start <= before and after <= end][1:]
-        if len(steps) < LEAST_STEPS:
-            return None
-        mean = sum(steps) / len(steps)
-        return mean, (LEAST_STEPS + 2) * mean
+    deadline = perf_counter() + window
+    draft.submit("steps", context, count, deadline)
+    start = perf_counter()
+    while perf_counter() < deadline:
+        target.chain(1)
+    end = perf_counter()
+    stamps: Stamps = draft.result().value
+    steps = [after - before for before, after in stamps if start <= before and after <= end][1:]
+    if len(steps) < LEAST_STEPS:
+        return None
+    mean = sum(steps) / len(steps)
+    return mean, (LEAST_STEPS + 2) * mean
 
 
 def exchange(draft: Executor, threads: int, submitted: int) -> tuple[float]:
@@ -165,12 +157,12 @@ def open_beside(pair: ModelPair, config: LatencyConfig, before: Callable[[], Non
         cells = []
         for context in contexts:
             passes = CommittedState(pair.target, context, max((1, *tokens)), generator)
-            for kind, table, axis, counts in (
-                (TargetBeside, "beside_target", "tokens", tokens),
-                (DraftBeside, "beside_draft", "rows", rows),
+            for work, table, axis, counts in (
+                (target_beside, "beside_target", "tokens", tokens),
+                (draft_beside, "beside_draft", "rows", rows),
             ):
                 for count in counts:
-                    beside = kind(passes, draft, target_threads, count, context)
+                    beside = Beside(partial(work, passes, draft, count, context), target_threads)
                     cells.append(Cell((table,), {axis: count, "context": context}, beside.measure))
         for count in lengths:
             at = {"submitted": count}

@@ -30,6 +30,8 @@ from runtime.verification.acceptance import NODE_SOLVERS
 
 TASKS = Path("/proc/self/task")
 NANOSECOND = 1e-9
+# table, at (coordinates by axis), seconds; of the whole visit what it lasted, and waited for a processor
+Row = dict[str, Any]
 
 TAPPED = 4  # hidden states of the target that a head reads, the embedding beside them
 LEAST_FEATURES = len(FEATURE_SETS["extended"]) + TAPPED + 1  # of a head, each state being one number
@@ -42,17 +44,14 @@ SUBSETS = {
     "beside_rows": "draft_rows",
     "beside_tokens": "target_tokens",
 }
-
 # Node by node, for i.i.d. draws.
 NODE_RULES = tuple(rule for rule, (_, laws) in NODE_SOLVERS.items() if DraftLaw.IID in laws)
 Grid = Annotated[tuple[Count, ...], not_empty, ascending]
-# table, at (coordinates by axis), seconds; of the whole visit what it lasted, and waited for a processor
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class LatencyConfig(Checked):
-    """Section ``latency``: the grid of every table, ascending, and how often its cells are called (`runtime.latency.cells`).
+    """Section ``latency``: the grid of every table, ascending, and how often its cells are called.
 
     ``draft_rows`` and ``target_tokens`` start at 1, chains ``drafted`` at 0 (plain decoding). The passes of ``reference_rows``
     and ``reference_tokens`` are also timed over bare Hugging Face, those of ``beside_rows`` and ``beside_tokens`` with the other
@@ -146,13 +145,8 @@ def synchronise(*devices: torch.device) -> None:
 
 
 def sweep(cells: Sequence[Cell], order: Random, warmup: int, calls: int, visited: Callable[[], object]) -> list[Row]:
-    """Visit every cell once in an order drawn from ``order``; ``visited`` is called after each.
-
-    Returns
-    -------
-    list of Row
-        One per cell and table, with the ``seconds`` of its timed calls.
-    """
+    """Visit every cell once in an order drawn from ``order``; ``visited`` is called after each. A row for each cell and table,
+    with the ``seconds`` of its timed calls."""
     rows = []
     for cell in order.sample(cells, len(cells)):
         rows += _visit(cell, warmup, calls)

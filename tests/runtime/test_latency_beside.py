@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 
 from runtime import ModelPair
 from runtime.latency import LatencyConfig, beside
-from runtime.latency.beside import DraftBeside, DraftSide, TargetBeside, exchange, open_beside
+from runtime.latency.beside import Beside, DraftSide, draft_beside, exchange, open_beside, target_beside
 from runtime.overlap.executor import InTurn, Reply
 from tests.toys import TableModel, tiny_llama
 
@@ -64,9 +65,13 @@ def at_work(latency: float, overtime: float = 0.001):
     return lambda now, *arguments: Reply(None, now + latency, arguments[-1] + overtime)
 
 
+def beside_of(work, target, draft, count, threads=THREADS):
+    return Beside(partial(work, target, draft, count, 32), threads)
+
+
 def test_a_targets_pass_within_the_drafts_work_counts(clock):
     target, draft = Passes(clock, 0.005), Scripted(clock, at_work(0.0005))
-    cell = TargetBeside(target, draft, THREADS, count=5, context=32)
+    cell = beside_of(target_beside, target, draft, 5)
     assert cell.measure() == pytest.approx((0.005,))
     assert draft.calls == [("steps", 32, 1, pytest.approx(100.008))]
     assert target.calls == [(5, THREADS)]
@@ -83,7 +88,7 @@ def test_a_targets_pass_within_the_drafts_work_counts(clock):
 )
 def test_a_pass_that_the_drafts_work_does_not_cover_is_repeated(clock, seconds, latency, calls):
     target, draft = Passes(clock, seconds), Scripted(clock, at_work(latency))
-    cell = TargetBeside(target, draft, THREADS, count=5, context=32)
+    cell = beside_of(target_beside, target, draft, 5)
     assert cell.measure() == pytest.approx((seconds,))
     assert len(draft.calls) == len(target.calls) == calls
     assert cell.window == pytest.approx(0.008 * 1.5 ** (calls - 1))
@@ -94,8 +99,8 @@ def test_a_pass_that_the_drafts_work_does_not_cover_is_repeated(clock, seconds, 
 def test_a_window_that_a_stall_left_far_too_wide_shrinks_again(clock):
     target, draft = Passes(clock, 0.01), Scripted(clock, at_work(0.0005))
     cells = [
-        TargetBeside(target, draft, THREADS, 5, 32),
-        DraftBeside(target, Scripted(clock, stepping(0.001)), 1, 1, 32),
+        beside_of(target_beside, target, draft, 5),
+        beside_of(draft_beside, target, Scripted(clock, stepping(0.001)), 1),
     ]
     for cell in cells:
         cell.window = 2.0
@@ -120,7 +125,7 @@ def stepping(seconds: float, latency: float = 0.0):
 
 def test_a_drafts_steps_within_the_targets_work_count(clock):
     target, draft = Passes(clock, 0.005), Scripted(clock, stepping(0.001))
-    cell = DraftBeside(target, draft, THREADS, count=3, context=32)
+    cell = beside_of(draft_beside, target, draft, 3)
     assert cell.measure() == pytest.approx((0.001,))
     assert draft.calls == [("steps", 32, 3, pytest.approx(100.008))]
     assert target.calls == [(1, THREADS)] * 2  # without pause until the deadline
@@ -137,14 +142,14 @@ def test_only_steps_between_the_targets_first_and_last_pass_count_and_the_first_
         return Reply([*stamps, (time, now + slow)], now, now + slow)  # ended after it
 
     draft = Scripted(clock, reply)
-    cell = DraftBeside(Passes(clock, 0.5), draft, THREADS, count=1, context=32)
+    cell = beside_of(draft_beside, Passes(clock, 0.5), draft, 1)
     assert cell.measure() == pytest.approx((sum(own) / 4,))
     assert len(draft.calls) == 1
 
 
 def test_too_few_steps_within_the_targets_work_are_repeated_for_longer(clock):
     target, draft = Passes(clock, 0.005), Scripted(clock, stepping(0.01))
-    cell = DraftBeside(target, draft, THREADS, count=1, context=32)
+    cell = beside_of(draft_beside, target, draft, 1)
     assert cell.measure() == pytest.approx((0.01,))
     assert cell.window == pytest.approx(
         0.008 * 1.5**5
@@ -175,7 +180,7 @@ def test_an_exchange_is_a_rounds_messages_without_the_calls_own_time(clock):
 def test_the_target_has_its_share_of_the_threads_while_it_is_timed(clock):
     before = torch.get_num_threads()
     target = Passes(clock, 0.005)
-    TargetBeside(target, Scripted(clock, at_work(0.0)), before + 1, 5, 32).measure()
+    beside_of(target_beside, target, Scripted(clock, at_work(0.0)), 5, threads=before + 1).measure()
     assert target.calls == [(5, before + 1)]
     assert torch.get_num_threads() == before
 
@@ -231,7 +236,7 @@ def test_a_real_draft_process_works_beside_the_target():
             (seconds,) = cell.measure()
             assert seconds > 0
         assert len(before) == 2  # before the exchanges alone: the others are preceded by what they are beside
-        draft = cells[0].measure.__self__.draft
+        draft = cells[0].measure.__self__.timed.args[1]
         child = draft._child._process
         assert child.poll() is None
     assert child.poll() is not None
