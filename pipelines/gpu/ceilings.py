@@ -33,8 +33,11 @@ class Ceilings:
 
     def pass_seconds(self, model: Sized, tokens: int, context: int) -> float:
         """Least seconds of a pass over ``tokens`` after ``context`` cached ones."""
-        seconds = pass_numbers(model, context) * self.itemsize / self.bandwidth
-        return max(seconds, pass_operations(model, tokens, context) / self.arithmetic)
+        shape = model.shape
+        numbers = model.parameters + context * 2 * shape.layers * shape.kv_heads * shape.head_dim  # weights and cache
+        attended = 4 * shape.layers * shape.heads * shape.head_dim * (context + tokens)
+        operations = tokens * (2 * model.parameters + attended)
+        return max(numbers * self.itemsize / self.bandwidth, operations / self.arithmetic)
 
     def rounds_seconds(self, target: Sized, draft: Sized, row: Mapping[str, Any]) -> float:
         """Least seconds of a decode's rounds: passes alone, and of a branch stage the longer job."""
@@ -56,17 +59,6 @@ def measured_ceilings(device: torch.device, dtype: torch.dtype) -> Ceilings:
     copy = torch.empty_like(source)
     bandwidth = 2 * source.nbytes / median_seconds(lambda: copy.copy_(source), device, REPEATS)
     return Ceilings(bandwidth, arithmetic, dtype.itemsize)
-
-
-def pass_numbers(model: Sized, context: int) -> int:
-    """Numbers that a pass after ``context`` cached tokens reads at least: the blocks' weights, the head and the cache."""
-    return model.parameters + context * 2 * model.shape.layers * model.shape.kv_heads * model.shape.head_dim
-
-
-def pass_operations(model: Sized, tokens: int, context: int) -> int:
-    """Multiplications and additions of a pass over ``tokens``."""
-    attended = 4 * model.shape.layers * model.shape.heads * model.shape.head_dim * (context + tokens)
-    return tokens * (2 * model.parameters + attended)
 
 
 def median_seconds(work: Callable[[], object], device: torch.device, repeats: int) -> float:

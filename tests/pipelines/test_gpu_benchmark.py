@@ -18,7 +18,7 @@ from pipelines.builtin.inflation import InflatedShape
 from pipelines.gpu import __main__ as command
 from pipelines.gpu import ceilings, parts, picture
 from pipelines.gpu.bench import COMPILED, OTHERS, THEIRS, Bench, static_rows
-from pipelines.gpu.ceilings import Ceilings, pass_numbers, pass_operations
+from pipelines.gpu.ceilings import Ceilings
 from pipelines.gpu.figures import part_of, plain_figures, read_rows, speeds, write_tables
 from pipelines.gpu.pairs import DRAFT_WIDTH, SHAPES, Sized, draft_shape, inflated
 from pipelines.measuring import exactness
@@ -52,11 +52,9 @@ def test_a_shape_comes_back_from_its_record():
 def test_numbers_and_operations_of_a_pass():
     """A model of 1 layer, 1 head of 4, hidden size 4, 8 inner numbers and 10 tokens."""
     weights = 4 * 16 + 3 * 32 + 40  # attention, feed-forward, the head
-    assert pass_numbers(SMALL, 5) == weights + 2 * 5 * 4
-    assert pass_operations(SMALL, 3, 5) == 3 * (2 * weights + 4 * 4 * 8)
     slow_memory, slow_units = Ceilings(100.0, 1e9, 2), Ceilings(1e9, 10.0, 2)
-    assert slow_memory.pass_seconds(SMALL, 1, 5) == pytest.approx(2 * pass_numbers(SMALL, 5) / 100)
-    assert slow_units.pass_seconds(SMALL, 3, 5) == pytest.approx(pass_operations(SMALL, 3, 5) / 10)
+    assert slow_memory.pass_seconds(SMALL, 1, 5) == pytest.approx(2 * (weights + 2 * 5 * 4) / 100)
+    assert slow_units.pass_seconds(SMALL, 3, 5) == pytest.approx(3 * (2 * weights + 4 * 4 * 8) / 10)
 
 
 def test_a_shape_has_the_numbers_of_its_model():
@@ -185,7 +183,7 @@ def test_a_token_of_plain_decoding_takes_what_is_left_without_the_prefill():
     runs = {"x": 1.65, "y": 2.55}
     rows = [row("autoregressive", name, seconds, **{BY_ROUND: [prefill]}) for name, seconds in runs.items()]
     part = {"target": SMALL.to_record(), "context": 5, "pass_seconds": 0.12}
-    figures = plain_figures(part, rows, Ceilings(2 * pass_numbers(SMALL, 5) / 0.075, 1e9, 2))
+    figures = plain_figures(part, rows, Ceilings(2 * (200 + 2 * 5 * 4) / 0.075, 1e9, 2))
     assert figures["token_seconds"] == pytest.approx((0.1 + 0.2) / 2)
     assert figures["share_of_bound"] == pytest.approx(0.5) and figures["outside_passes"] == pytest.approx(0.2)
 
