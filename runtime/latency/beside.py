@@ -27,7 +27,8 @@ from runtime.adapter import LanguageModel
 from runtime.branching.exchange import NO_BRANCHES, Branches, Pending, Verdict
 from runtime.branching.host import slot_bytes
 from runtime.compact.state import Sent
-from runtime.latency.cells import Cell, LatencyConfig
+from runtime.latency.cells import Cell
+from runtime.latency.grid import LatencyConfig
 from runtime.latency.passes import CommittedState, Passes
 from runtime.overlap.executor import Executor, default_threads, torch_threads
 from runtime.overlap.process import DraftProcess

@@ -33,7 +33,8 @@ from runtime.build import build_decoder
 from runtime.clock import PhaseClock
 from runtime.decoding.base import Decoder, Step
 from runtime.drafting.sampler import PlainSampler
-from runtime.latency.cells import Cell, LatencyConfig, seconds_of, synchronise
+from runtime.latency.cells import Cell, seconds_of, synchronise
+from runtime.latency.grid import LatencyConfig
 from runtime.latency.passes import random_tokens
 from runtime.latency.weightless import WeightlessModel
 from runtime.laws import processed_law
@@ -50,8 +51,8 @@ LONGEST = 64  # tokens of a request to it
 def timed_rounds(
     decoder: Decoder, drafted: int, temperature: float, seed: int, devices: Collection[torch.device]
 ) -> Callable[[], tuple[float, float]]:
-    """Seconds of drawing and of the rest of the next round of an endless request that drafts ``drafted`` tokens. Rounds whose
-    rollouts met are passed over. Laps wait for ``devices``, so that phases hold their own work."""
+    """What measures the next round of an endless request that drafts ``drafted`` tokens: seconds of drawing and of the rest.
+    Rounds whose rollouts met are passed over. Laps wait for ``devices``, so that phases hold their own work."""
     steps = endless(decoder, temperature, seed)
 
     def measure() -> tuple[float, float]:
@@ -73,8 +74,8 @@ def timed_rounds(
 
 
 def timed_branches(pair: ModelPair, rows: int, temperature: float, seed: int) -> Callable[[], tuple[float, float]]:
-    """Seconds of the first level of the next round of an endless request, and of each later one: over a weightless ``pair``, with
-    ``rows`` branches of `LEVELS` levels and one more."""
+    """What measures the next round of an endless request over a weightless ``pair``, in which ``rows`` branches grow `LEVELS`
+    levels and one more: seconds of the first level, and of each later one."""
     assert isinstance(pair.draft, WeightlessModel)
     stamps: list[float] = []
     stamped = ModelPair(pair.target, WeightlessModel(pair.draft.logits_RV, pair.draft.programs, stamps))
@@ -92,7 +93,7 @@ def timed_branches(pair: ModelPair, rows: int, temperature: float, seed: int) ->
 
 
 def timed_verdicts(pair: ModelPair, count: int, temperature: float, seed: int) -> Callable[[], tuple[float]]:
-    """Seconds of the verdict on ``count`` candidates at the next branch point of a weightless ``pair``."""
+    """What measures the verdict on ``count`` candidates at the next branch point of a weightless ``pair``, in seconds."""
     assert pair.draft is not None
     settings, chance = SamplingSettings(temperature), Randomness(seed)
     kind = "match" if settings.greedy else BranchConfig.branch_verifier

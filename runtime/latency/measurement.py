@@ -1,0 +1,72 @@
+"""All cells of a latency profile."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+
+from runtime.latency.beside import open_beside
+from runtime.latency.cells import Cell
+from runtime.latency.decision import decision_cells, guessing_cells
+from runtime.latency.grid import LatencyConfig
+from runtime.latency.passes import CONTINUATION, CommittedState, pass_cells, prefill_cells
+from runtime.latency.rounds import branch_cells, plain_cells, round_cells
+from runtime.latency.weightless import weightless_pair
+from runtime.pair import ModelPair
+
+LEAST_PREPARED_ROWS = 64  # so that rounds differ
+
+
+@contextmanager
+def open_cells(pair: ModelPair, config: LatencyConfig) -> Iterator[tuple[list[Cell], list[str]]]:
+    """All cells, and notes on what the models' limits cut off. Leaving the block ends the processes that some are timed with.
+
+    Of a pair without a draft there are the target's passes, verification and self-drafting. Before a pass, the target runs where
+    a draft would: its caches then are as its own last pass left them. `ValueError` if the models' context is too short for the
+    widest pass or a prompt, or their vocabulary too small for the trees.
+    """
+    target, draft = pair.target, pair.draft or pair.target
+    generator = torch.Generator().manual_seed(config.seed)
+    room = min(target.context_limit - max(config.target_tokens), draft.context_limit - max(config.draft_rows))
+    contexts, notes = cut("contexts", config.contexts, room)
+    longest = min(target.context_limit, draft.context_limit) - CONTINUATION
+    prompts, more_notes = cut("prefill_tokens", config.prefill_tokens, longest)
+    config = replace(config, contexts=contexts, prefill_tokens=prompts)
+    most_nodes = max(*config.drafted, *config.tree_nodes, *config.branch_rows)
+    prepared = weightless_pair(pair, max(LEAST_PREPARED_ROWS, 2 * most_nodes), generator)
+    alternating = [CommittedState(model, contexts[0], 1, generator) for model in (target, draft)]
+
+    def evict() -> None:
+        """Empty the caches as a pass does."""
+        alternating[0].chain(1)
+
+    with open_beside(pair, config, evict) as beside:
+        cells = [
+            *pass_cells(pair, config, generator),
+            *plain_cells(pair, contexts[len(contexts) // 2], generator),
+            *prefill_cells(pair, config, generator),
+            *round_cells(prepared, config, evict),
+            *guessing_cells(pair.target, config, generator, evict),
+        ]
+        if pair.draft is None:
+            cells = [cell for cell in cells if not cell.tables[0].startswith("draft")]
+        else:
+            cells += [
+                *branch_cells(prepared, config, evict),
+                *beside,
+                *decision_cells(pair, config, generator, *alternating),
+            ]
+        yield cells, notes + more_notes
+
+
+def cut(name: str, grid: Sequence[int], longest: int) -> tuple[tuple[int, ...], list[str]]:
+    """``grid`` with what exceeds ``longest`` replaced by it, and a note if anything did."""
+    if longest < 1:
+        raise ValueError(
+            f"the models' context is {1 - longest} tokens too short for the grid. "
+            "Shorten latency.target_tokens and latency.draft_rows."
+        )
+    kept = tuple(sorted({min(value, longest) for value in grid}))
+    too_long = [value for value in grid if value > longest]
+    return kept, [f"{name} {too_long} are cut to {longest}: the models hold no more"] if too_long else []
