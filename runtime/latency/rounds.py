@@ -174,28 +174,25 @@ def plain_cells(pair: ModelPair, context: int, generator: torch.Generator) -> li
     decoder, prompt = chain_decoder(pair, 0), random_tokens(pair.target, context, generator)
     count = min(TOKENS, most - 2)
 
-    def requests() -> Iterator[Iterator[Step]]:
-        """For every call the request that has ``count`` tokens to go, and emitted one before: a new one where none has."""
+    def turns() -> Iterator[None]:
+        """A token, then ``count`` in a row, over and over. A new request begins, once the last one's memory is free, where the
+        next turn would not fit."""
         while True:
             steps = decoder.stream(prompt, max_new_tokens=most, eos_token_id=[])
             next(steps)  # the prefill emits the first token
             for _ in range((most - 1) // (1 + count)):
                 next(steps)
-                yield steps
+                yield
+                for _ in range(count):
+                    next(steps)
+                yield
 
-    calls = requests()
-    steps: Iterator[Step] = iter(())
+    turn, device = turns(), pair.target.device
 
-    def begin() -> None:
-        nonlocal steps
-        steps = next(calls)
+    def measure() -> tuple[float]:
+        return (seconds_of(lambda: next(turn), device) / count,)
 
-    def run() -> None:
-        for _ in range(count):
-            next(steps)
-
-    device = pair.target.device
-    return [Cell(("plain",), {"context": context}, lambda: (seconds_of(run, device) / count,), begin)]
+    return [Cell(("plain",), {"context": context}, measure, lambda: next(turn))]
 
 
 def chain_decoder(pair: ModelPair, gamma: int) -> Decoder:

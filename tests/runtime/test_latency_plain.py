@@ -2,7 +2,7 @@
 
 import torch
 
-from runtime import ModelPair
+from runtime import ModelPair, causal_model
 from runtime.latency import rounds as module
 from runtime.latency.rounds import TOKENS, plain_cells
 from tests.toys import tiny_llama
@@ -27,6 +27,19 @@ def test_a_call_times_some_tokens_and_requests_begin_anew_before_they_end(monkey
         cell.before()
         assert cell.measure() == (6.0 / TOKENS,)
     assert len(work) == 4 and len(opened) == 2, "two calls fit a request"
+
+
+def test_a_new_request_takes_the_memory_of_the_last_one(monkeypatch):
+    """A second one's programs would be recorded while its tokens are timed."""
+    made, real = [], causal_model.Slot
+    monkeypatch.setattr(module, "LONGEST", 12)
+    monkeypatch.setattr(causal_model, "Slot", lambda *given: made.append(given) or real(*given))
+    pair = ModelPair(tiny_llama(32, seed=0), forward="recorded")
+    (cell,) = plain_cells(pair, CONTEXT, torch.Generator().manual_seed(0))
+    for _ in range(8):
+        cell.before()
+        cell.measure()
+    assert len(made) == 1, "of four requests"
 
 
 def test_there_is_no_cell_where_the_target_holds_too_little():
