@@ -126,14 +126,7 @@ class CompactModel:
     def __post_init__(self) -> None:
         if self.packed:
             self.weights = self.weights.packed()
-
-    @property
-    def device(self) -> torch.device:
-        return self.weights.embedding.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.weights.embedding.dtype
+        self.device, self.dtype = self.weights.embedding.device, self.weights.embedding.dtype
 
     def open(self, max_length: int, layers: tuple[int, ...] = ()) -> ModelState:
         """As `runtime.adapter.LanguageModel.open`; whoever sent the model has looked at ``layers``."""

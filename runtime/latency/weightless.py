@@ -10,6 +10,7 @@ costs was seen not to depend on that: within 1 % from noise 0 to 2).
 
 import sys
 from collections.abc import Sequence
+from copy import copy
 from time import perf_counter
 
 import torch
@@ -26,7 +27,8 @@ NOISE = 0.5
 class WeightlessModel:
     """A `LanguageModel` that hands out the rows of ``logits_RV``, over and over; work over them is recorded in ``programs``.
 
-    ``stamps``, if it is a list, gets when each pass ends, the device waited for.
+    ``stamps``, if it is a list, gets when each pass ends, the device waited for. A request's state is a copy of the model, which
+    is a place in the rows: nothing is cached, so nothing is dropped.
     """
 
     context_limit = sys.maxsize
@@ -38,32 +40,25 @@ class WeightlessModel:
         self.stamps = stamps
         self.device, self.dtype = logits_RV.device, logits_RV.dtype
         self.vocabulary_size: int = logits_RV.shape[1]
+        self._next = 0
 
-    def open(self, max_length: int, layers: tuple[int, ...] = ()) -> "WeightlessState":
-        return WeightlessState(self)
+    def open(self, max_length: int, layers: tuple[int, ...] = ()) -> "WeightlessModel":
+        return copy(self)
 
     def embedding(self, token: int) -> Tensor:
         return self.logits_RV.new_zeros(1)
 
-
-class WeightlessState:
-    """One request's place in the rows. Nothing is cached, so nothing is dropped."""
-
-    def __init__(self, model: WeightlessModel) -> None:
-        self._model = model
-        self._next = 0
-
     def forward(
         self, tokens: Sequence[int] | Tensor, parents: Sequence[int] | None = None, last: int | None = None
     ) -> Forward:
-        logits_RV, count = self._model.logits_RV, last or len(tokens)
-        assert count <= len(logits_RV), f"a pass asks for {count} rows of {len(logits_RV)} prepared"
-        first = self._next if self._next + count <= len(logits_RV) else 0
+        count = last or len(tokens)
+        assert count <= len(self.logits_RV), f"a pass asks for {count} rows of {len(self.logits_RV)} prepared"
+        first = self._next if self._next + count <= len(self.logits_RV) else 0
         self._next = first + count
-        if self._model.stamps is not None:
-            synchronise(self._model.device)
-            self._model.stamps.append(perf_counter())
-        return Forward(logits_RV[first : self._next])
+        if self.stamps is not None:
+            synchronise(self.device)
+            self.stamps.append(perf_counter())
+        return Forward(self.logits_RV[first : self._next])
 
     def keep(self, path: Sequence[int], pending: int = 0) -> None:
         pass
