@@ -87,8 +87,9 @@ def packed(pair: ModelPair) -> ModelPair:
     machine has, not by what is free, as shards of an interrupted collection are to have the same bytes. Texts of the built-in
     pair take a quarter less time (AMD EPYC, two cores, 4971fd5)."""
     models = {name: one for name, one in vars(pair).items() if isinstance(one, CausalLanguageModel)}
-    if sum(map(weight_bytes, models.values())) <= MOST_PACKED * psutil.virtual_memory().total:
-        with suppress(ValueError):  # another device, number format or model
+    fits = sum(map(weight_bytes, models.values())) <= MOST_PACKED * psutil.virtual_memory().total
+    if fits and {one.device.type for one in models.values()} == {"cpu"}:
+        with suppress(ValueError):  # another number format or model
             vars(pair).update({name: CausalLanguageModel(one.model, "packed") for name, one in models.items()})
     return pair
 

@@ -131,7 +131,7 @@ class ServingDecision:
         self._config_hash = config_hash(model.config)
         if dtype is self.traces:
             self._incumbent = ModelServing(_name(dtype), CausalLanguageModel(model).forward)
-        for forward in FORWARDS.get(self.device.type, OTHER_FORWARDS):
+        for forward in FORWARDS.get(model.device.type, OTHER_FORWARDS):
             try:
                 turn = open_turn(CausalLanguageModel(model, forward), self.rows)
             except (ValueError, MemoryError, RuntimeError) as error:
