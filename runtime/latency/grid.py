@@ -22,6 +22,7 @@ SUBSETS = {
 # Node by node, for i.i.d. draws.
 NODE_RULES = tuple(rule for rule, (_, laws) in NODE_SOLVERS.items() if DraftLaw.IID in laws)
 Grid = Annotated[tuple[Count, ...], not_empty, ascending]
+Features = Annotated[tuple[Annotated[int, at_least(LEAST_FEATURES)], ...], not_empty, ascending]
 
 
 @dataclass(frozen=True)
@@ -50,12 +51,7 @@ class LatencyConfig(Checked):
     tree_rules: tuple[Annotated[str, one_of(*NODE_RULES)], ...] = ("nss", "naive_tree", "spectr", "specinfer", "khisti")
     branch_rows: Grid = (1, 2, 6)
     guessed: Grid = (2, 8, 32)
-    features: Annotated[tuple[Annotated[int, at_least(LEAST_FEATURES)], ...], not_empty, ascending] = (
-        64,
-        512,
-        2048,
-        8192,
-    )
+    features: Features = (64, 512, 2048, 8192)
     visits: Count = 6
     repairs: Whole = 2
     warmup: Whole = 1
