@@ -28,6 +28,8 @@ from pipelines.recipes import chat_template
 from predictors.config import Checked, Count, Whole, not_empty
 from predictors.schema import EDIT
 
+Queues = Mapping[str, list[Iterator[Prompt]]]  # the prompts of every document, by slice
+
 
 @dataclass(frozen=True)
 class PromptParameters(Checked):
@@ -120,7 +122,8 @@ def draw_prompts(
         raise ValueError(f"mix.slices names {', '.join(missing)}, but documents are of {', '.join(sorted(known))}.")
     prompts = []
     for split in SPLITS:
-        mixed, edited = defaultdict(list), defaultdict(list)  # the prompts of every document, by slice
+        mixed: Queues = defaultdict(list)
+        edited: Queues = defaultdict(list)
         for source, splits in dealt:
             for document in splits[split]:
                 if mix.slices is None or document.slice in mix.slices:
@@ -128,35 +131,12 @@ def draw_prompts(
                 if document.slice in source.edits:
                     edited[document.slice].append(drawer.prompts(document, source, split, EDIT))
         generator = random.Random(f"{parameters.seed} {split}")
-        prompts += _drawn(mixed, getattr(parameters, split), split, "min_tokens and room", generator, drawer)
+        prompts += drawer.drawn(mixed, getattr(parameters, split), split, "min_tokens and room", generator)
         wanted = getattr(parameters.edit, split)
-        prompts += _drawn(edited, wanted, f"{split} of edits", "edit.min_tokens", generator, drawer)
+        prompts += drawer.drawn(edited, wanted, f"{split} of edits", "edit.min_tokens", generator)
     if drawer.num_too_long:
         print(f"{drawer.num_too_long} prompts longer than {parameters.longest} tokens were left out")
     return prompts
-
-
-def _drawn(
-    queues: Mapping[str, Sequence[Iterator[Prompt]]],
-    wanted: int,
-    split: str,
-    remedy: str,
-    generator: random.Random,
-    drawer: "_Drawer",
-) -> list[Prompt]:
-    """Up to ``wanted`` prompts, of slices in turn and in each of its documents in turn; says what is missing."""
-    slices = [_in_turn(generator.sample(documents, len(documents))) for _, documents in sorted(queues.items())]
-    drawn = list(itertools.islice(_in_turn(slices), wanted))
-    if wanted and not drawn:
-        too_long = f"{drawer.num_too_long} are longer than {drawer.parameters.longest} tokens (longest). Cut windows of them (a "
-        too_long = f"{too_long}source's cut: window), raise it, " if drawer.num_too_long else ""
-        raise ValueError(
-            f"no document of split {split!r} yields a prompt: {too_long}add documents, lower {remedy}, or name the split in a "
-            "source's 'shares' if all sources have some."
-        )
-    if len(drawn) < wanted:
-        print(f"{split}: the documents yield {len(drawn)} of {wanted} prompts")
-    return drawn
 
 
 def _splits(source: Source, parameters: PromptParameters, facts: dict[str, Any]) -> Mapping[str, Sequence[Document]]:
@@ -187,6 +167,21 @@ class _Drawer:
         self.parameters = parameters
         self.tokenizer = tokenizer
         self.num_too_long = 0
+
+    def drawn(self, queues: Queues, wanted: int, split: str, remedy: str, generator: random.Random) -> list[Prompt]:
+        """Up to ``wanted`` prompts, of slices in turn and in each of its documents in turn; says what is missing."""
+        slices = [_in_turn(generator.sample(documents, len(documents))) for _, documents in sorted(queues.items())]
+        drawn = list(itertools.islice(_in_turn(slices), wanted))
+        if wanted and not drawn:
+            too_long = f"{self.num_too_long} are longer than {self.parameters.longest} tokens (longest). Cut windows of them (a "
+            too_long = f"{too_long}source's cut: window), raise it, " if self.num_too_long else ""
+            raise ValueError(
+                f"no document of split {split!r} yields a prompt: {too_long}add documents, lower {remedy}, or name the split "
+                "in a source's 'shares' if all sources have some."
+            )
+        if len(drawn) < wanted:
+            print(f"{split}: the documents yield {len(drawn)} of {wanted} prompts")
+        return drawn
 
     def prompts(self, document: Document, source: Source, split: str, edit: str = "") -> Iterator[Prompt]:
         """The document's prompts or, as slice `edit`, passages of it with their revised copies begun; made when the first is

@@ -150,10 +150,6 @@ class Shares:
             if not values[name]:
                 raise ValueError(f"shares.{name} is 0, and no document would be left to {use} controllers: raise it.")
 
-    def deal(self, documents: Sequence[Document]) -> dict[str, list[Document]]:
-        """The documents of each share, by its name."""
-        return share_documents(documents, asdict(self))
-
 
 def share_documents(documents: Sequence[Document], shares: Mapping[str, float]) -> dict[str, list[Document]]:
     """Deal the ``documents`` of every slice out, by the hash of their ids: those of each share, in their order.
@@ -183,4 +179,4 @@ def _counts(total: int, shares: Mapping[str, float]) -> dict[str, int]:
 
 def builtin_shares(shares: Shares) -> dict[str, list[Document]]:
     """The running interpreter's documents by share; only those of ``pair`` train the models."""
-    return shares.deal(builtin_documents())
+    return share_documents(builtin_documents(), asdict(shares))

@@ -50,8 +50,8 @@ def test_slugs(cpu, gpus, expected):
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (None, "cannot be read"),
-        ("{", "cannot be read"),
+        (None, "missing or damaged"),
+        ("{", "missing or damaged"),
         ("{}", "its slug is None"),
         ("[]", "its slug is None"),
         ('{"slug": ""}', "its slug is ''"),
