@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Annotated, Any
 
+import fsspec
+from pyarrow.parquet import ParquetFile
 from tqdm import tqdm
 
 from pipelines.builtin.corpus import Document, builtin_documents
@@ -171,9 +173,12 @@ def _rows(source: Source) -> Iterator[tuple[str, Mapping[str, Any]]]:
         with _opened(path) as file:
             if suffix == ".txt":
                 yield name, {"text": io.TextIOWrapper(file, "utf-8").read()}
+                continue
+            if suffix == ".jsonl":
+                rows = _json_rows(path, file)
             else:
-                rows = _json_rows(path, file) if suffix == ".jsonl" else _parquet_rows(file)
-                yield from ((f"{name}:{index}", row) for index, row in enumerate(rows))
+                rows = (row for batch in ParquetFile(file).iter_batches(1024) for row in batch.to_pylist())
+            yield from ((f"{name}:{index}", row) for index, row in enumerate(rows))
 
 
 def _files(named: str) -> list[str]:
@@ -192,19 +197,11 @@ def _files(named: str) -> list[str]:
 def _opened(path: str) -> IO[bytes]:
     if "://" not in path:
         return open(path, "rb")
-    import fsspec
-
     try:
         file: IO[bytes] = fsspec.open(path, "rb").open()
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} could not be read ({error}): download it, and name the file as 'path'.") from error
     return file
-
-
-def _parquet_rows(file: IO[bytes]) -> Iterator[Mapping[str, Any]]:
-    import pyarrow.parquet
-
-    return (row for batch in pyarrow.parquet.ParquetFile(file).iter_batches(1024) for row in batch.to_pylist())
 
 
 def _json_rows(path: str, lines: Iterable[bytes]) -> Iterator[Mapping[str, Any]]:
