@@ -87,12 +87,10 @@ class TextTracer:
     def _lookups(self, prompt: list[int], text: list[int]) -> Rows:
         """What followed the longest match of the tokens in front of every position."""
         known = founds([*prompt, *text[:-1]], self.gamma_max)[len(prompt) :]
-        lookup_NG = np.full((len(known), self.gamma_max), -1)
-        for row_G, found in zip(lookup_NG, known, strict=True):
-            row_G[: len(found.tokens)] = found.tokens
         numbers = {"match": "length", "seen": "seen", "agreed": "agreed"}
         counts = {name: np.array([getattr(one, field) for one in known]) for name, field in numbers.items()}
-        return {**counts, "lookup": lookup_NG}
+        padded = [[*one.tokens, *[-1] * (self.gamma_max - len(one.tokens))] for one in known]
+        return {**counts, "lookup": np.array(padded)}
 
     def _law(self, said: Sequence[Row], tokens: Sequence[int], settings: SamplingSettings) -> Tensor:
         """The target's distributions of ``tokens`` [N, V]."""
