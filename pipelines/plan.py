@@ -178,8 +178,8 @@ def phases(pair: ModelPair, made: Mapping[str, Collector], sections: Mapping[str
     models = models_of(pair)
 
     def phase(name: str, remedy: str, target: Work, draft: Work, kept: int = 0) -> Phase:
-        works = zip(models.items(), (target, draft), strict=False)
-        held = {role: model_memory(role, model, work, device) for (role, model), work in works}
+        work = {"target": target, "draft": draft}
+        held = {role: model_memory(role, model, work[role], device) for role, model in models.items()}
         held["target"] = replace(held["target"], workspace=held["target"].workspace + kept)
         return Phase(name, models, held, remedy)
 
