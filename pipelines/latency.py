@@ -9,8 +9,6 @@ draftwright latency data/pystdlib/latency/some-device.json
 import argparse
 from pathlib import Path
 
-FOLDER = "latency"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
@@ -28,7 +26,7 @@ def run(args: argparse.Namespace) -> None:
     from pipelines.reporting.latency_table import latency_table, prediction_table
     from predictors.latency.profile import read_profile
 
-    paths = [args.data] if args.data.is_file() else sorted(args.data.glob(f"{args.pair or '*'}/{FOLDER}/*.json"))
+    paths = [args.data] if args.data.is_file() else sorted(args.data.glob(f"{args.pair or '*'}/latency/*.json"))
     if not paths:
         of_pair = f" of pair {args.pair!r}" if args.pair else ""
         raise ValueError(f"no latency profile{of_pair} below {args.data}. Run dvc repro (or make repro) first.")
