@@ -57,9 +57,9 @@ SHARED |= dict.fromkeys(("pair list", "pair add"), "ready_pairs")
 
 def add_command(subparsers: "argparse._SubParsersAction", name: str) -> argparse.ArgumentParser:
     """The parser of subcommand ``name``. The last paragraph of its docstring is an example, and ends the help."""
-    module = module_of(name)
-    run = getattr(module, name.replace(" ", "_") if name in SHARED else "run")
-    text, _, example = inspect.cleandoc((run if name in SHARED else module).__doc__ or "").rpartition("\n\n")
+    module, shares = module_of(name), name in SHARED
+    run = getattr(module, name.replace(" ", "_")) if shares else module.run
+    text, _, example = inspect.cleandoc((run if shares else module).__doc__ or "").rpartition("\n\n")
     parser: argparse.ArgumentParser = subparsers.add_parser(
         name,
         help=COMMANDS[name],
@@ -67,7 +67,7 @@ def add_command(subparsers: "argparse._SubParsersAction", name: str) -> argparse
         epilog=example,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    module.add_arguments(parser, *([name] if name in SHARED else []))
+    module.add_arguments(parser, *([name] if shares else []))
     parser.set_defaults(run=run)
     return parser
 

@@ -27,7 +27,7 @@ from pipelines.builtin.corpus import Document, builtin_documents
 from pipelines.edits import KINDS as KINDS_OF_EDIT
 from pipelines.prompt_table import SPLITS
 from pipelines.recipes import TEXTS, chat_template, completed
-from predictors.config import Checked, one_of
+from predictors.config import Checked, Count, one_of
 
 KINDS = ("builtin", "file", "datasets")
 SUFFIXES = (".jsonl", ".parquet", ".txt")
@@ -67,7 +67,7 @@ class Source(Checked):
     system: str | None = None
     chat_template: str | None = None
     cut: Annotated[str, one_of("window", "whole")] | None = None
-    limit: int | None = None
+    limit: Count | None = None
     shares: tuple[Annotated[str, one_of(*SPLITS)], ...] = SPLITS
     edits: Mapping[str, Annotated[str, one_of(*KINDS_OF_EDIT)]] = field(default_factory=dict)
 
@@ -115,32 +115,30 @@ class Source(Checked):
 def load_documents(source: Source) -> list[Document]:
     """All documents of a source, the first of those that say the same.
 
-    `ValueError` for a column that is not there (listing those that are), or no document but empty ones, which are left
-    out and counted. `FileNotFoundError` for a missing file.
+    `ValueError` for a column that is not there (listing those that are), a text that no tokenizer takes, or no document but empty
+    ones, which are left out and counted. `FileNotFoundError` for a missing file.
     """
-    empty: list[Document] = []
-    documents = list(itertools.islice(_filled(_documents(source), empty), source.limit))
+    documents: list[Document] = []
+    empty = 0
+    for document in _documents(source):
+        if not document.text.strip() and not document.messages:
+            empty += 1
+            continue
+        try:
+            "".join([document.text, *(str(message["content"]) for message in document.messages)]).encode()
+        except UnicodeEncodeError as error:  # which no tokenizer takes
+            raise ValueError(f"document {document.id!r} holds a lone surrogate, no character ({error}).") from error
+        documents.append(document)
+        if len(documents) == source.limit:
+            break
     if not documents:
-        raise ValueError(f"source {source.name!r} has no documents{f' but {len(empty)} empty ones' if empty else ''}.")
+        raise ValueError(f"source {source.name!r} has no documents{f' but {empty} empty ones' if empty else ''}.")
     if empty:
-        print(f"{source.name}: {len(empty)} empty documents left out")
+        print(f"{source.name}: {empty} empty documents left out")
     first = {repr((document.text, document.messages)): document for document in reversed(documents)}
     if len(first) < len(documents):
         print(f"{source.name}: {len(documents) - len(first)} repeated documents left out, or splits would share them")
     return [document for document in documents if first[repr((document.text, document.messages))] is document]
-
-
-def _filled(documents: Iterable[Document], empty: list[Document]) -> Iterator[Document]:
-    """Those that say something; the others go to ``empty``. `ValueError` for what no tokenizer takes."""
-    for document in documents:
-        if not document.text.strip() and not document.messages:
-            empty.append(document)
-            continue
-        try:
-            "".join([document.text, *(str(message["content"]) for message in document.messages)]).encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(f"document {document.id!r} holds a lone surrogate, no character ({error}).") from error
-        yield document
 
 
 def _documents(source: Source) -> Iterator[Document]:
