@@ -1,8 +1,8 @@
 """The one command-line parser. A subcommand is the module of that name here, with ``add_arguments(parser)`` and ``run(args)``.
 
+Those that share a module (`SHARED`) are functions there, by their names; its ``add_arguments(parser, name)`` tells them apart.
 Modules are imported only when their subcommand is chosen, so ``draftwright generate`` imports nothing but the runtime and
 ``--help`` imports nothing at all. ``python -m pipelines labels …`` is ``draftwright labels …``. A docstring ends with an example.
-A command of two words is the module of both: ``draftwright pair add`` is `pipelines.pair_add`.
 """
 
 import argparse
@@ -51,12 +51,15 @@ COMMANDS = {
     "studies.target_roots": "study: several roots drawn from the target (lossy)",
     "studies.verdict_cost": "study: what a verdict costs at a large vocabulary",
 }
+SHARED = dict.fromkeys(("register", "fetch", "status", "history", "rollback"), "releases")
+SHARED |= dict.fromkeys(("pair list", "pair add"), "ready_pairs")
 
 
 def add_command(subparsers: "argparse._SubParsersAction", name: str) -> argparse.ArgumentParser:
-    """The parser of subcommand ``name``. The last paragraph of its module's docstring is an example, and ends the help."""
-    module = module_of(name)
-    text, _, example = inspect.cleandoc(module.__doc__ or "").rpartition("\n\n")
+    """The parser of subcommand ``name``. The last paragraph of its docstring is an example, and ends the help."""
+    module, shares = module_of(name), name in SHARED
+    run = getattr(module, name.replace(" ", "_")) if shares else module.run
+    text, _, example = inspect.cleandoc((run if shares else module).__doc__ or "").rpartition("\n\n")
     parser: argparse.ArgumentParser = subparsers.add_parser(
         name,
         help=COMMANDS[name],
@@ -64,7 +67,8 @@ def add_command(subparsers: "argparse._SubParsersAction", name: str) -> argparse
         epilog=example,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    module.add_arguments(parser)
+    module.add_arguments(parser, *([name] if shares else []))
+    parser.set_defaults(run=run)
     return parser
 
 
@@ -75,8 +79,8 @@ def joined(argv: Sequence[str]) -> list[str]:
 
 
 def module_of(name: str) -> Any:
-    """What runs a command, for who must not depend on its code."""
-    return importlib.import_module(f"pipelines.{name.replace(' ', '_')}")
+    """The module that runs a command, for who must not depend on its code."""
+    return importlib.import_module(f"pipelines.{SHARED.get(name, name)}")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -102,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 subparsers.add_parser(name, help=summary)
         args = parser.parse_args(argv)
         if not module_of("applicability").left_out(args):
-            module_of(args.command).run(args)
+            args.run(args)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] in PACKAGES:  # what lacks one of these is broken
             raise

@@ -69,7 +69,7 @@ class Code:
 
     def run_by(self, module: str) -> dict[str, str]:
         """SHA-256 by path below ``root`` of every file that ``module`` runs or reads as part of the code."""
-        files = {file for name in self.closure(module) - PLUMBING for file in self._files(name)}
+        files = {file for name in self.closure(module) - PLUMBING for file in self._read(name)[1]}
         return {path: file_sha256(self.root / path) for path in sorted(file.as_posix() for file in files)}
 
     def listing(self, module: str) -> str:
@@ -100,20 +100,15 @@ class Code:
                 return module
         raise ValueError(f"{name}: neither a module below {self.root} nor a name in one. Correct the import.")
 
-    def _parsed(self, module: str) -> tuple[set[str], set[str]]:
-        """As `runs`, the modules of `PACKAGES` alone."""
+    def _parsed(self, module: str) -> tuple[set[str], set[Path]]:
+        """What the module imports of `PACKAGES`, and its file and the data beside it, relative to ``root``."""
         path = self._path(module)
         assert path is not None, module
         names, beside = runs(path.read_text(), module if path.name == "__init__.py" else module.rpartition(".")[0])
-        return {name for name in names if name.partition(".")[0] in PACKAGES}, beside
-
-    def _files(self, module: str) -> set[Path]:
-        """The module's file and the data beside it, relative to ``root``."""
-        path = self._path(module)
-        assert path is not None, module
-        beside = [path.with_name(name) for name in self._read(module)[1]]
-        data = [file for place in beside for file in (place.rglob("*") if place.is_dir() else [place])]
-        return {file.relative_to(self.root) for file in [path, *data] if not file.is_dir()}
+        places = [path, *map(path.with_name, beside)]
+        files = [file for place in places for file in (place.rglob("*") if place.is_dir() else [place])]
+        ours = {name for name in names if name.partition(".")[0] in PACKAGES}
+        return ours, {file.relative_to(self.root) for file in files if not file.is_dir()}
 
     def _path(self, module: str) -> Path | None:
         stem = self.root / module.replace(".", "/")

@@ -56,14 +56,11 @@ def slug(cpu: str, cores: int, bfloat16: bool, gpus: list[dict[str, str]]) -> st
     'amd-epyc-9575f-4c-bf16'
     """
     if gpus:
-        count = f" x{len(gpus)}" if len(gpus) > 1 else ""
-        return _slugged(gpus[0]["name"] + count)
-    name = re.sub(NOISE, " ", cpu.lower().strip())
-    return _slugged(f"{re.sub(NOISE, ' ', name.strip())} {cores}c{' bf16' if bfloat16 else ''}")
-
-
-def _slugged(text: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+        name = gpus[0]["name"] + (f" x{len(gpus)}" if len(gpus) > 1 else "")
+    else:
+        name = re.sub(NOISE, " ", re.sub(NOISE, " ", cpu.lower().strip()).strip())
+        name += f" {cores}c{' bf16' if bfloat16 else ''}"
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 def _processor() -> tuple[str, set[str]]:

@@ -1,9 +1,10 @@
 """What stages read of a device: its description, and its latency profile, named as noisy wherever its prices are used."""
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from pipelines.outputs import read_json
 
 if TYPE_CHECKING:
     from predictors.latency.profile import LatencyProfile
@@ -13,10 +14,7 @@ def read_device(path: Path) -> dict[str, Any]:
     """The machine's description; its ``slug`` names folders. `ValueError` if ``path`` is missing, is no JSON, or
     describes no machine."""
     remedy = f"Describe this machine again: draftwright device {path}"
-    try:
-        record = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read ({error}). {remedy}") from error
+    record = read_json(path, remedy)
     slug = record.get("slug") if isinstance(record, dict) else None
     if not isinstance(slug, str) or not slug or Path(slug).name != slug:
         raise ValueError(f"{path} describes no machine: its slug is {slug!r}. {remedy}")

@@ -19,13 +19,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Annotated, Any
 
+import fsspec
+from pyarrow.parquet import ParquetFile
 from tqdm import tqdm
 
 from pipelines.builtin.corpus import Document, builtin_documents
 from pipelines.edits import KINDS as KINDS_OF_EDIT
 from pipelines.prompt_table import SPLITS
 from pipelines.recipes import TEXTS, chat_template, completed
-from predictors.config import Checked, one_of
+from predictors.config import Checked, Count, one_of
 
 KINDS = ("builtin", "file", "datasets")
 SUFFIXES = (".jsonl", ".parquet", ".txt")
@@ -65,7 +67,7 @@ class Source(Checked):
     system: str | None = None
     chat_template: str | None = None
     cut: Annotated[str, one_of("window", "whole")] | None = None
-    limit: int | None = None
+    limit: Count | None = None
     shares: tuple[Annotated[str, one_of(*SPLITS)], ...] = SPLITS
     edits: Mapping[str, Annotated[str, one_of(*KINDS_OF_EDIT)]] = field(default_factory=dict)
 
@@ -113,32 +115,30 @@ class Source(Checked):
 def load_documents(source: Source) -> list[Document]:
     """All documents of a source, the first of those that say the same.
 
-    `ValueError` for a column that is not there (listing those that are), or no document but empty ones, which are left
-    out and counted. `FileNotFoundError` for a missing file.
+    `ValueError` for a column that is not there (listing those that are), a text that no tokenizer takes, or no document but empty
+    ones, which are left out and counted. `FileNotFoundError` for a missing file.
     """
-    empty: list[Document] = []
-    documents = list(itertools.islice(_filled(_documents(source), empty), source.limit))
+    documents: list[Document] = []
+    empty = 0
+    for document in _documents(source):
+        if not document.text.strip() and not document.messages:
+            empty += 1
+            continue
+        try:
+            "".join([document.text, *(str(message["content"]) for message in document.messages)]).encode()
+        except UnicodeEncodeError as error:  # which no tokenizer takes
+            raise ValueError(f"document {document.id!r} holds a lone surrogate, no character ({error}).") from error
+        documents.append(document)
+        if len(documents) == source.limit:
+            break
     if not documents:
-        raise ValueError(f"source {source.name!r} has no documents{f' but {len(empty)} empty ones' if empty else ''}.")
+        raise ValueError(f"source {source.name!r} has no documents{f' but {empty} empty ones' if empty else ''}.")
     if empty:
-        print(f"{source.name}: {len(empty)} empty documents left out")
+        print(f"{source.name}: {empty} empty documents left out")
     first = {repr((document.text, document.messages)): document for document in reversed(documents)}
     if len(first) < len(documents):
         print(f"{source.name}: {len(documents) - len(first)} repeated documents left out, or splits would share them")
     return [document for document in documents if first[repr((document.text, document.messages))] is document]
-
-
-def _filled(documents: Iterable[Document], empty: list[Document]) -> Iterator[Document]:
-    """Those that say something; the others go to ``empty``. `ValueError` for what no tokenizer takes."""
-    for document in documents:
-        if not document.text.strip() and not document.messages:
-            empty.append(document)
-            continue
-        try:
-            "".join([document.text, *(str(message["content"]) for message in document.messages)]).encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(f"document {document.id!r} holds a lone surrogate, no character ({error}).") from error
-        yield document
 
 
 def _documents(source: Source) -> Iterator[Document]:
@@ -171,9 +171,12 @@ def _rows(source: Source) -> Iterator[tuple[str, Mapping[str, Any]]]:
         with _opened(path) as file:
             if suffix == ".txt":
                 yield name, {"text": io.TextIOWrapper(file, "utf-8").read()}
+                continue
+            if suffix == ".jsonl":
+                rows = _json_rows(path, file)
             else:
-                rows = _json_rows(path, file) if suffix == ".jsonl" else _parquet_rows(file)
-                yield from ((f"{name}:{index}", row) for index, row in enumerate(rows))
+                rows = (row for batch in ParquetFile(file).iter_batches(1024) for row in batch.to_pylist())
+            yield from ((f"{name}:{index}", row) for index, row in enumerate(rows))
 
 
 def _files(named: str) -> list[str]:
@@ -192,19 +195,11 @@ def _files(named: str) -> list[str]:
 def _opened(path: str) -> IO[bytes]:
     if "://" not in path:
         return open(path, "rb")
-    import fsspec
-
     try:
         file: IO[bytes] = fsspec.open(path, "rb").open()
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} could not be read ({error}): download it, and name the file as 'path'.") from error
     return file
-
-
-def _parquet_rows(file: IO[bytes]) -> Iterator[Mapping[str, Any]]:
-    import pyarrow.parquet
-
-    return (row for batch in pyarrow.parquet.ParquetFile(file).iter_batches(1024) for row in batch.to_pylist())
 
 
 def _json_rows(path: str, lines: Iterable[bytes]) -> Iterator[Mapping[str, Any]]:

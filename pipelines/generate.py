@@ -25,37 +25,27 @@ DEFAULT_METHOD = '{"method": "speculative"}'
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "pair_folder", type=Path, nargs="?", help="output of the pair stage (or use --target and --draft)"
-    )
-    parser.add_argument("--target", help="local folder or hub id of the target")
-    parser.add_argument("--draft", help="local folder or hub id of the draft")
-    parser.add_argument("--bundle", type=Path, help="decode with this exported controller")
-    parser.add_argument(
-        "--latency",
-        type=Path,
-        help="this machine's latency profile: serve as it says, and warn if --bundle was exported for other prices",
-    )
-    parser.add_argument("--reprice", action="store_true", help="let --bundle choose by the prices of --latency")
-    parser.add_argument(
-        "--monitor",
-        type=Path,
-        metavar="FILE",
-        help="append a line about the request, for draftwright drift; needs --bundle",
-    )
-    parser.add_argument("--method", help=f"decoder configuration as JSON (default without --bundle: {DEFAULT_METHOD})")
-    parser.add_argument("--prompt", default="-", help="text of the prompt; '-' reads standard input (default)")
-    parser.add_argument("--max-new-tokens", type=int, default=64)
-    parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default)")
-    parser.add_argument("--top-k", type=int, default=0)
-    parser.add_argument("--top-p", type=float, default=1.0)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--device", default="auto")
-    help_text = "number format; default: what --latency, else --bundle, says, else what the device is built for"
-    parser.add_argument("--dtype", default="auto", help=help_text)
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON line with tokens and statistics instead of text"
-    )
+    add = parser.add_argument
+    add("pair_folder", type=Path, nargs="?", help="output of the pair stage (or use --target and --draft)")
+    add("--target", help="local folder or hub id of the target")
+    add("--draft", help="local folder or hub id of the draft")
+    add("--bundle", type=Path, help="decode with this exported controller")
+    prices = "this machine's latency profile: serve as it says, and warn if --bundle was exported for other prices"
+    add("--latency", type=Path, help=prices)
+    add("--reprice", action="store_true", help="let --bundle choose by the prices of --latency")
+    record = "append a line about the request, for draftwright drift; needs --bundle"
+    add("--monitor", type=Path, metavar="FILE", help=record)
+    add("--method", help=f"decoder configuration as JSON (default without --bundle: {DEFAULT_METHOD})")
+    add("--prompt", default="-", help="text of the prompt; '-' reads standard input (default)")
+    add("--max-new-tokens", type=int, default=64)
+    add("--temperature", type=float, default=0.0, help="0 is greedy (default)")
+    add("--top-k", type=int, default=0)
+    add("--top-p", type=float, default=1.0)
+    add("--seed", type=int, default=0)
+    add("--device", default="auto")
+    number_format = "number format; default: what --latency, else --bundle, says, else what the device is built for"
+    add("--dtype", default="auto", help=number_format)
+    add("--json", action="store_true", help="print one JSON line with tokens and statistics instead of text")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -64,8 +54,18 @@ def run(args: argparse.Namespace) -> None:
     decoder.start()
     text = sys.stdin.read() if args.prompt == "-" else args.prompt
     prompt = pair.tokenizer(text)["input_ids"]
-    rounds, tokens, seconds = _decode(decoder, prompt, args, show=not args.json)
-    statistics = _statistics(rounds, tokens, seconds)
+    options = {name: getattr(args, name) for name in ("max_new_tokens", "temperature", "top_k", "top_p")}
+    rounds: list[RoundRecord] = []
+    tokens: list[int] = []
+    printed, start = 0, perf_counter()
+    for step in decoder.stream(prompt, randomness=Randomness(args.seed), **options):
+        rounds.append(step.record)
+        tokens += step.tokens
+        if not args.json:  # the text as it comes
+            text = pair.tokenizer.decode(tokens)
+            print(text[printed:], end="", flush=True)
+            printed = len(text)
+    statistics = _statistics(rounds, tokens, perf_counter() - start)
     if decoder.lossy:
         print("note: lossy=True, this text need not follow the target's distribution", file=sys.stderr)
     if args.json:
@@ -117,31 +117,6 @@ def _decoder(args: argparse.Namespace, pair: ModelPair) -> Decoder:
     if not isinstance(method, dict):
         raise ValueError(f"--method must be a JSON object, got {text!r}. Example: {DEFAULT_METHOD}")
     return build_decoder(pair, method)
-
-
-def _decode(
-    decoder: Decoder, prompt: list[int], args: argparse.Namespace, show: bool
-) -> tuple[list[RoundRecord], list[int], float]:
-    """Decode and print the text as it comes."""
-    rounds: list[RoundRecord] = []
-    tokens: list[int] = []
-    printed = 0
-    start = perf_counter()
-    for step in decoder.stream(
-        prompt,
-        max_new_tokens=args.max_new_tokens,
-        temperature=args.temperature,
-        top_k=args.top_k,
-        top_p=args.top_p,
-        randomness=Randomness(args.seed),
-    ):
-        rounds.append(step.record)
-        tokens += step.tokens
-        if show:
-            text = decoder.pair.tokenizer.decode(tokens)
-            print(text[printed:], end="", flush=True)
-            printed = len(text)
-    return rounds, tokens, perf_counter() - start
 
 
 def _statistics(rounds: list[RoundRecord], tokens: list[int], seconds: float) -> dict[str, float]:

@@ -9,24 +9,16 @@ draftwright latency data/pystdlib/latency/some-device.json
 import argparse
 from pathlib import Path
 
-FOLDER = "latency"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "data", type=Path, nargs="?", default=Path("data"), help="data folder, or one profile (default: %(default)s)"
-    )
-    parser.add_argument("--pair", help="of a data folder, the profiles of this pair only")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="also draw the profile, as PNG; takes one profile")
-    parser.add_argument(
-        "--acceptance",
-        type=float,
-        metavar="ALPHA",
-        help="also predict tokens/s, if a drafted token is accepted so often",
-    )
+    add = parser.add_argument
+    add("data", type=Path, nargs="?", default=Path("data"), help="data folder, or one profile (default: %(default)s)")
+    add("--pair", help="of a data folder, the profiles of this pair only")
+    add("--plot", type=Path, metavar="FILE", help="also draw the profile, as PNG; takes one profile")
+    often = "also predict tokens/s, if a drafted token is accepted so often"
+    add("--acceptance", type=float, metavar="ALPHA", help=often)
     for name, kind, default in (("prompt-tokens", int, 128), ("new-tokens", int, 128), ("temperature", float, 0.0)):
-        said = "of the predicted request (default: %(default)s)"
-        parser.add_argument(f"--{name}", type=kind, default=default, help=said)
+        add(f"--{name}", type=kind, default=default, help="of the predicted request (default: %(default)s)")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -34,7 +26,7 @@ def run(args: argparse.Namespace) -> None:
     from pipelines.reporting.latency_table import latency_table, prediction_table
     from predictors.latency.profile import read_profile
 
-    paths = [args.data] if args.data.is_file() else sorted(args.data.glob(f"{args.pair or '*'}/{FOLDER}/*.json"))
+    paths = [args.data] if args.data.is_file() else sorted(args.data.glob(f"{args.pair or '*'}/latency/*.json"))
     if not paths:
         of_pair = f" of pair {args.pair!r}" if args.pair else ""
         raise ValueError(f"no latency profile{of_pair} below {args.data}. Run dvc repro (or make repro) first.")
@@ -48,9 +40,8 @@ def run(args: argparse.Namespace) -> None:
         print(f"{path}\n{latency_table(profile)}\n")
         warn_of_noise(profile)
         if args.acceptance is not None:
-            print(
-                prediction_table(profile, args.acceptance, args.prompt_tokens, args.new_tokens, args.temperature) + "\n"
-            )
+            request = args.prompt_tokens, args.new_tokens, args.temperature
+            print(prediction_table(profile, args.acceptance, *request) + "\n")
     if args.plot:
         from pipelines.outputs import replacing
         from pipelines.reporting import plots

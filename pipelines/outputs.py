@@ -31,10 +31,10 @@ def write_json(path: Path, record: Any) -> None:
 
 
 def read_json(path: Path, remedy: str = "Run the stage that writes it again.") -> Any:
-    """What such a file holds; `ValueError` with the ``remedy`` where it is missing or damaged."""
+    """What such a file holds; `ValueError` with the ``remedy`` where it is missing, damaged or not to be read."""
     try:
         return json.loads(path.read_text())
-    except (FileNotFoundError, ValueError) as error:
+    except (OSError, ValueError) as error:
         raise ValueError(f"{path}: missing or damaged ({error}). {remedy}") from error
 
 

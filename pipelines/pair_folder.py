@@ -1,10 +1,11 @@
 """A pair folder, as the pair stage leaves it: ``pair.json`` and where the models and the tokenizer lie."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from pipelines.outputs import read_json
 
 FACTS = "pair.json"
 DTYPES = ("float32", "bfloat16", "float16")
@@ -30,10 +31,7 @@ class PairLocation:
 
 def read_facts(folder: Path) -> dict[str, Any]:
     """``pair.json`` of a pair folder."""
-    path = folder / FACTS
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is missing: the pair stage has not finished. Run it first.")
-    facts: dict[str, Any] = json.loads(path.read_text())
+    facts: dict[str, Any] = read_json(folder / FACTS, "The pair stage has not finished: run it first.")
     return facts
 
 
@@ -48,10 +46,8 @@ def read_pair(folder: Path) -> PairLocation:
         )
     placement = facts.get("placement", {})
     if facts["source"] == "builtin":
-        names = ("target", "draft", "tokenizer")
-        return PairLocation(
-            **{name: str((folder / facts[name]).resolve()) for name in names}, dtype=dtype, placement=placement
-        )
+        places = {name: str((folder / facts[name]).resolve()) for name in ("target", "draft", "tokenizer")}
+        return PairLocation(**places, dtype=dtype, placement=placement)
     folders = {name: str(resolve_model(facts[name], commit)) for name, commit in facts["revisions"].items()}
     tokenizer = folders["target" if facts["tokenizer"] == facts["target"] else "draft"]
     return PairLocation(folders["target"], folders.get("draft"), tokenizer, dtype, placement)

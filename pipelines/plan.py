@@ -34,7 +34,7 @@ from runtime.causal_model import CausalLanguageModel
 from runtime.device import native_dtype
 from runtime.latency import LatencyConfig
 from runtime.memory import ModelMemory, Work, model_memory
-from trace_collection.collection import Collector, hidden_size, require_context
+from trace_collection.collection import Collector, hidden_size, models_of, require_context
 from trace_collection.shards import bytes_of, trace_schema
 from trace_collection.trajectories import MOST_ROWS
 from trace_collection.trees import TreeCollector
@@ -175,12 +175,11 @@ def collectors(pair: ModelPair, name: str, params: Path) -> tuple[dict[str, Coll
 
 def phases(pair: ModelPair, made: Mapping[str, Collector], sections: Mapping[str, Any], device: str) -> list[Phase]:
     """All that is done with the models, on a device of this type."""
-    both = {"target": pair.target, "draft": pair.draft}
-    models = {name: model for name, model in both.items() if isinstance(model, CausalLanguageModel)}
+    models = models_of(pair)
 
     def phase(name: str, remedy: str, target: Work, draft: Work, kept: int = 0) -> Phase:
         work = {"target": target, "draft": draft}
-        held = {name: model_memory(name, model, work[name], device) for name, model in models.items()}
+        held = {role: model_memory(role, model, work[role], device) for role, model in models.items()}
         held["target"] = replace(held["target"], workspace=held["target"].workspace + kept)
         return Phase(name, models, held, remedy)
 

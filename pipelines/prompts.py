@@ -12,7 +12,7 @@ import itertools
 import math
 import random
 import sys
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +28,7 @@ from pipelines.recipes import chat_template
 from predictors.config import Checked, Count, Whole, not_empty
 from predictors.schema import EDIT
 
-Queues = dict[str, list[Iterator[Prompt]]]  # the prompts of every document, by slice
+Queues = Mapping[str, list[Iterator[Prompt]]]  # the prompts of every document, by slice
 
 
 @dataclass(frozen=True)
@@ -122,39 +122,21 @@ def draw_prompts(
         raise ValueError(f"mix.slices names {', '.join(missing)}, but documents are of {', '.join(sorted(known))}.")
     prompts = []
     for split in SPLITS:
-        mixed: Queues = {}
-        edited: Queues = {}
+        mixed: Queues = defaultdict(list)
+        edited: Queues = defaultdict(list)
         for source, splits in dealt:
             for document in splits[split]:
                 if mix.slices is None or document.slice in mix.slices:
-                    mixed.setdefault(document.slice, []).append(drawer.prompts(document, source, split))
+                    mixed[document.slice].append(drawer.prompts(document, source, split))
                 if document.slice in source.edits:
-                    edited.setdefault(document.slice, []).append(drawer.edits(document, source, split))
+                    edited[document.slice].append(drawer.prompts(document, source, split, EDIT))
         generator = random.Random(f"{parameters.seed} {split}")
-        prompts += _drawn(mixed, getattr(parameters, split), split, "min_tokens and room", generator, drawer)
+        prompts += drawer.drawn(mixed, getattr(parameters, split), split, "min_tokens and room", generator)
         wanted = getattr(parameters.edit, split)
-        prompts += _drawn(edited, wanted, f"{split} of edits", "edit.min_tokens", generator, drawer)
+        prompts += drawer.drawn(edited, wanted, f"{split} of edits", "edit.min_tokens", generator)
     if drawer.num_too_long:
         print(f"{drawer.num_too_long} prompts longer than {parameters.longest} tokens were left out")
     return prompts
-
-
-def _drawn(
-    queues: Queues, wanted: int, split: str, remedy: str, generator: random.Random, drawer: "_Drawer"
-) -> list[Prompt]:
-    """Up to ``wanted`` prompts, of slices in turn and in each of its documents in turn; says what is missing."""
-    slices = [_in_turn(generator.sample(documents, len(documents))) for _, documents in sorted(queues.items())]
-    drawn = list(itertools.islice(_in_turn(slices), wanted))
-    if wanted and not drawn:
-        too_long = f"{drawer.num_too_long} are longer than {drawer.parameters.longest} tokens (longest). Cut windows of them (a "
-        too_long += "source's cut: window), raise it, "
-        raise ValueError(
-            f"no document of split {split!r} yields a prompt: {too_long if drawer.num_too_long else ''}add documents, lower "
-            f"{remedy}, or name the split in a source's 'shares' if all sources have some."
-        )
-    if len(drawn) < wanted:
-        print(f"{split}: the documents yield {len(drawn)} of {wanted} prompts")
-    return drawn
 
 
 def _splits(source: Source, parameters: PromptParameters, facts: dict[str, Any]) -> Mapping[str, Sequence[Document]]:
@@ -178,10 +160,6 @@ def _splits(source: Source, parameters: PromptParameters, facts: dict[str, Any])
     return {split: dealt[split] if split in source.shares else () for split in SPLITS}
 
 
-def _name(document: Document, source: Source) -> str:
-    return document.id if document.id.startswith(f"{source.name}/") else f"{source.name}/{document.id}"
-
-
 class _Drawer:
     """Turns documents into prompts; each document has its own random stream, so it does not depend on the others."""
 
@@ -190,22 +168,36 @@ class _Drawer:
         self.tokenizer = tokenizer
         self.num_too_long = 0
 
-    def prompts(self, document: Document, source: Source, split: str) -> Iterator[Prompt]:
-        """The document's prompts, tokenised when the first is asked for."""
-        name = _name(document, source)
-        for index, tokens in enumerate(self._token_lists(document, source, name)):
-            text = self.tokenizer.decode(tokens)
-            yield Prompt(f"{name}#{index}", name, source.name, document.slice, split, text, tokens)
+    def drawn(self, queues: Queues, wanted: int, split: str, remedy: str, generator: random.Random) -> list[Prompt]:
+        """Up to ``wanted`` prompts, of slices in turn and in each of its documents in turn; says what is missing."""
+        slices = [_in_turn(generator.sample(documents, len(documents))) for _, documents in sorted(queues.items())]
+        drawn = list(itertools.islice(_in_turn(slices), wanted))
+        if wanted and not drawn:
+            too_long = f"{self.num_too_long} are longer than {self.parameters.longest} tokens (longest). Cut windows of them (a "
+            too_long = f"{too_long}source's cut: window), raise it, " if self.num_too_long else ""
+            raise ValueError(
+                f"no document of split {split!r} yields a prompt: {too_long}add documents, lower {remedy}, or name the split "
+                "in a source's 'shares' if all sources have some."
+            )
+        if len(drawn) < wanted:
+            print(f"{split}: the documents yield {len(drawn)} of {wanted} prompts")
+        return drawn
 
-    def edits(self, document: Document, source: Source, split: str) -> Iterator[Prompt]:
-        """Passages of the document with their revised copies begun, made when the first is asked for."""
-        name, kind = _name(document, source), source.edits[document.slice]
-        generator = random.Random(f"{self.parameters.seed} {EDIT} {name}")
+    def prompts(self, document: Document, source: Source, split: str, edit: str = "") -> Iterator[Prompt]:
+        """The document's prompts or, as slice `edit`, passages of it with their revised copies begun; made when the first is
+        asked for."""
+        name = document.id if document.id.startswith(f"{source.name}/") else f"{source.name}/{document.id}"
+        made = self._edits(document, source, name) if edit else self._token_lists(document, source, name)
+        for number, tokens in enumerate(made):
+            said = self.tokenizer.decode(tokens)
+            yield Prompt(f"{name}#{edit}{number}", name, source.name, edit or document.slice, split, said, tokens)
+
+    def _edits(self, document: Document, source: Source, name: str) -> Iterator[list[int]]:
+        generator, kind = random.Random(f"{self.parameters.seed} {EDIT} {name}"), source.edits[document.slice]
         made = edits_of(document.text, kind, self.parameters.edit, self._encode, generator)
         cut = (begun(edit, self.parameters.room, self._encode, generator) for edit in made)
         fitting = (self._start() + tokens for tokens in cut if tokens is not None)
-        for index, tokens in enumerate(itertools.islice(fitting, self.parameters.edit.per_document)):
-            yield Prompt(f"{name}#{EDIT}{index}", name, source.name, EDIT, split, self.tokenizer.decode(tokens), tokens)
+        return itertools.islice(fitting, self.parameters.edit.per_document)
 
     def _start(self) -> list[int]:
         """What the tokenizer puts before every text, if anything."""

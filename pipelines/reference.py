@@ -47,33 +47,30 @@ def routed_reference(routes: Iterable[Mapping[str, Any]], bundles: Path, texts: 
     missing = []
     for route in routes:
         settings = parse_config(SamplingSettings, route["settings"], "routes")
-        found, reason = _of_route(route, settings, bundles, texts)
-        references |= found
-        missing += [] if reason is None else [f"{settings.name}: {reason}"]
+        try:
+            references |= _of_route(route, settings, bundles, texts)
+        except BeyondRecordError as error:
+            missing.append(f"{settings.name}: {error}")
     return _entry(references, "; ".join(missing) or None)
 
 
-def _of_route(
-    route: Mapping[str, Any], settings: SamplingSettings, bundles: Path, texts: Path
-) -> tuple[dict[str, Reference], str | None]:
-    """The reference at ``settings``, or none and the reason."""
+def _of_route(route: Mapping[str, Any], settings: SamplingSettings, bundles: Path, texts: Path) -> dict[str, Reference]:
+    """The reference at ``settings``; `BeyondRecordError` with the reason where there is none."""
     if "bundle" in route:
         found, missing = read_reference(read_bundle(bundles / route["bundle"]).card)
-        known = {name: one for name, one in found.items() if name == settings.name}
-        return known, None if known else missing
+        if settings.name not in found:
+            raise BeyondRecordError(missing)
+        return {settings.name: found[settings.name]}
     if absent(texts):
-        return {}, NOT_APPLICABLE
+        raise BeyondRecordError(NOT_APPLICABLE)
     from runtime.build import default_controller
     from runtime.presets import expanded
 
     decoder = expanded(route["decoder"])
     some = [text for text in recorded_texts(TextTable.read(texts)) if text.settings == settings]
-    try:
-        require_chains(decoder)
-        controller = build_controller(decoder.get("controller") or default_controller(decoder["method"]))
-        return _references(decoder, controller, some), None
-    except BeyondRecordError as error:
-        return {}, str(error)
+    require_chains(decoder)
+    controller = build_controller(decoder.get("controller") or default_controller(decoder["method"]))
+    return _references(decoder, controller, some)
 
 
 def recorded_texts(table: TextTable) -> list[RecordedText]:

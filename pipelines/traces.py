@@ -34,7 +34,7 @@ from predictors.schema import EDIT
 from runtime import ModelPair
 from runtime.causal_model import CausalLanguageModel
 from runtime.memory import weight_bytes
-from trace_collection.collection import Collector, collect
+from trace_collection.collection import Collector, collect, models_of
 from trace_collection.guesses import GuessCollector, GuessTraceConfig
 from trace_collection.texts import TextCollector, TextTraceConfig
 from trace_collection.trees import TreeCollector, TreeTraceConfig
@@ -86,7 +86,7 @@ def packed(pair: ModelPair) -> ModelPair:
     """The same pair over packed weights, where a CPU multiplies them and its memory makes little of a second copy: by what the
     machine has, not by what is free, as shards of an interrupted collection are to have the same bytes. Texts of the built-in
     pair take a quarter less time (AMD EPYC, two cores, 4971fd5)."""
-    models = {name: one for name, one in vars(pair).items() if isinstance(one, CausalLanguageModel)}
+    models = models_of(pair)
     fits = sum(map(weight_bytes, models.values())) <= MOST_PACKED * psutil.virtual_memory().total
     if fits and {one.device.type for one in models.values()} == {"cpu"}:
         with suppress(ValueError):  # another number format or model

@@ -119,18 +119,15 @@ class Collection:
 def described(collector: Collector, code: str) -> Collection:
     """What ``collector`` will write; `ValueError` if a prompt does not fit the context. ``code``: as `collect` has it."""
     require_context(collector)
-    contract, config, formats = (
-        capture_contract(collector),
-        dataclasses.asdict(collector.config),
-        dtypes(collector.pair),
-    )
+    contract, config = capture_contract(collector), dataclasses.asdict(collector.config)
+    jobs, size, formats = collector.jobs, collector.config.prompts_per_shard, dtypes(collector.pair)
     inputs = {  # all that the rows follow from; versions of libraries do not throw half a collection away
         "schema_version": collector.version,
         "code": code,
         "identity": dataclasses.asdict(contract.identity),
         "jobs": [
             (dataclasses.astuple(settings), prompt.id, list(prompt.tokens), prompt.split, prompt.document, prompt.slice)
-            for settings, prompt in collector.jobs
+            for settings, prompt in jobs
         ],
         "eos_tokens": sorted(collector.pair.target.eos_tokens),
         "config": config,
@@ -138,7 +135,6 @@ def described(collector: Collector, code: str) -> Collection:
     }
     fingerprint = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
     schema = shards.trace_schema(collector.columns, collector.sizes, collector.version, fingerprint, contract.to_json())
-    jobs, size = collector.jobs, collector.config.prompts_per_shard
     named = {shards.shard_name(start // size): jobs[start : start + size] for start in range(0, len(jobs), size)}
     facts = {
         "schema_version": collector.version,
@@ -216,10 +212,14 @@ def capture_contract(collector: Collector) -> CaptureContract:
     return CaptureContract(pair_identity(collector.pair, collector.layers), serving, provenance=versions)
 
 
+def models_of(pair: ModelPair) -> dict[str, CausalLanguageModel]:
+    """The pair's Hugging Face models, by ``target`` and ``draft``."""
+    return {name: one for name, one in vars(pair).items() if isinstance(one, CausalLanguageModel)}
+
+
 def dtypes(pair: ModelPair) -> dict[str, str]:
     """Each model's own: what a draft proposes depends on its number format too."""
-    models = {name: one for name, one in vars(pair).items() if isinstance(one, CausalLanguageModel)}
-    return {name: str(one.dtype).removeprefix("torch.") for name, one in models.items()}
+    return {name: str(one.dtype).removeprefix("torch.") for name, one in models_of(pair).items()}
 
 
 def last_layers(model: Any, count: int, key: str) -> tuple[int, ...]:

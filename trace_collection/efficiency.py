@@ -32,8 +32,10 @@ BY_LAW = ("block", "traversal")  # rules that look at more than a node and its d
 
 @dataclass(frozen=True)
 class Drawn:
-    """An action's tree: the ``contexts`` a walk may come through, parents first, and its distinct nodes and fed branch nodes."""
+    """An action's tree: its trunk and the rollouts behind it, the ``contexts`` a walk may come through, parents first, and its
+    distinct nodes and fed branch nodes."""
 
+    paths: list[list[int]]
     contexts: tuple[Context, ...]
     nodes: int
     fed: int
@@ -79,21 +81,20 @@ class Efficiencies:
         for start, nodes in [(ROOT, trunk), *((trunk[-1] if trunk else ROOT, path) for path in paths)]:
             for parent, node in zip([start, *nodes], nodes, strict=False):
                 lists.setdefault(parent, []).append(node)
-        return Drawn(tuple((node, tuple(some)) for node, some in lists.items()), len(trunk) + len(below), len(fed))
+        contexts = tuple((node, tuple(some)) for node, some in lists.items())
+        return Drawn([trunk, *paths], contexts, len(trunk) + len(below), len(fed))
 
     def _expected(self, rule: str, sample: Sample, action: Action, tree: Drawn) -> float:
         if VERIFIERS[rule].chains_only and not action.is_chain:
             return float("nan")
         if rule not in BY_LAW:
             return self._node_by_node(rule, tree)
-        if action.is_chain or action.l1 not in sample.rollouts:
-            if id(sample) not in self._prefixes:
-                self._prefixes[id(sample)] = self._prefix_weights(sample.trunk.nodes)
-            nodes = sample.trunk.nodes[: action.depth]
-            weights = zip(nodes, self._prefixes[id(sample)], strict=False)
-            return 1 + sum(weight for node, weight in weights if not self._grove.ends(node))
-        rollouts = sample.rollouts[action.l1][: action.k]
-        return self._by_law(rule, [sample.trunk.nodes[: action.l1], *(path.nodes[: action.l2] for path in rollouts)])
+        if len(tree.paths) > 1:
+            return self._by_law(rule, tree.paths)
+        if id(sample) not in self._prefixes:
+            self._prefixes[id(sample)] = self._prefix_weights(sample.trunk.nodes)
+        weights = zip(tree.paths[0], self._prefixes[id(sample)], strict=False)
+        return 1 + sum(weight for node, weight in weights if not self._grove.ends(node))
 
     def _prefix_weights(self, chain: Sequence[int]) -> list[float]:
         """P_t of block verification for every token of a chain of nodes."""

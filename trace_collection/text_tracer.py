@@ -23,19 +23,6 @@ from trace_collection.candidate_hits import LEAST_MASS, candidate_hits
 from trace_collection.shards import Rows
 
 
-@dataclass(frozen=True)
-class Extent:
-    """How far a text is traced: rollouts of up to ``gamma_max`` tokens within the ``budget`` of new ones, hits and masses of up
-    to ``candidates`` tokens, the target's ``layers``, what is stored of the draft (``spec``), its states in ``state_slots``."""
-
-    gamma_max: int
-    budget: int
-    candidates: int
-    layers: tuple[int, ...]
-    spec: StopSpec
-    state_slots: int
-
-
 @dataclass
 class Level:
     """What the draft says at one slot of ``places`` (from 0): its processed and its temperature-1 distribution, its tapped
@@ -48,12 +35,18 @@ class Level:
     tokens_R: Tensor
 
 
+@dataclass
 class TextTracer:
-    """Walks along texts of ``pair``."""
+    """Walks along texts of ``pair``: rollouts of up to ``gamma_max`` tokens within the ``budget`` of new ones, hits and masses of
+    up to ``candidates`` tokens. Stored are ``layers`` of the target, and ``spec`` of the draft, its states in ``state_slots``."""
 
-    def __init__(self, pair: ModelPair, extent: Extent) -> None:
-        assert pair.draft is not None
-        self.pair, self.draft, self.extent = pair, pair.draft, extent
+    pair: ModelPair
+    gamma_max: int
+    budget: int
+    candidates: int
+    layers: tuple[int, ...]
+    spec: StopSpec
+    state_slots: int
 
     @torch.inference_mode()
     def trace(
@@ -68,11 +61,11 @@ class TextTracer:
         in front of each of its tokens, where it drew them itself."""
         if len(text) < 2:
             return {}
+        assert self.pair.draft is not None
         if said is None:  # another pass has drawn the text
-            state = self.pair.target.open(len(prompt) + len(text), self.extent.layers)
-            said = walk(state, prompt, text[:-1]).rows()
+            said = walk(self.pair.target.open(len(prompt) + len(text), self.layers), prompt, text[:-1]).rows()
         target_NV, root_NS = self._law(said[1:], text[1:], settings), self._roots(said[:-1], text[:-1])
-        draft = self.draft.open(len(prompt) + len(text) * self.extent.gamma_max, self.extent.spec.draft_layers)
+        draft = self.pair.draft.open(len(prompt) + len(text) * self.gamma_max, self.spec.draft_layers)
         walked = walk(draft, [*prompt, text[0]], text[1:-1])  # all tokens but the last; after the first is scratch
         along = self._level(list(range(len(text) - 1)), walked, settings)
         beside = self._beside(draft, along, target_NV, settings, chance)
@@ -93,14 +86,11 @@ class TextTracer:
 
     def _lookups(self, prompt: list[int], text: list[int]) -> Rows:
         """What followed the longest match of the tokens in front of every position."""
-        size = self.extent.gamma_max
-        known = founds([*prompt, *text[:-1]], size)[len(prompt) :]
-        lookup_NG = np.full((len(known), size), -1)
-        for row_G, found in zip(lookup_NG, known, strict=True):
-            row_G[: len(found.tokens)] = found.tokens
+        known = founds([*prompt, *text[:-1]], self.gamma_max)[len(prompt) :]
         numbers = {"match": "length", "seen": "seen", "agreed": "agreed"}
         counts = {name: np.array([getattr(one, field) for one in known]) for name, field in numbers.items()}
-        return {**counts, "lookup": lookup_NG}
+        padded = [[*one.tokens, *[-1] * (self.gamma_max - len(one.tokens))] for one in known]
+        return {**counts, "lookup": np.array(padded)}
 
     def _law(self, said: Sequence[Row], tokens: Sequence[int], settings: SamplingSettings) -> Tensor:
         """The target's distributions of ``tokens`` [N, V]."""
@@ -147,11 +137,11 @@ class TextTracer:
 
     def _going_on(self, level: Level, drafted: int) -> list[tuple[int, int]]:
         """The places after whose last token, at ``level``, another may be drafted, and those tokens."""
-        ends, extent = self.pair.target.eos_tokens, self.extent
+        ends = self.pair.target.eos_tokens
         return [
             (place, token)
             for place, token in zip(level.places, level.tokens_R.tolist(), strict=True)
-            if token >= 0 and token not in ends and drafted < min(extent.gamma_max, extent.budget - 2 - place)
+            if token >= 0 and token not in ends and drafted < min(self.gamma_max, self.budget - 2 - place)
         ]
 
     def _compared(
@@ -161,7 +151,7 @@ class TextTracer:
         draft_NV, unit_NV = along.probs_RV.to(target_NV), along.unit_RV.to(target_NV)
         q_N, unit_N = (_at(law_NV, tokens_N) for law_NV in (draft_NV, unit_NV))
         rank_N = (unit_NV > unit_N.unsqueeze(1)).sum(1)
-        count = min(self.extent.candidates, target_NV.shape[1])
+        count = min(self.candidates, target_NV.shape[1])
         if settings.greedy:
             hits_NC = (rank_N.unsqueeze(1) < torch.arange(1, count + 1, device=rank_N.device)).float()
         else:
@@ -174,27 +164,26 @@ class TextTracer:
             "ratio": _ratio(draft_NV, target_NV, tokens_N),
             "overlap": torch.minimum(draft_NV, target_NV).sum(1),
             "rank": rank_N,
-            "mass": _widened(mass_NC, self.extent.candidates),
-            "hits": _widened(hits_NC, self.extent.candidates),
+            "mass": _widened(mass_NC, self.candidates),
+            "hits": _widened(hits_NC, self.candidates),
         }
         return {name: _numpy(values) for name, values in numbers.items()}
 
     def _slots(self, rows: int, levels: Iterable[Level]) -> Rows:
         """List columns, a slot for every level and nothing behind the last. A level's distributions are let go before the next's
         but one is made."""
-        extent, spec = self.extent, self.extent.spec
-        size = extent.gamma_max
+        spec, size = self.spec, self.gamma_max
         columns: Rows = {"tokens": np.full((rows, size), -1)}
         names = ("probabilities", "unit_probabilities", "confidence", "entropy", "law_confidence", "law_entropy")
         columns |= {name: np.full((rows, size), np.nan) for name in names}
         columns |= {"tops": np.zeros((rows, size, spec.top), np.float32)}
-        columns |= {"states": np.zeros((rows, extent.state_slots, spec.state_size), np.float16)}
+        columns |= {"states": np.zeros((rows, self.state_slots, spec.state_size), np.float16)}
         for slot, level in enumerate(levels):
             largest_RT = level.unit_RV.topk(min(spec.top, level.unit_RV.shape[1])).values
             columns["tops"][level.places, slot, : largest_RT.shape[1]] = _numpy(largest_RT)
             for name, values in _numbers(level).items():
                 columns[name][level.places, slot] = _numpy(values)
-            if level.hidden_RKD is not None and slot < extent.state_slots:
+            if level.hidden_RKD is not None and slot < self.state_slots:
                 states_RS = level.hidden_RKD.flatten(1).to(torch.float16)
                 columns["states"][level.places, slot] = _finite(states_RS, "draft", "draft_layers")
         return columns

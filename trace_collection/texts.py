@@ -21,7 +21,7 @@ from runtime import ModelPair
 from runtime.randomness import stream
 from trace_collection.collection import CollectionConfig, Collector, Job, first_of_splits, hidden_size, last_layers
 from trace_collection.shards import Rows
-from trace_collection.text_tracer import Extent, TextTracer
+from trace_collection.text_tracer import TextTracer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,14 +68,11 @@ class TextCollector(Collector):
         self.new_tokens = self.reach = config.max_new_tokens
         self.rows_per_job = config.max_new_tokens - 1
         self.layers = last_layers(pair.target, config.layers, "traces.texts.layers")
-        spec = StopSpec(
-            last_layers(pair.draft, config.draft_layers, "traces.texts.draft_layers"),
-            hidden_size(pair.draft),
-            config.top,
-        )
+        draft_layers = last_layers(pair.draft, config.draft_layers, "traces.texts.draft_layers")
+        spec = StopSpec(draft_layers, hidden_size(pair.draft), config.top)
+        numbers = config.gamma_max, config.max_new_tokens, config.candidates
         slots = config.gamma_max if config.beside_states else 1
-        self.extent = Extent(config.gamma_max, self.new_tokens, config.candidates, self.layers, spec, slots)
-        self.tracer = TextTracer(pair, self.extent)
+        self.tracer = TextTracer(pair, *numbers, self.layers, spec, state_slots=slots)
 
     def traced(self, jobs: Sequence[Job]) -> Iterator[Rows]:
         for _, text in self.texts(jobs):
@@ -84,25 +81,23 @@ class TextCollector(Collector):
 
     @property
     def sizes(self) -> dict[str, int]:
-        extent, spec, target = self.extent, self.extent.spec, self.pair.target
+        config, spec, target = self.config, self.tracer.spec, self.pair.target
         return {
             "root": len(self.layers) * hidden_size(target) + len(target.embedding(0)),
-            "slots": extent.gamma_max,
-            "tops": extent.gamma_max * spec.top,
-            "states": extent.state_slots * spec.state_size,
-            "candidates": extent.candidates,
+            "slots": config.gamma_max,
+            "tops": config.gamma_max * spec.top,
+            "states": self.tracer.state_slots * spec.state_size,
+            "candidates": config.candidates,
         }
 
     @property
     def facts(self) -> dict[str, Any]:
         target = self.pair.target
         return {
-            "gamma_max": self.extent.gamma_max,
-            "candidates": self.extent.candidates,
-            "max_new_tokens": self.extent.budget,
+            **{name: getattr(self.config, name) for name in ("gamma_max", "candidates", "max_new_tokens")},
             "eos_tokens": sorted(target.eos_tokens),
             "feature_layers": list(self.layers),
             "hidden_size": hidden_size(target),
             "embedding_size": len(target.embedding(0)),
-            "stop_spec": dataclasses.asdict(self.extent.spec),
+            "stop_spec": dataclasses.asdict(self.tracer.spec),
         }

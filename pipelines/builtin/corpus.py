@@ -45,7 +45,9 @@ def builtin_documents() -> tuple[Document, ...]:
     manuals = {id for id, text in written.items() if len(text) >= least[id]}
     seen = {paragraph for id, text in written.items() if id not in manuals for paragraph in paragraphs(text)}
     documents = [source for source in sources if source.id not in manuals]
-    documents += [*_topics(seen), *_manuals({id: written[id] for id in sorted(manuals)}, seen)]
+    documents += _topics(seen)
+    rest = _unseen(((id, written[id]) for id in sorted(manuals)), seen)
+    documents += [Document(id, text, "prose") for id, text in rest if len(text) >= MIN_PROSE_CHARACTERS]
     unique = {content_hash(document): document for document in sorted(documents, key=lambda d: d.id, reverse=True)}
     return tuple(sorted(unique.values(), key=lambda document: document.id))
 
@@ -78,13 +80,10 @@ def _source_documents(library: Path) -> Iterable[Document]:
 
 
 def _topics(seen: set[str]) -> Iterable[Document]:
-    """Topics of ``help()``; short ones are merged with the next. Paragraphs in ``seen`` are left out, and join it."""
+    """Topics of ``help()``, as `_unseen` leaves them; short ones are merged with the next."""
     from pydoc_data.topics import topics
 
-    unique = {}
-    for name in sorted(topics, key=lambda name: (len(topics[name]), name)):
-        unique[name] = without(topics[name], seen)
-        seen.update(paragraphs(topics[name]))
+    unique = dict(_unseen(sorted(topics.items(), key=lambda item: (len(item[1]), item[0])), seen))
     names: list[str] = []
     for name in sorted(unique):
         names.append(name)
@@ -94,13 +93,11 @@ def _topics(seen: set[str]) -> Iterable[Document]:
             names = []
 
 
-def _manuals(texts: Mapping[str, str], seen: set[str]) -> Iterable[Document]:
-    """Docstrings by id, less the paragraphs in ``seen``, which they join; what is too short then is left out."""
-    for id, text in texts.items():
-        rest = without(text, seen)
+def _unseen(texts: Iterable[tuple[str, str]], seen: set[str]) -> Iterable[tuple[str, str]]:
+    """Names and texts, less the paragraphs in ``seen``, which they join."""
+    for name, text in texts:
+        yield name, without(text, seen)
         seen.update(paragraphs(text))
-        if len(rest) >= MIN_PROSE_CHARACTERS:
-            yield Document(id, rest, "prose")
 
 
 def docstrings(text: str) -> list[str]:
@@ -150,10 +147,6 @@ class Shares:
             if not values[name]:
                 raise ValueError(f"shares.{name} is 0, and no document would be left to {use} controllers: raise it.")
 
-    def deal(self, documents: Sequence[Document]) -> dict[str, list[Document]]:
-        """The documents of each share, by its name."""
-        return share_documents(documents, asdict(self))
-
 
 def share_documents(documents: Sequence[Document], shares: Mapping[str, float]) -> dict[str, list[Document]]:
     """Deal the ``documents`` of every slice out, by the hash of their ids: those of each share, in their order.
@@ -183,4 +176,4 @@ def _counts(total: int, shares: Mapping[str, float]) -> dict[str, int]:
 
 def builtin_shares(shares: Shares) -> dict[str, list[Document]]:
     """The running interpreter's documents by share; only those of ``pair`` train the models."""
-    return shares.deal(builtin_documents())
+    return share_documents(builtin_documents(), asdict(shares))

@@ -180,22 +180,20 @@ def _fill_norm(big: Tensor, small: Tensor) -> None:
 
 def _fill_attention(big: LlamaAttention, small: LlamaAttention, config: LlamaConfig, source: LlamaConfig) -> None:
     ds, hs, hb = source.hidden_size, source.head_dim, config.head_dim
-    group_small = source.num_attention_heads // source.num_key_value_heads
-    group_big = config.num_attention_heads // config.num_key_value_heads
-    m = hb // hs
-    pair = torch.arange(hs // 2)
+    kv_small, kv_big = source.num_key_value_heads, config.num_key_value_heads
+    group = source.num_attention_heads // kv_small
+    m, pair = hb // hs, torch.arange(hs // 2)
     rotated = torch.cat([m * pair, m * pair + hb // 2])  # where coordinate i of a rotated head goes
-    big.o_proj.weight.zero_()
-    for head in range(source.num_attention_heads):
-        slot = (head // group_small) * group_big + head % group_small
-        query = small.q_proj.weight[head * hs : (head + 1) * hs]
-        big.q_proj.weight[slot * hb : (slot + 1) * hb] = 0
-        big.q_proj.weight[slot * hb + rotated, :ds] = query * m**0.5
-        big.o_proj.weight[:ds, slot * hb : slot * hb + hs] = small.o_proj.weight[:, head * hs : (head + 1) * hs]
-    for head in range(source.num_key_value_heads):
-        big.k_proj.weight[head * hb : (head + 1) * hb] = 0
-        big.k_proj.weight[head * hb + rotated, :ds] = small.k_proj.weight[head * hs : (head + 1) * hs]
-        big.v_proj.weight[head * hb : head * hb + hs, :ds] = small.v_proj.weight[head * hs : (head + 1) * hs]
+    queries = big.q_proj.weight.unflatten(0, (kv_big, -1, hb))[:kv_small, :group]
+    keys = big.k_proj.weight.unflatten(0, (kv_big, hb))[:kv_small]
+    queries.zero_()
+    keys.zero_()
+    queries[:, :, rotated, :ds] = small.q_proj.weight.unflatten(0, (kv_small, group, hs)) * m**0.5
+    keys[:, rotated, :ds] = small.k_proj.weight.unflatten(0, (kv_small, hs))
+    values, outputs = big.v_proj.weight.unflatten(0, (kv_big, hb)), big.o_proj.weight.unflatten(1, (kv_big, -1, hb))
+    values[:kv_small, :hs, :ds] = small.v_proj.weight.unflatten(0, (kv_small, hs))
+    outputs.zero_()
+    outputs[:ds, :kv_small, :group, :hs] = small.o_proj.weight.unflatten(1, (kv_small, group, hs))
 
 
 def _fill_feed_forward(big: LlamaMLP, small: LlamaMLP) -> None:

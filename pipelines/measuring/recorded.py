@@ -13,7 +13,7 @@ from predictors.sampling import SamplingSettings
 from predictors.training.text_table import ROOT, STATES, TextTable
 from runtime import ModelPair, Randomness
 from runtime.identity import require_pair
-from trace_collection.text_tracer import Extent, TextTracer
+from trace_collection.text_tracer import TextTracer
 
 
 class RecordedTexts:
@@ -72,19 +72,18 @@ class Recorder:
         assert table is not None
         layers, slots = tuple(manifest.feature_layers), table.slots(STATES).shape[1]
         budget, spec = self._texts.max_new_tokens, manifest.stop_spec
-        return TextTracer(self._pair, Extent(manifest.gamma_max, budget, manifest.candidates, layers, spec, slots))
+        return TextTracer(self._pair, manifest.gamma_max, budget, manifest.candidates, layers, spec, slots)
 
     def __call__(self, row: Mapping[str, Any]) -> RecordedText | None:
         """The text of a decode's ``row``; ``None`` for one of a single token, which has no rounds, and of an unknown prompt."""
         prompt = self._prompts.get(row["prompt"])
         if prompt is None:
             return None
-        extent = self._tracer.extent
-        settings = SamplingSettings(row["temperature"], row["top_k"], row["top_p"])
-        rows = self._tracer.trace(prompt.tokens, list(row["output"]), settings, Randomness(row["seed"]))
+        tracer, settings = self._tracer, SamplingSettings(row["temperature"], row["top_k"], row["top_p"])
+        rows = tracer.trace(prompt.tokens, list(row["output"]), settings, Randomness(row["seed"]))
         if not rows:
             return None
         columns = dict(rows)
-        roots = RootStates(columns.pop(ROOT), extent.layers, self._manifest.hidden_size)
-        where = prompt.id, prompt.document, prompt.slice, settings, len(prompt.tokens), extent.budget
-        return RecordedText(*where, columns, frozenset(self._manifest.eos_tokens), roots, extent.spec.draft_layers)
+        roots = RootStates(columns.pop(ROOT), tracer.layers, self._manifest.hidden_size)
+        where = prompt.id, prompt.document, prompt.slice, settings, len(prompt.tokens), tracer.budget
+        return RecordedText(*where, columns, frozenset(self._manifest.eos_tokens), roots, tracer.spec.draft_layers)

@@ -1,6 +1,7 @@
 import re
 import sysconfig
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ def g():
 
 @pytest.fixture(scope="module")
 def shares(documents):
-    return PAIR.deal(documents)
+    return share_documents(documents, asdict(PAIR))
 
 
 def test_every_slice_is_there_and_every_text_is_there_once(documents):
@@ -119,7 +120,7 @@ def test_no_share_holds_prose_of_another(shares):
 
 
 def test_shares_do_not_depend_on_the_order_of_documents(documents, shares):
-    turned = PAIR.deal(documents[::-1])
+    turned = share_documents(documents[::-1], asdict(PAIR))
     assert {name: some[::-1] for name, some in turned.items()} == shares
     assert share_documents(documents[:50], {"b": 0.5, "a": 0.5}) != share_documents(
         documents[:50], {"a": 0.5, "b": 0.5}

@@ -50,8 +50,8 @@ def test_slugs(cpu, gpus, expected):
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (None, "cannot be read"),
-        ("{", "cannot be read"),
+        (None, "missing or damaged"),
+        ("{", "missing or damaged"),
         ("{}", "its slug is None"),
         ("[]", "its slug is None"),
         ('{"slug": ""}', "its slug is ''"),
@@ -62,9 +62,7 @@ def test_a_file_that_describes_no_machine_is_named_with_the_remedy(tmp_path, con
     path = tmp_path / "device.json"
     if content is not None:
         path.write_text(content)
-    with pytest.raises(
-        ValueError, match=rf"device.json .*{problem}.*Describe this machine again: draftwright device /"
-    ):
+    with pytest.raises(ValueError, match=rf"device.json.*{problem}.*Describe this machine again: draftwright device /"):
         read_device(path)
 
 

@@ -82,7 +82,7 @@ def test_builtin(documents):
         ({"slice_column": "body"}, r"no column 'body'"),
         ({"messages": "text"}, "expected a list of messages"),
         ({"column": "answer"}, "holds 1, not a text"),
-        ({"limit": 0}, "'s' has no documents"),
+        ({"limit": 0}, "limit must be >= 1, got 0"),
     ],
 )
 def test_wrong_columns_are_refused(jsonl, source, message):

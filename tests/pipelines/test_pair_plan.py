@@ -15,9 +15,9 @@ from transformers import AutoModelForCausalLM
 from pipelines import plan
 from pipelines.cli import main
 from pipelines.meta_pair import meta_pair
-from pipelines.pair_add import ready_pairs, with_pair
 from pipelines.pair_folder import read_pair
 from pipelines.prompt_table import Prompt
+from pipelines.ready_pairs import ready_pairs, with_pair
 from pipelines.traces import CONFIGS, collector
 from predictors.config import parse_config
 from runtime import ModelPair, Randomness, build_decoder

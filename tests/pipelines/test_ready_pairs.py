@@ -10,9 +10,9 @@ from pipelines.cli import main
 from pipelines.measuring.measurement import MeasureConfig
 from pipelines.meta_pair import meta_pair
 from pipelines.pair import Models
-from pipelines.pair_add import ready_pairs, with_pair
 from pipelines.parameters import load_parameters
 from pipelines.prompts import PromptParameters
+from pipelines.ready_pairs import ready_pairs, with_pair
 
 PARAMS = Path(__file__).parents[2] / "params.yaml"
 NAMES = [path.stem for path in ready_pairs()]

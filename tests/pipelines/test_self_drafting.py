@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from pipelines import fit, measure, register, traces
+from pipelines import fit, measure, releases, traces
 from pipelines.measuring.arm_rows import ArmRow
 from pipelines.measuring.harness import apart
 from pipelines.measuring.measurement import MeasureConfig, Measurement
@@ -101,7 +101,7 @@ def test_settings_alone_are_registered_but_not_repriced(folder, pair, template_d
     shutil.copy(template_db, tmp_path / "mlflow.db")
     (tmp_path / "data" / "p").mkdir(parents=True)
     (tmp_path / "data" / "p" / "bundles").symlink_to(folder / "bundles")
-    register.run(Namespace(data=tmp_path / "data"))
+    releases.register(Namespace(data=tmp_path / "data"))
     client = new_client(f"sqlite:///{tmp_path}/mlflow.db")
     challengers = [client.get_model_version_by_alias(f"p-{method}", "challenger") for method in METHODS]
     assert {str(one.version) for one in challengers} == {"1"}

@@ -110,7 +110,7 @@ def test_counting_trunk_edges_as_often_as_rollouts_is_wrong(monkeypatch):
 
     def whole_paths(self, sample, action):
         trunk, *others = drawn(self, sample, action).contexts
-        return Drawn(((trunk[0], trunk[1] * action.k), *others), 0, 0)
+        return Drawn([], ((trunk[0], trunk[1] * action.k), *others), 0, 0)
 
     monkeypatch.setattr(Efficiencies, "drawn", whole_paths)
     pair, tree = tables(), Action(2, 1, 1)

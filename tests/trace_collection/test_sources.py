@@ -25,7 +25,7 @@ from tests.bundles import sourced_bundle
 from tests.predictors.affine_profile import AS_RUN
 from tests.toys import TableModel, enumerate_outcomes, tiny_llama, total_variation
 from tests.trace_collection.collecting import gather, random_prompts
-from trace_collection.text_tracer import Extent, TextTracer
+from trace_collection.text_tracer import TextTracer
 from trace_collection.texts import TextCollector, TextTraceConfig
 from trace_collection.trajectories import Trajectory, continuations
 
@@ -81,8 +81,8 @@ def decoded_rounds(pair, drafter, verifier, controller, settings):
 
 def recorded(pair, settings, chance):
     text = next(continuations(pair.target, [Trajectory(PROMPT, settings, chance, said=[])], BUDGET))
-    extent = Extent(GAMMA, BUDGET, 1, layers=(), spec=StopSpec((), 0, 2), state_slots=1)
-    columns = TextTracer(pair, extent).trace(PROMPT, text.tokens, settings, Certain(), text.said)
+    tracer = TextTracer(pair, GAMMA, BUDGET, 1, layers=(), spec=StopSpec((), 0, 2), state_slots=1)
+    columns = tracer.trace(PROMPT, text.tokens, settings, Certain(), text.said)
     return RecordedText("p", "d", "s", settings, len(PROMPT), BUDGET, columns)
 
 

@@ -15,7 +15,7 @@ from runtime import ModelPair, Randomness, build_decoder
 from runtime.leading import GivenText, plan
 from runtime.leading.luck import KEEP, seeded_uniforms
 from tests.toys import TableModel
-from trace_collection.text_tracer import Extent, TextTracer
+from trace_collection.text_tracer import TextTracer
 
 PROMPT, BUDGET, GAMMA = [0, 1, 2], 24, 4
 SEEDS = range(20)
@@ -53,7 +53,7 @@ def led_rounds(pair, tokens, verifier, settings, seed):
 
 
 def recorded(pair, tokens, settings):
-    tracer = TextTracer(pair, Extent(GAMMA, BUDGET, 1, layers=(), spec=StopSpec((), 0, 2), state_slots=1))
+    tracer = TextTracer(pair, GAMMA, BUDGET, 1, layers=(), spec=StopSpec((), 0, 2), state_slots=1)
     columns = dict(tracer.trace(PROMPT, tokens, settings, Randomness(99)))
     return RecordedText("p", "d", "s", settings, len(PROMPT), BUDGET, columns)
 

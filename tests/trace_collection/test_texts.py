@@ -24,7 +24,7 @@ from runtime.laws import processed_law
 from tests.by_rounds import decodes
 from tests.toys import TableModel, enumerate_outcomes, total_variation
 from trace_collection.candidate_hits import candidate_hits
-from trace_collection.text_tracer import Extent, TextTracer
+from trace_collection.text_tracer import TextTracer
 from trace_collection.trajectories import Trajectory, continuations
 
 PROMPT = [0, 1]
@@ -96,7 +96,7 @@ def law_of_replays(texts, replay):
 
 
 def recorded(pair, text, settings, chance, kind=TextTracer, candidates=1):
-    tracer = kind(pair, Extent(2, BUDGET, candidates, layers=(), spec=StopSpec((), 0, 2), state_slots=2))
+    tracer = kind(pair, 2, BUDGET, candidates, layers=(), spec=StopSpec((), 0, 2), state_slots=2)
     columns = tracer.trace(PROMPT, text, settings, chance)
     return RecordedText("p", "d", "s", settings, len(PROMPT), BUDGET, columns, pair.target.eos_tokens)
 
@@ -133,7 +133,7 @@ def test_levels_are_numbers_as_soon_as_their_tokens_are_drawn():
     """The text's own level stays, and that before the newest."""
     settings, chance = SamplingSettings(1.0), Randomness(0)
     pair = ModelPair(TableModel(4, seed=3), TableModel(4, seed=4))
-    tracer = Counting(pair, Extent(6, 12, 1, layers=(), spec=StopSpec((), 0, 2), state_slots=2))
+    tracer = Counting(pair, 6, 12, 1, layers=(), spec=StopSpec((), 0, 2), state_slots=2)
     tracer.trace(PROMPT, drawn(pair, settings, chance, 12), settings, chance)
     assert len(tracer.known) > 4 and tracer.most <= 3
 
@@ -281,7 +281,7 @@ def test_matches_are_the_longest_and_the_latest():
 
 def test_lookup_columns_are_what_followed_the_longest_match():
     pair, generator = ModelPair(TableModel(3, seed=1), TableModel(3, seed=2)), torch.Generator().manual_seed(0)
-    tracer = TextTracer(pair, Extent(3, 30, 1, layers=(), spec=StopSpec((), 0, 2), state_slots=3))
+    tracer = TextTracer(pair, 3, 30, 1, layers=(), spec=StopSpec((), 0, 2), state_slots=3)
     lengths = set()
     for period in (1, 2, 5, 30):
         text = (torch.randint(3, (period,), generator=generator).tolist() * 30)[:30]
@@ -304,7 +304,7 @@ def test_columns_are_what_the_models_say(settings):
     """Of the text's tokens, of those beside it and of every rollout, distributions are computed anew."""
     pair = ModelPair(TableModel(4, seed=1), TableModel(4, seed=2))
     text, unit = drawn(pair, settings, Randomness(1), 10), SamplingSettings(1.0)
-    tracer = TextTracer(pair, Extent(3, 10, 2, layers=(), spec=StopSpec((), 0, 3), state_slots=3))
+    tracer = TextTracer(pair, 3, 10, 2, layers=(), spec=StopSpec((), 0, 3), state_slots=3)
     columns = tracer.trace(PROMPT, text, settings, Randomness(3))
     assert columns["newest"].tolist() == text[:-1] and columns["token"].tolist() == text[1:]
     beside = 0

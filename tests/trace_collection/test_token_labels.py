@@ -13,7 +13,7 @@ from predictors.training.labelling import tokens
 from predictors.training.labelling.tokens import TokenLabelConfig, label
 from runtime import ModelPair, build_decoder
 from tests.toys import TableModel, enumerate_outcomes, total_variation
-from trace_collection.text_tracer import Extent, TextTracer
+from trace_collection.text_tracer import TextTracer
 
 PROMPT, BUDGET = [0, 1], 4
 SETTINGS = [SamplingSettings(0.0), SamplingSettings(0.7, top_k=2), SamplingSettings(1.0)]
@@ -49,7 +49,7 @@ def decoded_tokens(pair, settings):
 def labelled(pair, settings):
     """Labels of every text that the target may write: what came before, the token and its fate; their probability; the label."""
     plain = build_decoder(pair, {"method": "autoregressive"})
-    tracer = TextTracer(pair, Extent(1, BUDGET, 1, layers=(), spec=StopSpec((), 0, 2), state_slots=1))
+    tracer = TextTracer(pair, 1, BUDGET, 1, layers=(), spec=StopSpec((), 0, 2), state_slots=1)
 
     def run(chance):
         text = plain.generate(PROMPT, **options(settings, chance)).tokens

@@ -1,13 +1,8 @@
-"""Copy a ready-made pair's block into the parameter file; `draftwright pair list` names them.
+"""Ready-made pairs: their blocks for the parameter file, one file each in ``pairs/``."""
 
-Nothing else in the file changes: comments and anchors stay. What the block costs, `draftwright plan` says.
-
-    draftwright pair add llama-3-2-1b-8b
-"""
-
-import argparse
 import difflib
 import re
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +14,32 @@ from pipelines.parameters import PARAMETERS
 BLOCKS = Path(__file__).with_name("pairs")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", help="of a ready-made pair")
-    parser.add_argument("--as", dest="own", metavar="NAME", help="its name under 'pairs:' (default: the same)")
-    parser.add_argument("--params", type=Path, default=PARAMETERS, help="parameter file (default: %(default)s)")
+def add_arguments(parser: ArgumentParser, command: str) -> None:
+    if command == "pair add":
+        parser.add_argument("name", help="of a ready-made pair")
+        parser.add_argument("--as", dest="own", metavar="NAME", help="its name under 'pairs:' (default: the same)")
+        parser.add_argument("--params", type=Path, default=PARAMETERS, help="parameter file (default: %(default)s)")
 
 
-def run(args: argparse.Namespace) -> None:
+def pair_list(args: Namespace) -> None:
+    """List the ready-made pairs that `draftwright pair add` copies into the parameter file.
+
+    draftwright pair list
+    """
+    paths = ready_pairs()
+    width = max(len(path.stem) for path in paths)
+    for path in paths:
+        comments = [line[2:] for line in path.read_text().splitlines() if line.startswith("# ")]
+        print(f"{path.stem:{width}}  " + f"\n{'':{width}}  ".join(comments))
+
+
+def pair_add(args: Namespace) -> None:
+    """Copy a ready-made pair's block into the parameter file; `draftwright pair list` names them.
+
+    Nothing else in the file changes: comments and anchors stay. What the block costs, `draftwright plan` says.
+
+        draftwright pair add llama-3-2-1b-8b
+    """
     known = {path.stem: path for path in ready_pairs()}
     if args.name not in known:
         near = difflib.get_close_matches(args.name, known, n=3, cutoff=0.4)
