@@ -1,4 +1,4 @@
-"""Root traces in memory (columns: `predictors.schema`), and the shape of their labels.
+"""Root traces in memory (columns: `predictors.schema`), and their labels (`predictors.training.labelling.trees`).
 
 Shape suffixes: N roots, D draws, K rules, A actions.
 """
@@ -13,6 +13,7 @@ from predictors.actions import Action
 from predictors.latency.actions import Traffic
 from predictors.schema import ROOT_COLUMNS, ROOT_TRACES_VERSION
 from predictors.selection.features import SCALARS, SelectionSpec
+from predictors.training.labelling.table import Labels
 from predictors.training.trace_table import Manifest, TraceTable
 
 
@@ -50,6 +51,17 @@ class RootTable(TraceTable[RootManifest]):
         whole_NDKA = self.column("efficiency").reshape(shape).astype(np.float64)
         drawn_D = np.isfinite(whole_NDKA).any(axis=(2, 3)).all(axis=0)
         return whole_NDKA[:, drawn_D]
+
+    def labelled(self, labels: Labels) -> "RootTable":
+        """The labelled rows, with their labels; these are of the same traces."""
+        rows = labels.table.column("row")
+        joined = self.table.take(rows).append_column("mean", labels.table.column("mean"))
+        return RootTable(self.manifest, joined, self._whole, self.index[rows.to_numpy()])
+
+    @property
+    def mean_NKA(self) -> np.ndarray:
+        """Of labelled rows, expected emitted tokens of a step."""
+        return self.column("mean").reshape(len(self), len(self.manifest.rules), len(self.actions))
 
     def continuation(self, row: int) -> list[int]:
         """What follows the prompt at a root, up to its newest token."""

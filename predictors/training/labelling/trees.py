@@ -44,23 +44,6 @@ def label(table: RootTable, config: TreeLabelConfig) -> Labels:
     return Labels(KIND, pa.table(columns), table.manifest.content_hash, facts, report)
 
 
-class LabelledRoots(RootTable):
-    """Roots with their labels."""
-
-    @staticmethod
-    def of(table: RootTable, labels: Labels) -> "LabelledRoots":
-        """The labelled rows of ``table``, whose traces these ``labels`` belong to."""
-        rows = labels.table.column("row")
-        joined = table.table.take(rows).append_column("mean", labels.table.column("mean"))
-        return LabelledRoots(table.manifest, joined, table._whole, table.index[rows.to_numpy()])
-
-    @property
-    def mean_NKA(self) -> np.ndarray:
-        """Expected emitted tokens of a step."""
-        shape = (len(self), len(self.manifest.rules), len(self.actions))
-        return self.column("mean").reshape(shape)
-
-
 def _counts(table: RootTable, mean_NKA: np.ndarray, spread_NKA: np.ndarray) -> dict[str, Any]:
     """Roots, documents and draws; by rule the mean over roots and actions, and how far draws and roots are apart there."""
     draws = table.efficiency_NDKA.shape[1]
