@@ -19,6 +19,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, S
 from tqdm import tqdm
 
 from predictors.config import Checked, Count, NotNegative, Positive
+from predictors.network import Standardised
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class TrainConfig(Checked):
 
 
 Network = TypeVar("Network", bound=nn.Module)
+Standard = TypeVar("Standard", bound=Standardised)
 Loss = Callable[[nn.Module, tuple[Tensor, ...]], Tensor]  # of a network and a batch, whose first column are features
 Judged = Callable[[nn.Module, tuple[Tensor, ...]], dict[str, Tensor]]
 
@@ -122,6 +124,16 @@ class Rows(Dataset):
     def __getitem__(self, rows: list[int]) -> tuple[Tensor, ...]:
         index = torch.tensor(rows)
         return tuple(column[index] for column in self.columns)
+
+
+def trained(
+    make: Callable[[], Standard], config: TrainConfig, loss: Loss, rows: Rows, held_out: Rows, logger: Logger | None
+) -> Trained[Standard]:
+    """`fitted` is a network of ``make`` that standardises its features: the same for the same rows, config and thread count."""
+    with seeded(config):
+        network = make()
+        standardise(network.mean, network.scale, rows.columns[0])
+        return fitted(Training(network, config, loss), rows, held_out, logger)
 
 
 def fitted(module: Training[Network], rows: Rows, held_out: Rows, logger: Logger | None = None) -> Trained[Network]:

@@ -22,7 +22,7 @@ from predictors.training.heads.quality import fit_baselines, length_accuracy
 from predictors.training.heads.roots import Rows
 from predictors.training.heads.served import Decoding
 from predictors.training.heads.training import HeadTrainConfig, train
-from predictors.training.metrics import macro_auc
+from predictors.training.metrics import MacroAuc
 from predictors.training.text_table import TextTable
 from tests.predictors.affine_profile import PROFILE
 from tests.predictors_training.conftest import labelled
@@ -62,7 +62,7 @@ def trained_rows(materials):
 def auc_on_test(fit, rows, head):
     test = rows["test"]
     with torch.inference_mode():
-        return macro_auc(head.network(test.features).softmax(dim=1).numpy(), test.label_P)
+        return MacroAuc(head.network(test.features).softmax(dim=1).numpy(), test.label_P)()
 
 
 # ---- rows

@@ -32,12 +32,12 @@ from predictors.training.heads.quality import (
     tracked,
 )
 from predictors.training.heads.roots import CLASS, TARGETS, Roots, Rows
-from predictors.training.heads.rules import Candidates, Chosen, choose_rules, fixed_rules, static_pair
+from predictors.training.heads.rules import Candidates, Chosen, choose_rules, static_pair
 from predictors.training.heads.served import Choice, Decoding, Said, Served, served_texts
 from predictors.training.heads.training import HeadTrainConfig, TrainedHead, train
 from predictors.training.labelling.chains import KIND
-from predictors.training.metrics import macro_auc
-from predictors.training.predictor import Fitted, Materials, Trust
+from predictors.training.metrics import MacroAuc
+from predictors.training.predictor import Fitted, Materials, Trust, card_of
 
 CONTROLLERS: dict[bool, tuple[str, Any]] = {  # and settings on its card, by whether classes are lengths
     False: ("hrad", ClassSetting),
@@ -161,12 +161,14 @@ class HeadFit:
         return fit_calibration(said.of_rows(held)[0], torch.from_numpy(held.label_P), natural, training)
 
     def chosen(self, validation: Served, place: int) -> Chosen:
-        """What is served at a setting; a drafted token's cost is that midway through the texts."""
+        """What is served at a setting, by a rule that is given or the best; a drafted token's cost is that midway through the
+        texts."""
         config, sampled = self.config, not self.settings[place].greedy
         cost = draft_cost(undisturbed(self.profile), self.roots.spec.gamma, self.context, sampled)
         rule = config.rule if config.choice is None else LengthRule(config.choice, cost)
         if rule is not None:
-            return fixed_rules(validation.static, rule, config.candidates)
+            epsilon = getattr(rule, "epsilon", config.candidates.epsilons[0])
+            return Chosen(validation.static, (rule, rule), (rule, rule), epsilon, None)
         return choose_rules(validation, config.candidates.rules(self.roots.target, cost), config.candidates)
 
     def iteration(self, made: Made, validation: Rows, share: float) -> dict[str, Any]:
@@ -175,7 +177,7 @@ class HeadFit:
         for place, setting in enumerate(self.settings):
             rows, choice = validation.at(place), made.chosen[place].choice
             found[setting.name] = {
-                "macro_auc": macro_auc(made.served[VALIDATION, place].probabilities(rows), rows.label_P),
+                "macro_auc": MacroAuc(made.served[VALIDATION, place].probabilities(rows), rows.label_P)(),
                 "gain": None if choice is None else choice.gain["value"],
             }
         return found
@@ -210,16 +212,12 @@ class HeadFit:
             "max_distance": test.max_distance,
             "parts": parts,
         }
-        card = {
-            "kind": kind,
-            "contract": self.manifest.contract,
+        card = card_of(kind, self.manifest, config.decoding.decoder) | {
             "feature_spec": asdict(spec),
             "settings": settings,
             "max_distance": test.max_distance,
             "prices": {"profile_hash": self.profile.profile_hash},
-            "decoder": config.decoding.decoder,
             "measured_quality": measured_quality(quality),
-            "lineage": {"traces_sha256": self.manifest.content_hash},
         }
         return Fitted(card, head.network.state_dict(), quality, tracked(quality), sentence(quality))
 
@@ -234,7 +232,7 @@ class HeadFit:
             "rules": {"head": setting["rule"], "tried": setting["tried"], "confidence": chosen.epsilon},
             "static_length": chosen.static[0],
             "metrics": measured_metrics(rows[TEST], test, baselines, self.config.bootstrap_replicates),
-            "policies": measured_policies(test, chosen, self.profile),
+            "policies": measured_policies(test, chosen),
             "validation": {"metrics": held, "choice": choice},
         }
 

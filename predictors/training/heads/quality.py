@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from predictors.latency.profile import LatencyProfile
 from predictors.replay.grid import Totals
 from predictors.training.heads.roots import Rows
 from predictors.training.heads.rules import Chosen
@@ -85,7 +84,7 @@ def measured_metrics(
     return found
 
 
-def measured_policies(test: Served, chosen: Chosen, profile: LatencyProfile) -> dict[str, Any]:
+def measured_policies(test: Served, chosen: Chosen) -> dict[str, Any]:
     """Every policy on test texts, with its gain over the best static one."""
     policies: dict[str, tuple[Choice, Choice]] = {
         "head": chosen.policy,
@@ -95,7 +94,7 @@ def measured_policies(test: Served, chosen: Chosen, profile: LatencyProfile) -> 
     }
     totals = {name: test.totals(*policy) for name, policy in policies.items()}
     if test.branches is None:
-        totals["oracle"] = oracle(test.idle, profile)
+        totals["oracle"] = oracle(test.idle)
     found = {name: worth(one, totals["best_static"], test.idle.document_X) for name, one in totals.items()}
     for name in policies:
         found[name]["length_accuracy"] = length_accuracy(test, totals[name])

@@ -96,19 +96,12 @@ class Roots:
         read, labelled = (state_RS, confidence_R, entropy_R), (known_R, reached_RG, accepted_R)
         return Roots(Target(target, gamma), spec, *read, *labelled, table.column("document"), table.setting_N)
 
-    def features(self, row_P: np.ndarray, past_P: np.ndarray) -> Tensor:
-        """Raw features [P, S + C], by the function that serving uses."""
-        return self._assembled(torch.from_numpy(self.state_RS[row_P]), row_P, past_P)
-
-    def scalars(self, row_P: np.ndarray, past_P: np.ndarray) -> Tensor:
-        """The features that are no state [P, C]."""
-        return self._assembled(torch.empty(len(row_P), 0), row_P, past_P)
-
-    def _assembled(self, state_PS: Tensor, row_P: np.ndarray, past_P: np.ndarray) -> Tensor:
-        drafted_M, accepted_M = remembered(self.spec.gamma)
-        before = (torch.from_numpy(values_M[past_P]) for values_M in (drafted_M, accepted_M))
-        known = (self.confidence_R, self.entropy_R)
-        return assemble(self.spec, state_PS, *before, *(torch.from_numpy(values_R[row_P]) for values_R in known))
+    def features(self, row_P: np.ndarray, past_P: np.ndarray, states: bool = True) -> Tensor:
+        """Raw features [P, S + C], by the function that serving uses; without ``states`` the scalars [P, C]."""
+        state_PS = torch.from_numpy(self.state_RS[row_P]) if states else torch.empty(len(row_P), 0)
+        before = (torch.from_numpy(values_M[past_P]) for values_M in remembered(self.spec.gamma))
+        first = (torch.from_numpy(values_R[row_P]) for values_R in (self.confidence_R, self.entropy_R))
+        return assemble(self.spec, state_PS, *before, *first)
 
 
 @dataclass(frozen=True)

@@ -110,8 +110,3 @@ def choose_rules(held: Served, rules: Sequence[Rule], candidates: Candidates) ->
     epsilon = max(zip(soft, candidates.epsilons, strict=True), key=lambda one: one[0].rate)[1]
     served = choice.rule if choice.pays else (None, None)
     return Chosen(static, served, (rules[best], rules[kept]), epsilon, choice)
-
-
-def fixed_rules(static: tuple[int, int], rule: Rule, candidates: Candidates) -> Chosen:
-    """A rule that is given, not chosen."""
-    return Chosen(static, (rule, rule), (rule, rule), getattr(rule, "epsilon", candidates.epsilons[0]), None)

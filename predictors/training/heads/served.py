@@ -71,7 +71,7 @@ class Said:
         size = roots.spec.state_size
         mean, scale = network.reduction.mean[size:], network.reduction.scale[size:]
         for past in range(1, states):
-            scalars = (roots.scalars(every, np.full_like(every, past)) - mean) / scale
+            scalars = (roots.features(every, np.full_like(every, past), states=False) - mean) / scale
             reduced.append(torch.cat([reduced[0][:, : -len(mean)], scalars], dim=1))
         logits = torch.stack([network.head(rows) for rows in reduced], dim=1)
         return Said(roots, logits, torch.stack([squared_distance(rows) for rows in reduced], dim=1).numpy())

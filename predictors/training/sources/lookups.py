@@ -14,7 +14,7 @@ import numpy as np
 from predictors.controllers.takeover import TakeoverConfig
 from predictors.replay.grid import Columns, Drafts, Starts, first_of
 from predictors.source_rule import Seen, SourceRule
-from predictors.training.survival.grid import Source
+from predictors.training.survival.model import Source
 
 
 @dataclass(frozen=True)

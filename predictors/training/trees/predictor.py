@@ -13,9 +13,8 @@ from predictors.config import Checked, not_empty
 from predictors.latency.profile import LatencyProfile
 from predictors.schema import SPLITS
 from predictors.selection.network import ServedSelector
-from predictors.training.labelling.trees import KIND
-from predictors.training.predictor import Fitted, Materials, told
-from predictors.training.root_table import RootTable
+from predictors.training.predictor import Fitted, Materials, card_of, told
+from predictors.training.root_table import KIND, RootTable
 from predictors.training.trees.evaluation import (
     RuleCalibration,
     calibrated_rule,
@@ -84,21 +83,14 @@ class TreePredictor(Checked):
             "history": trained.history,
             "best_epoch": trained.best_epoch,
         }
-        static = labelling.actions[labelling.statics()[0].place]
-        card = {
-            "kind": "delayed_tree",
-            "contract": table.manifest.contract,
+        drafter = {"kind": "delayed_tree", **asdict(labelling.actions[labelling.statics()[0].place])}
+        decoder = {"method": "speculative", "drafter": drafter, "verifier": labelling.rule}
+        card = card_of("delayed_tree", table.manifest, decoder) | {
             "selection_spec": asdict(labelling.spec),
             "rule": asdict(rule),
             "prices": asdict(labelling.prices),
             "traffic": [asdict(made) for made in labelling.traffic],
-            "decoder": {
-                "method": "speculative",
-                "drafter": {"kind": "delayed_tree", **asdict(static)},
-                "verifier": labelling.rule,
-            },
             "measured_quality": {"split": "test", **{key: quality[key] for key in ("roots", "documents", "parts")}},
-            "lineage": {"traces_sha256": table.manifest.content_hash},
         }
         return Fitted(card, trained.network.state_dict(), quality, _metrics(quality, gain), sentence(quality))
 
