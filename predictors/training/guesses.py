@@ -35,7 +35,6 @@ class GuessManifest(Manifest):
     """Of guess traces: the ``ways`` that prompts were decoded in, decoder configurations."""
 
     ways: tuple[dict, ...]
-    parameters: dict[str, Any]
 
 
 class GuessTable(TraceTable[GuessManifest]):
@@ -57,7 +56,6 @@ class GuessPredictor(Checked):
     seed: int = 0
 
     def fit(self, name: str, materials: Materials, logger: "Logger | None" = None) -> Fitted:
-        """Price all ways of the method, and choose."""
         table = GuessTable.read(materials.guesses)
         way, rows = choose(table, self.method, materials.profile, self.bootstrap_replicates, self.seed)
         worth = {row["setting"]: row["speedup"] for row in rows if row["way"] == way}
@@ -71,7 +69,6 @@ class GuessPredictor(Checked):
 
 
 def sentence(way: dict[str, Any], worth: dict[str, dict[str, float]]) -> str:
-    """What was chosen and what it is worth."""
     options = ", ".join(f"{name} {value}" for name, value in way.items() if name != "method")
     speeds = ", ".join(f"{setting} {value['value']:.2f}x" for setting, value in worth.items())
     return f"{way['method']} ({options}): {speeds} plain decoding by the latency profile, validation prompts"

@@ -32,7 +32,6 @@ class RootManifest(Manifest):
     selection_spec: SelectionSpec
     rules: tuple[str, ...]
     draws: int
-    parameters: dict[str, Any]
 
     def sizes(self) -> dict[str, int]:
         spec = self.selection_spec

@@ -129,7 +129,7 @@ class Rows(Dataset):
 def trained(
     make: Callable[[], Standard], config: TrainConfig, loss: Loss, rows: Rows, held_out: Rows, logger: Logger | None
 ) -> Trained[Standard]:
-    """`fitted` is a network of ``make`` that standardises its features: the same for the same rows, config and thread count."""
+    """A network of ``make``, which standardises its features, as `fitted`: the same for the same rows, config and threads."""
     with seeded(config):
         network = make()
         standardise(network.mean, network.scale, rows.columns[0])

@@ -140,7 +140,6 @@ class HeadFit:
         return {split: Rows(self.roots, *pairs_2P) for split, pairs_2P in unique.items()}, given
 
     def made(self, rows: Mapping[str, Rows], statics: Mapping[int, tuple[int, int]], logger: Logger | None) -> Made:
-        """Train on rows, then calibrate and choose what is served at every setting."""
         rows = {split: some.distinct for split, some in rows.items()}
         head = train(rows[TRAIN], rows[VALIDATION], self.config.training, logger)
         said = Said.of(head.network, self.roots)
@@ -183,7 +182,6 @@ class HeadFit:
         return found
 
     def exported(self, made: Made, rows: Mapping[str, Rows], record: Sequence[Mapping[str, Any]]) -> Fitted:
-        """Measured on test texts, with its card."""
         config, spec, target, head = self.config, self.roots.spec, self.roots.target, made.head
         kind, entry = CONTROLLERS[target.ordered]
         counted = {**made.rows, TEST: rows[TEST]}
@@ -194,6 +192,7 @@ class HeadFit:
             parts[setting.name] = self.part(
                 settings[place], one, test, {key: some.at(place) for key, some in rows.items()}
             )
+        any_setting = made.served[TEST, 0]
         quality = {
             "kind": kind,
             "target": target.name,
@@ -208,14 +207,14 @@ class HeadFit:
             "best_epoch": head.best_epoch,
             "balance": head.balance,
             "iterations": list(record),
-            "prices": {"query": test.query},
-            "max_distance": test.max_distance,
+            "prices": {"query": any_setting.query},
+            "max_distance": any_setting.max_distance,
             "parts": parts,
         }
         card = card_of(kind, self.manifest, config.decoding.decoder) | {
             "feature_spec": asdict(spec),
             "settings": settings,
-            "max_distance": test.max_distance,
+            "max_distance": any_setting.max_distance,
             "prices": {"profile_hash": self.profile.profile_hash},
             "measured_quality": measured_quality(quality),
         }

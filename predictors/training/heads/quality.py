@@ -144,7 +144,6 @@ def tracked(quality: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def sentence(quality: Mapping[str, Any]) -> str:
-    """What the head comes to."""
     told = []
     for name, one in quality["parts"].items():
         gain, area = one["policies"]["head"]["gain"], one["metrics"]["head"]["macro_auc"]

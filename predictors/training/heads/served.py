@@ -177,18 +177,16 @@ def served_texts(
     """By split and number of the setting, before anything is said; ``repeats`` of chance on held-out texts that are sampled, one
     on others."""
     made, prices = {}, {sampled: Prices(profile, sampled) for sampled in (False, True)}
+    gamma, verifier, branches = decoding.gamma, decoding.verifier, None
     for split in SPLITS:
-        row_N = np.flatnonzero(table.column("split") == split)
-        texts = table.rows(split).readings(seed, 1 if split == TRAIN else repeats)
-        for settings, some in texts.items():
-            readings, priced = [reading for reading, _ in some], prices[not settings.greedy]
-            if decoding.method == CHAIN:
-                idle, branches = Starts.of(readings, decoding.gamma, decoding.verifier, priced), None
-            else:
-                branches = BranchStarts.of(readings, decoding, decoding.verifier, priced, decoding.concurrent)
+        part, row_N = table.rows(split), np.flatnonzero(table.column("split") == split)
+        for place, settings in enumerate(table.settings):
+            priced, draws = prices[not settings.greedy], 1 if split == TRAIN else repeats
+            idle, rows = part.starts(settings, gamma, verifier, priced, seed, draws)
+            if decoding.method == BRANCHES:
+                branches = BranchStarts.of(idle.readings, decoding, verifier, priced, decoding.concurrent)
                 idle = branches.idle
-            rows_X = np.array([reading.text.length - 1 for reading in readings])
-            row_XS = np.array([rows.start for _, rows in some])[:, None]
-            row_XS = row_N[row_XS + np.minimum(np.arange(rows_X.max()), rows_X[:, None] - 1)]
-            made[split, table.settings.index(settings)] = Served(roots, query, idle, row_XS, branches)
+            first_X, last_X = np.array([(one.start, one.stop - 1) for one in rows]).T
+            row_XS = np.minimum(first_X[:, None] + np.arange(idle.left_XS.shape[1]), last_X[:, None])
+            made[split, place] = Served(roots, query, idle, row_N[row_XS], branches)
     return made

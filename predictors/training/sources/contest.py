@@ -16,8 +16,6 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression
 
 from predictors.controllers.takeover import TakeoverConfig
-from predictors.latency.actions import undisturbed
-from predictors.latency.profile import LatencyProfile
 from predictors.lookup import LONGEST
 from predictors.replay.grid import Totals
 from predictors.source_rule import Seen, SourceRule, root_features, token_features
@@ -80,7 +78,7 @@ class Contest(Played):
         return replace(choice, rule=rule)
 
 
-def learned(train: Contest, profile: LatencyProfile, context: float) -> SourceRule:
+def learned(train: Contest, context: float) -> SourceRule:
     """The rule at the rate of chains, before anything says that it pays."""
     lookups = train.lookups
     features_VF, tokens_V, drafted_V = _chains(train)
@@ -98,7 +96,7 @@ def learned(train: Contest, profile: LatencyProfile, context: float) -> SourceRu
         mean=tuple(features_VF.mean(axis=0).tolist()),
         scale=tuple(np.where(scale_F > LEAST_SCALE, scale_F, 1.0).tolist()),
     )
-    return rule.at_prices(undisturbed(profile), context, not train.made.settings.greedy)
+    return rule.at_prices(train.grid.starts.prices.profile, context, not train.made.settings.greedy)
 
 
 def distances(contest: Contest, rule: SourceRule) -> np.ndarray:

@@ -79,7 +79,7 @@ class SourcePredictor(Checked):
         """The best rule of each kind at the setting in that place."""
         train, validation = (self._contest(model, split, place) for split in (TRAIN, VALIDATION))
         simple = [TakeoverConfig(*values) for values in product(self.matches, self.lengths, self.tails)]
-        found = learned(train, model.profile, model.table.median_context)
+        found = learned(train, model.table.median_context)
         found = replace(found, max_distance=self.survival.largest(distances(validation, found)))
         weighed = [replace(found, share=share) for share in self.shares]
         paces = self.paces if train.made.pays else (1.0,)

@@ -21,7 +21,6 @@ from lightning.pytorch.loggers import Logger
 
 from predictors.config import Count
 from predictors.latency.actions import undisturbed
-from predictors.latency.profile import LatencyProfile
 from predictors.latency.throughput import draft_cost
 from predictors.replay.grid import Starts, Totals, decoded
 from predictors.replay.policies import confidence, stopping
@@ -81,8 +80,9 @@ class StopPredictor(StopTrainConfig, Trust):
         limit = self.largest(distances[~np.isnan(distances)])
         made, choices, parts = [], [], {}
         for number, settings in enumerate(model.settings):
-            train, _ = self._starts(model, TRAIN, number, profile)
-            validation, test = (self._played(model, split, number, profile, limit) for split in (VALIDATION, TEST))
+            prices = Prices(profile, not settings.greedy)
+            train, _ = model.features[TRAIN].table.starts(settings, self.gamma, self.verifier, prices, self.seed)
+            validation, test = (self._played(model, split, number, prices, limit) for split in (VALIDATION, TEST))
             setting, choice, epsilon = self._chosen(model, number, train, validation)
             made.append(asdict(setting))
             choices.append(choice)
@@ -102,30 +102,24 @@ class StopPredictor(StopTrainConfig, Trust):
         chain, context, manifest = {"kind": "chain", "gamma": self.gamma}, table.median_context, table.manifest
         decoder = {"method": "speculative", "drafter": chain, "verifier": self.verifier}
         draft = draft_cost(undisturbed(profile), self.gamma, context, sampled=True)
-        prices = StopPrices(draft, self.gamma, context, profile.profile_hash)
+        chosen_by = StopPrices(draft, self.gamma, context, profile.profile_hash)
         card = card_of(self.kind, manifest, decoder) | {
             "stop_spec": asdict(manifest.stop_spec),
             "inputs": self.inputs,
             "network": asdict(self.network),
-            "prices": asdict(prices),
+            "prices": asdict(chosen_by),
             "settings": made,
             "max_distance": limit,
             "measured_quality": {"split": TEST, "tokens": known["tokens"]["all"], "parts": parts},
         }
         return Fitted(card, model.trained.network.state_dict(), measured, _metrics(measured), sentence(measured))
 
-    def _starts(self, model: StopModel, split: str, number: int, profile: LatencyProfile) -> tuple[Starts, list[slice]]:
-        """Every start of a split's texts at one sampling setting, and each text's rows of the split."""
-        settings = model.settings[number]
-        texts = model.features[split].table.readings(self.seed).get(settings, ())
-        readings, rows = [reading for reading, _ in texts], [rows for _, rows in texts]
-        return Starts.of(readings, self.gamma, self.verifier, Prices(profile, not settings.greedy)), rows
-
-    def _played(self, model: StopModel, split: str, number: int, profile: LatencyProfile, limit: float) -> Played:
+    def _played(self, model: StopModel, split: str, number: int, prices: Prices, limit: float) -> Played:
         """With what the model says at every slot of the texts; a token that it cannot judge has no chance."""
-        size = model.features[split].table.manifest.stop_spec.size(self.inputs)
-        starts, texts = self._starts(model, split, number, profile)
-        question = starts.prices.profile.latency("stopping", features=size).seconds
+        table = model.features[split].table
+        starts, texts = table.starts(model.settings[number], self.gamma, self.verifier, prices, self.seed)
+        size = table.manifest.stop_spec.size(self.inputs)
+        question = prices.profile.latency("stopping", features=size).seconds
         said = np.nan_to_num(model.logits[split], nan=-np.inf), model.distance[split] > limit
         logits_XSG, far_XSG = (starts.gather([values_NG[rows] for rows in texts]) for values_NG in said)
         drafted_G = np.maximum(np.arange(logits_XSG.shape[2]) - (self.inputs == BEHIND), 0)
@@ -172,7 +166,6 @@ def sentence(measured: dict[str, Any]) -> str:
 
 
 def _metrics(measured: dict[str, Any]) -> dict[str, float | None]:
-    """Flat metrics for tracking."""
     known = {f"test_{name}": measured["tokens"]["all"][name] for name in ("auroc", "brier", "ece")}
     gains = {
         f"test_gain_{name}/{tracked_name(place)}": policy["gain"]["value"]

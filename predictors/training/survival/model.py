@@ -49,7 +49,6 @@ class SurvivalGrid:
 
     @staticmethod
     def of(starts: Starts) -> "SurvivalGrid":
-        """With its features."""
         columns = [one.text.columns for one in starts.readings]
         own_XSG, token_XSG = starts.drawn("unit_probability", "unit_probabilities"), starts.drawn("token", "tokens")
         numbers = (starts.column("confidence"), own_XSG)
@@ -102,7 +101,6 @@ class SurvivalGrid:
         return places, self.starts.would_XS[places[:2]][:, None], self.starts.cap_XS[places[:2]][:, None]
 
     def chains(self, length: int) -> Chain:
-        """Those of so many tokens."""
         cap_XS = self.starts.cap_XS
 
         def chain(reading_V: np.ndarray, start_V: np.ndarray, *_: np.ndarray) -> Columns:
@@ -116,7 +114,6 @@ class SurvivalGrid:
         return self.starts.prices.profile.latency("survival", positions=1).seconds
 
     def totals(self, path: Path, question: float) -> Totals:
-        """What its rounds take, each query ``question`` seconds."""
         submitted_V, looked_up_V, asked_V, _ = path.drafted
         drafts = Drafts.of(submitted_V, submitted_V - looked_up_V, asked_V, looked_up=looked_up_V)
         return self.starts.decoded(path, drafts, question)

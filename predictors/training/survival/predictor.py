@@ -22,7 +22,7 @@ from lightning.pytorch.loggers import Logger
 from predictors.config import Count, Positive, not_empty
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.throughput import chain_costs
-from predictors.replay.grid import Columns, Starts, Totals
+from predictors.replay.grid import Columns, Totals
 from predictors.replay.prices import Prices
 from predictors.schema import SPLITS, TEST, TRAIN, VALIDATION
 from predictors.stopping.rule import StopCalibration
@@ -60,7 +60,6 @@ class Played:
         return replace(self, made=replace(self.made, rule=rule, pays=True)).decoded(question=question)
 
     def static(self) -> Totals:
-        """Always the static length."""
         return static_totals(self.grid.starts, self.made.static_length)
 
     def decoded(self, source: Source | None = None, question: float | None = None) -> Totals:
@@ -107,7 +106,6 @@ class SurvivalModel:
     choices: Sequence[RuleChoice] = ()
 
     def played(self, grid: SurvivalGrid, made: SurvivalSetting) -> Played:
-        """What is served at one setting, on some texts."""
         return Played(grid, self.served, self.limit, made)
 
 
@@ -137,9 +135,14 @@ class SurvivalPredictor(Trust):
         return self.exported(self.model(materials, logger))
 
     def model(self, materials: Materials, logger: Logger | None = None) -> SurvivalModel:
-        """Trained, and given rules."""
         table, profile = materials.text_table, materials.profile
-        grids = {split: self._grids(table, split, profile) for split in SPLITS}
+        grids: dict[str, list[SurvivalGrid]] = {split: [] for split in SPLITS}
+        for split in SPLITS:
+            texts = table.rows(split)
+            for settings in table.settings:
+                prices = Prices(profile, not settings.greedy)
+                starts, _ = texts.starts(settings, self.gamma, self.verifier, prices, self.seed, self.repeats)
+                grids[split].append(SurvivalGrid.of(starts))
         make = partial(SurvivalNetwork, self.training.hidden)
         # the rows are large, and not kept
         fit = trained(make, self.training, log_loss, token_rows(grids[TRAIN]), token_rows(grids[VALIDATION]), logger)
@@ -148,11 +151,10 @@ class SurvivalPredictor(Trust):
             places, _, cap_V1 = grid.static(self.gamma)
             distances.append(served(grid.features(*places)[np.arange(self.gamma) < cap_V1])[1])
         model = SurvivalModel(table, profile, grids, fit, served, self.largest(np.concatenate(distances)))
-        settings, choices = zip(*(self._setting(model, number) for number in range(len(table.settings))), strict=True)
-        return replace(model, settings=settings, choices=choices)
+        made, choices = zip(*(self._setting(model, number) for number in range(len(table.settings))), strict=True)
+        return replace(model, settings=made, choices=choices)
 
     def exported(self, model: SurvivalModel) -> Fitted:
-        """Scored, as a bundle."""
         parts, known = {}, {}
         for made, test in zip(model.settings, model.grids[TEST], strict=True):
             parts[made.settings.name] = _scored(model.played(test, made))
@@ -184,13 +186,6 @@ class SurvivalPredictor(Trust):
     @property
     def _calibrated_tokens(self) -> int:
         return min(self.calibrated_tokens, self.gamma)
-
-    def _grids(self, table: TextTable, split: str, profile: LatencyProfile) -> list[SurvivalGrid]:
-        texts, grids = table.rows(split).readings(self.seed, self.repeats), []
-        for settings in table.settings:
-            readings, prices = [reading for reading, _ in texts.get(settings, ())], Prices(profile, not settings.greedy)
-            grids.append(SurvivalGrid.of(Starts.of(readings, self.gamma, self.verifier, prices)))
-        return grids
 
     def _setting(self, model: SurvivalModel, number: int) -> tuple[SurvivalSetting, RuleChoice]:
         """What is served at a setting, here and at other prices, and how its rule was chosen."""

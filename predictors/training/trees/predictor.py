@@ -41,7 +41,6 @@ class TreePredictor(Checked):
     calibration: RuleCalibration = field(default_factory=RuleCalibration)
 
     def fit(self, name: str, materials: Materials, logger: Logger | None = None) -> Fitted:
-        """Train, calibrate and score every candidate; export the best."""
         roots = RootTable.read(materials.trees)
         table = roots.labelled(materials.labels_of(KIND, roots.manifest))
         made = {one.name: self.candidate(one, table, materials.profile, logger) for one in self.candidates}
@@ -108,7 +107,6 @@ def sentence(measured: Mapping[str, Any]) -> str:
 
 
 def _metrics(measured: Mapping[str, Any], gain: float) -> dict[str, float | None]:
-    """Flat metrics."""
     part = measured["parts"]["all"]
     metrics = {
         f"test_{key}_{name}": part[name][key]["value"]

@@ -77,7 +77,6 @@ class Outcome:
         return float(self.tokens.sum() / self.seconds.sum())
 
     def at(self, mask_N: np.ndarray) -> "Outcome":
-        """At some roots."""
         return Outcome(self.tokens[mask_N], self.seconds[mask_N])
 
 
@@ -145,7 +144,6 @@ class Labelling:
         return [setting.static(self.prices) for setting in self.settings]
 
     def rows(self, table: RootTable) -> SelectorRows:
-        """``table``'s roots with this labelling."""
         place = table.manifest.rules.index(self.rule)
         seconds_NA = self.prices.rows(table.column("position"))
         columns = list(self.columns)
