@@ -65,13 +65,10 @@ class GuessPredictor(Checked):
         card["lineage"]["profile_hash"] = materials.profile.profile_hash
         quality = {"method": self.method, "chosen": way, "rows": rows}
         metrics = {f"priced_speedup_{setting}".replace("=", ""): made["value"] for setting, made in worth.items()}
-        return Fitted(card, {}, quality, metrics, sentence(way, worth))
-
-
-def sentence(way: dict[str, Any], worth: dict[str, dict[str, float]]) -> str:
-    options = ", ".join(f"{name} {value}" for name, value in way.items() if name != "method")
-    speeds = ", ".join(f"{setting} {value['value']:.2f}x" for setting, value in worth.items())
-    return f"{way['method']} ({options}): {speeds} plain decoding by the latency profile, validation prompts"
+        options = ", ".join(f"{name} {value}" for name, value in way.items() if name != "method")
+        speeds = ", ".join(f"{setting} {value['value']:.2f}x" for setting, value in worth.items())
+        sentence = f"{self.method} ({options}): {speeds} plain decoding by the latency profile, validation prompts"
+        return Fitted(card, {}, quality, metrics, sentence)
 
 
 def pass_seconds(

@@ -158,7 +158,9 @@ class SurvivalPredictor(Trust):
         parts, known = {}, {}
         for made, test in zip(model.settings, model.grids[TEST], strict=True):
             parts[made.settings.name] = _scored(model.played(test, made))
-            known[made.settings.name] = quality(test, model.served, made.calibration, self._calibrated_tokens)
+            known[made.settings.name] = quality(
+                test, model.served, made.calibration, min(self.calibrated_tokens, self.gamma)
+            )
         settings = [asdict(made) for made in model.settings]
         measured = {
             "known": known,
@@ -183,14 +185,10 @@ class SurvivalPredictor(Trust):
         }
         return Fitted(card, model.trained.network.state_dict(), measured, _metrics(measured), sentence(measured))
 
-    @property
-    def _calibrated_tokens(self) -> int:
-        return min(self.calibrated_tokens, self.gamma)
-
     def _setting(self, model: SurvivalModel, number: int) -> tuple[SurvivalSetting, RuleChoice]:
         """What is served at a setting, here and at other prices, and how its rule was chosen."""
         grids = [model.grids[split][number] for split in (TRAIN, VALIDATION)]
-        calibration = calibrated(grids, model.served, self._calibrated_tokens)
+        calibration = calibrated(grids, model.served, min(self.calibrated_tokens, self.gamma))
         unpriced = SurvivalRule(1.0, follows=follows(grids[0]))
         draft = SurvivalSetting(model.table.settings[number], unpriced, False, 1, (1.0,), calibration)
         here, choice = self._priced(model, model.profile, number, draft)
