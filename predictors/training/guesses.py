@@ -108,8 +108,8 @@ def choose(
     for number, made in enumerate(table.settings):
         mask_P, sampled = table.setting_N == number, not made.greedy
         context_P, none_P = position_P[mask_P], np.zeros(mask_P.sum(), dtype=int)
-        seconds_P[mask_P] = pass_seconds(profile, guessed_P[mask_P], drafted_P[mask_P], context_P, sampled)
-        plain_P[mask_P] = committed_P[mask_P] * pass_seconds(profile, none_P, none_P, context_P, sampled)
+        seconds_P[mask_P] = pass_seconds(profile, guessed_P[mask_P], drafted_P[mask_P], context_P, sampled=sampled)
+        plain_P[mask_P] = committed_P[mask_P] * pass_seconds(profile, none_P, none_P, context_P, sampled=sampled)
     rows, passes = [], (committed_P, drafted_P, guessed_P, seconds_P, plain_P, document_P)
     for place, (number, made) in product(places, enumerate(table.settings)):
         mask_P = (way_P == place) & (table.setting_N == number)
