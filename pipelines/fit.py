@@ -21,7 +21,7 @@ from pipelines.places import add_place_arguments, fill_in
 from pipelines.scale import add_workers_argument, workers
 
 if TYPE_CHECKING:
-    from predictors.training.predictor import Fitted, Materials, Predictor
+    from predictors.training.predictor import Materials, Predictor
 
 
 FAMILIES = ("head", "stop", "survival", "source", "tree", "guess")
@@ -72,12 +72,23 @@ def exported(
     from threadpoolctl import threadpool_limits
 
     from pipelines.reference import reference
+    from pipelines.tracking import HEAD_TAG, Tracking
     from predictors.latency.serving import on_card
     from predictors.monitoring import KEY
 
     name, family, predictor = wanted
     with threadpool_limits(threads):  # sums are ordered by it
-        fitted, lineage = fit_tracked(pair, name, family, predictor, materials, uri)
+        if family in UNTRAINED:
+            fitted = predictor.fit(name, materials)
+            lineage = fitted.card.get("lineage", {})
+        else:
+            tracking = Tracking(pair, uri)
+            parameters = asdict(predictor) | {FAMILY: family}  # type: ignore[call-overload]
+            with tracking.new_run(name, parameters, {"pair": pair, "predictor": name}) as run_id:
+                fitted = predictor.fit(name, materials, tracking.lightning_logger(run_id))
+                # hashes of what it was made from, and of its network, which leads to its run
+                lineage = fitted.card.get("lineage", {}) | {HEAD_TAG: tensors_sha256(fitted.tensors)}
+                tracking.log(run_id, lineage, fitted.metrics)
         card = {"selection": {"predictor": name, "reason": fitted.sentence}, **fitted.card, "lineage": lineage}
         card |= on_card(materials.profile.serving)
         card[KEY] = reference(card, fitted.tensors, lambda: materials.text_table)
@@ -120,24 +131,6 @@ def predictor_class(family: str) -> "type[Predictor]":
     from predictors.training.guesses import GuessPredictor
 
     return GuessPredictor
-
-
-def fit_tracked(
-    pair: str, name: str, family: str, predictor: "Predictor", materials: "Materials", uri: str | None = None
-) -> "tuple[Fitted, dict[str, str]]":
-    """The fitted predictor and its lineage: hashes of what it was made from, and of its network, which leads to its run."""
-    if family in UNTRAINED:
-        fitted = predictor.fit(name, materials)
-        return fitted, fitted.card.get("lineage", {})
-    from pipelines.tracking import HEAD_TAG, Tracking
-
-    tracking = Tracking(pair, uri)
-    parameters = asdict(predictor) | {"family": family}  # type: ignore[call-overload]
-    with tracking.new_run(name, parameters, {"pair": pair, "predictor": name}) as run_id:
-        fitted = predictor.fit(name, materials, tracking.lightning_logger(run_id))
-        lineage = fitted.card.get("lineage", {}) | {HEAD_TAG: tensors_sha256(fitted.tensors)}
-        tracking.log(run_id, lineage, fitted.metrics)
-    return fitted, lineage
 
 
 def tensors_sha256(tensors: Mapping[str, Any]) -> str:

@@ -29,26 +29,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from pipelines.outputs import replacing, write_json
+    from predictors.training import root_table
+    from predictors.training.labelling import chains, tokens
     from predictors.training.labelling.table import write_labels
+    from predictors.training.text_table import TextTable
 
-    read, config, label = _kinds()[args.kind]
+    # by kind the table of its traces, its configuration, and what labels them
+    known: dict[str, tuple[Any, type[Any], Callable[[Any, Any], Labels]]] = {
+        "chains": (TextTable, chains.ChainLabelConfig, chains.label),
+        "tokens": (TextTable, tokens.TokenLabelConfig, tokens.label),
+        "trees": (root_table.RootTable, root_table.TreeLabelConfig, root_table.label),
+    }
+    table, config, label = known[args.kind]
     parameters = load_parameters(config, args.pair, f"labels.{args.kind}", args.params)
-    labels = label(read(args.traces), parameters)
+    labels = label(table.read(args.traces), parameters)
     with replacing(args.output) as partial:
         write_labels(labels, partial)
     if args.report is not None:
         write_json(args.report, labels.report | labels.facts | {"traces_sha256": labels.traces_sha256})
     print(f"{args.kind}: {labels.table.num_rows} rows; {labels.report}")
-
-
-def _kinds() -> "dict[str, tuple[Callable[[Path], Any], type[Any], Callable[[Any, Any], Labels]]]":
-    """By kind how its traces are read, its configuration, and what labels them."""
-    from predictors.training.labelling import chains, tokens, trees
-    from predictors.training.root_table import RootTable
-    from predictors.training.text_table import TextTable
-
-    return {
-        "chains": (TextTable.read, chains.ChainLabelConfig, chains.label),
-        "tokens": (TextTable.read, tokens.TokenLabelConfig, tokens.label),
-        "trees": (RootTable.read, trees.TreeLabelConfig, trees.label),
-    }

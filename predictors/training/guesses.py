@@ -13,6 +13,7 @@ Shape suffixes: P passes.
 """
 
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from predictors.latency.actions import undisturbed
 from predictors.latency.profile import LatencyProfile
 from predictors.schema import GUESS_COLUMNS, GUESS_TRACES_VERSION
 from predictors.training.intervals import DocumentBootstrap, percentiles
-from predictors.training.predictor import Fitted, Materials
+from predictors.training.predictor import Fitted, Materials, card_of
 from predictors.training.trace_table import Manifest, TraceTable
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ class GuessManifest(Manifest):
     """Of guess traces: the ``ways`` that prompts were decoded in, decoder configurations."""
 
     ways: tuple[dict, ...]
-    parameters: dict[str, Any]
 
 
 class GuessTable(TraceTable[GuessManifest]):
@@ -56,55 +56,38 @@ class GuessPredictor(Checked):
     seed: int = 0
 
     def fit(self, name: str, materials: Materials, logger: "Logger | None" = None) -> Fitted:
-        """Price all ways of the method, and choose."""
         table = GuessTable.read(materials.guesses)
         way, rows = choose(table, self.method, materials.profile, self.bootstrap_replicates, self.seed)
         worth = {row["setting"]: row["speedup"] for row in rows if row["way"] == way}
-        card = {
-            "kind": "fixed",
-            "contract": table.manifest.contract,
-            "decoder": way,
-            "measured_quality": {"split": "validation", "priced_speedup": worth},
-            "lineage": {"traces_sha256": table.manifest.content_hash, "profile_hash": materials.profile.profile_hash},
+        card = card_of("fixed", table.manifest, way) | {
+            "measured_quality": {"split": "validation", "priced_speedup": worth}
         }
+        card["lineage"]["profile_hash"] = materials.profile.profile_hash
         quality = {"method": self.method, "chosen": way, "rows": rows}
         metrics = {f"priced_speedup_{setting}".replace("=", ""): made["value"] for setting, made in worth.items()}
-        return Fitted(card, {}, quality, metrics, sentence(way, worth))
+        options = ", ".join(f"{name} {value}" for name, value in way.items() if name != "method")
+        speeds = ", ".join(f"{setting} {value['value']:.2f}x" for setting, value in worth.items())
+        sentence = f"{self.method} ({options}): {speeds} plain decoding by the latency profile, validation prompts"
+        return Fitted(card, {}, quality, metrics, sentence)
 
 
-def sentence(way: dict[str, Any], worth: dict[str, dict[str, float]]) -> str:
-    """What was chosen and what it is worth."""
-    options = ", ".join(f"{name} {value}" for name, value in way.items() if name != "method")
-    speeds = ", ".join(f"{setting} {value['value']:.2f}x" for setting, value in worth.items())
-    return f"{way['method']} ({options}): {speeds} plain decoding by the latency profile, validation prompts"
+def pass_seconds(
+    profile: LatencyProfile, guessed_P: np.ndarray, drafted_P: np.ndarray, context_P: np.ndarray, sampled: bool
+) -> np.ndarray:
+    """Seconds of passes [P] after ``context_P`` tokens on the profile's machine, without what its neighbours added."""
+    read = undisturbed(profile).latency
 
-
-class GuessPrices:
-    """Seconds of passes on the profile's machine, without what its neighbours added."""
-
-    def __init__(self, profile: LatencyProfile) -> None:
-        self._profile = undisturbed(profile)
-
-    def passes(self, guessed_P: np.ndarray, drafted_P: np.ndarray, context_P: np.ndarray, sampled: bool) -> np.ndarray:
-        """Seconds of passes [P] behind ``context_P`` tokens."""
-        places = np.stack([guessed_P, drafted_P, context_P], axis=1)
-        unique, inverse = np.unique(places, axis=0, return_inverse=True)
-        seconds = [self._one(guessed, drafted, context, sampled) for guessed, drafted, context in unique.tolist()]
-        return np.asarray(seconds)[inverse.reshape(-1)]
-
-    def plain(self, context_P: np.ndarray, sampled: bool) -> np.ndarray:
-        """Seconds of plain decoding's rounds [P]."""
-        none_P = np.zeros_like(context_P)
-        return self.passes(none_P, none_P, context_P, sampled)
-
-    def _one(self, guessed: int, drafted: int, context: int, sampled: bool) -> float:
-        read = self._profile.latency
+    def one(guessed: int, drafted: int, context: int) -> float:
         total = read("target", tokens=1 + drafted + guessed, context=context).seconds
         total += read("guessing", guessed=guessed).seconds if guessed else 0.0
         if drafted and sampled:
             return total + read("verification_nss", drafted=drafted).seconds
         kind = "tree_verification" if drafted else "chain_verification"
         return total + read(kind, drafted=drafted, sampled=int(sampled)).seconds
+
+    passes = np.stack([guessed_P, drafted_P, context_P], axis=1)
+    unique, which_P = np.unique(passes, axis=0, return_inverse=True)
+    return np.array([one(*values) for values in unique.tolist()])[which_P.reshape(-1)]
 
 
 def choose(
@@ -119,39 +102,31 @@ def choose(
         raise ValueError(
             f"the traces hold no configuration of method {method!r}, only of {known}. Name one in traces.guesses.ways."
         )
-    prices, seconds_P = GuessPrices(profile), np.empty(len(table))
-    guessed_P, drafted_P, position_P = (table.column(name) for name in ("guessed", "drafted", "position"))
+    names = ("committed", "drafted", "guessed", "position", "document", "way")
+    committed_P, drafted_P, guessed_P, position_P, document_P, way_P = map(table.column, names)
+    seconds_P, plain_P = np.empty(len(table)), np.empty(len(table))
     for number, made in enumerate(table.settings):
-        mask_P = table.setting_N == number
-        some = guessed_P[mask_P], drafted_P[mask_P], position_P[mask_P]
-        seconds_P[mask_P] = prices.passes(*some, sampled=not made.greedy)
-    committed_P, way_P = table.column("committed"), table.column("way")
+        mask_P, sampled = table.setting_N == number, not made.greedy
+        context_P, none_P = position_P[mask_P], np.zeros(mask_P.sum(), dtype=int)
+        seconds_P[mask_P] = pass_seconds(profile, guessed_P[mask_P], drafted_P[mask_P], context_P, sampled=sampled)
+        plain_P[mask_P] = committed_P[mask_P] * pass_seconds(profile, none_P, none_P, context_P, sampled=sampled)
+    rows, passes = [], (committed_P, drafted_P, guessed_P, seconds_P, plain_P, document_P)
+    for place, (number, made) in product(places, enumerate(table.settings)):
+        mask_P = (way_P == place) & (table.setting_N == number)
+        committed, drafted, guessed, seconds, plain, documents = (column_P[mask_P] for column_P in passes)
+        hits, bootstrap = drafted > 0, DocumentBootstrap(documents, replicates, seed)
+        rows.append(
+            {
+                "way": ways[place],
+                "setting": made.name,
+                "speedup": percentiles(float(plain.sum() / seconds.sum()), bootstrap.ratio(plain, seconds)),
+                "tokens_per_second": float(committed.sum() / seconds.sum()),
+                "decoding_efficiency": float(committed.mean()),
+                "hit_rate": float(hits.mean()),
+                "accept_length": float(committed[hits].mean()) if hits.any() else None,
+                "guessed": float(guessed.mean()),
+                "candidates": float(drafted.mean()),
+            }
+        )
     speeds = {place: committed_P[way_P == place].sum() / seconds_P[way_P == place].sum() for place in places}
-    rows = [
-        {"way": ways[place], **_row(table, place, number, seconds_P, prices, replicates, seed)}
-        for place in places
-        for number in range(len(table.settings))
-    ]
     return dict(ways[max(speeds, key=speeds.__getitem__)]), rows
-
-
-def _row(
-    table: GuessTable, place: int, number: int, seconds_P: np.ndarray, prices: GuessPrices, replicates: int, seed: int
-) -> dict[str, Any]:
-    """One way under one sampling setting."""
-    mask_P, made = (table.column("way") == place) & (table.setting_N == number), table.settings[number]
-    names = ("committed", "drafted", "guessed", "position", "document")
-    committed_P, drafted_P, guessed_P, position_P, document_P = (table.column(name)[mask_P] for name in names)
-    plain_P, hits_P = committed_P * prices.plain(position_P, sampled=not made.greedy), drafted_P > 0
-    seconds_P = seconds_P[mask_P]
-    bootstrap = DocumentBootstrap(document_P, replicates, seed)
-    return {
-        "setting": made.name,
-        "speedup": percentiles(float(plain_P.sum() / seconds_P.sum()), bootstrap.ratio(plain_P, seconds_P)),
-        "tokens_per_second": float(committed_P.sum() / seconds_P.sum()),
-        "decoding_efficiency": float(committed_P.mean()),
-        "hit_rate": float(hits_P.mean()),
-        "accept_length": float(committed_P[hits_P].mean()) if hits_P.any() else None,
-        "guessed": float(guessed_P.mean()),
-        "candidates": float(drafted_P.mean()),
-    }

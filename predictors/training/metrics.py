@@ -1,7 +1,7 @@
 """Quality of class probabilities on rows with natural class shares.
 
     AUC(c)   = P(score_c(x) > score_c(x')) + ½ P(=)        x of class c, x' of another; macro: mean over classes present
-    F1(c)    = 2 TP / (2 TP + FP + FN);  macro: mean over all classes
+    F1(c)    = 2 TP / (2 TP + FP + FN);  macro: mean over all classes, 0 of one neither present nor predicted
     Brier    = mean Σ_c (P_c - [y = c])²                                      (multi-class, in [0, 2])
     ECE      = Σ_bins (n_b / n) |accuracy_b - confidence_b|                  15 equal bins of the top class's probability
     NLL      = mean -log P_y
@@ -23,41 +23,43 @@ TINY = 1e-12
 
 def evaluate(probabilities_NC: np.ndarray, labels_N: np.ndarray, classes: Sequence[str] = CLASSES) -> dict[str, Any]:
     """All metrics of ``classes`` (names) but the MAE; what is undefined (the AUC of a class that is absent) is ``None``."""
+    rows, size, area = len(labels_N), len(classes), MacroAuc(probabilities_NC, labels_N)
     predicted_N = probabilities_NC.argmax(axis=1)
-    confusion = confusion_matrix(labels_N, predicted_N, len(classes))
-    areas = [auc(probabilities_NC[:, c], labels_N == c) for c in range(len(classes))]
+    confusion_CC = np.bincount(labels_N * size + predicted_N, minlength=size * size).reshape(size, size)  # rows: true
+    f1_C = 2 * np.diag(confusion_CC) / np.maximum(confusion_CC.sum(axis=0) + confusion_CC.sum(axis=1), 1)
+    true_N = np.maximum(probabilities_NC[np.arange(rows), labels_N], TINY)
+    bins = reliability(probabilities_NC, labels_N)
     return {
         "accuracy": float((predicted_N == labels_N).mean()),
-        "macro_f1": macro_f1(confusion),
-        "macro_auc": macro_auc(probabilities_NC, labels_N),
-        "auc": dict(zip(classes, areas, strict=True)),
-        "nll": nll(probabilities_NC, labels_N),
-        "brier": brier(probabilities_NC, labels_N),
-        "ece": expected_calibration_error(probabilities_NC, labels_N),
-        "confusion": confusion.tolist(),
-        "reliability": reliability(probabilities_NC, labels_N),
+        "macro_f1": float(np.mean(f1_C)),
+        "macro_auc": area(),
+        "auc": dict(zip(classes, area.of_classes(), strict=True)),
+        "nll": float(-np.log(true_N).mean()),
+        "brier": float(np.square(probabilities_NC - np.eye(size)[labels_N]).sum(axis=1).mean()),
+        "ece": sum(one["rows"] * abs(one["accuracy"] - one["confidence"]) for one in bins) / rows,
+        "confusion": confusion_CC.tolist(),
+        "reliability": bins,
     }
 
 
-def auc(scores_N: np.ndarray, positive_N: np.ndarray, weights_N: np.ndarray | None = None) -> float | None:
+def auc(scores_N: np.ndarray, positive_N: np.ndarray, weights_N: np.ndarray) -> float | None:
     """Area under the ROC curve, ties counted half; ``weights_N`` counts rows. ``None`` with one class only."""
-    return _area(_ranks(scores_N), positive_N, np.ones(len(scores_N)) if weights_N is None else weights_N)
-
-
-def macro_auc(probabilities_NC: np.ndarray, labels_N: np.ndarray) -> float | None:
-    """Mean one-versus-rest AUC over the classes that have rows."""
-    return MacroAuc(probabilities_NC, labels_N)(np.ones(len(labels_N)))
+    return _area(_ranks(scores_N), positive_N, weights_N)
 
 
 class MacroAuc:
-    """`macro_auc` of the same rows at any weights: their scores are sorted once."""
+    """The macro AUC of the same rows at any weights, by default one each: their scores are sorted once."""
 
     def __init__(self, probabilities_NC: np.ndarray, labels_N: np.ndarray) -> None:
         self._classes = [(_ranks(scores_N), labels_N == c) for c, scores_N in enumerate(probabilities_NC.T)]
+        self._ones_N = np.ones(len(labels_N))
 
-    def __call__(self, weights_N: np.ndarray) -> float | None:
-        areas = [_area(*ranked, weights_N) for ranked in self._classes]
-        known = [area for area in areas if area is not None]
+    def of_classes(self, weights_N: np.ndarray | None = None) -> list[float | None]:
+        """AUC of every class; ``None`` where it, or every other, is absent."""
+        return [_area(*ranked, self._ones_N if weights_N is None else weights_N) for ranked in self._classes]
+
+    def __call__(self, weights_N: np.ndarray | None = None) -> float | None:
+        known = [area for area in self.of_classes(weights_N) if area is not None]
         return float(np.mean(known)) if known else None
 
 
@@ -76,53 +78,25 @@ def _area(rank_N: np.ndarray, positive_N: np.ndarray, weights_N: np.ndarray) -> 
     return float((positives * (below + negatives / 2)).sum() / total)
 
 
-def confusion_matrix(labels_N: np.ndarray, predicted_N: np.ndarray, size: int = len(CLASSES)) -> np.ndarray:
-    """Counts [C, C] of ``size`` classes: rows are true classes, columns predicted ones."""
-    return np.bincount(labels_N * size + predicted_N, minlength=size * size).reshape(size, size)
-
-
-def macro_f1(confusion: np.ndarray) -> float:
-    """Mean F1 over classes; a class that is neither present nor predicted counts 0."""
-    hits = np.diag(confusion)
-    denominator = confusion.sum(axis=0) + confusion.sum(axis=1)
-    return float(np.mean(2 * hits / np.maximum(denominator, 1)))
-
-
-def nll(probabilities_NC: np.ndarray, labels_N: np.ndarray) -> float:
-    """Mean negative log likelihood in nats."""
-    return float(-np.log(np.maximum(probabilities_NC[np.arange(len(labels_N)), labels_N], TINY)).mean())
-
-
 def mean_absolute_error(probabilities_NC: np.ndarray, labels_N: np.ndarray) -> float:
     """Mean distance, in tokens, of the likeliest length from the true one."""
     return float(np.abs(probabilities_NC.argmax(axis=1) - labels_N).mean())
 
 
-def brier(probabilities_NC: np.ndarray, labels_N: np.ndarray) -> float:
-    """Multi-class Brier score."""
-    return float(np.square(probabilities_NC - np.eye(probabilities_NC.shape[1])[labels_N]).sum(axis=1).mean())
-
-
-def reliability(probabilities_NC: np.ndarray, labels_N: np.ndarray, bins: int = BINS) -> list[dict[str, float]]:
+def reliability(probabilities_NC: np.ndarray, labels_N: np.ndarray) -> list[dict[str, float]]:
     """Non-empty bins of the top class's probability: lower edge, rows, mean confidence, accuracy."""
     confidence_N = probabilities_NC.max(axis=1)
     correct_N = probabilities_NC.argmax(axis=1) == labels_N
-    bin_N = np.minimum((confidence_N * bins).astype(int), bins - 1)
+    bin_N = np.minimum((confidence_N * BINS).astype(int), BINS - 1)
     return [
         {
-            "from": b / bins,
+            "from": b / BINS,
             "rows": int((bin_N == b).sum()),
             "confidence": float(confidence_N[bin_N == b].mean()),
             "accuracy": float(correct_N[bin_N == b].mean()),
         }
         for b in np.unique(bin_N).tolist()
     ]
-
-
-def expected_calibration_error(probabilities_NC: np.ndarray, labels_N: np.ndarray, bins: int = BINS) -> float:
-    """Mean gap between confidence and accuracy over bins, weighted by rows."""
-    rows = reliability(probabilities_NC, labels_N, bins)
-    return sum(row["rows"] * abs(row["accuracy"] - row["confidence"]) for row in rows) / len(labels_N)
 
 
 def binary(chances_N: np.ndarray, accepted_N: np.ndarray, weight_N: np.ndarray) -> dict[str, Any]:

@@ -95,6 +95,12 @@ class Fitted:
     sentence: str
 
 
+def card_of(kind: str, manifest: Manifest, decoder: Mapping[str, Any]) -> dict[str, Any]:
+    """What the card of every controller has that learns from traces, but for what was chosen and measured."""
+    lineage = {"traces_sha256": manifest.content_hash}
+    return {"kind": kind, "contract": manifest.contract, "decoder": decoder, "lineage": lineage}
+
+
 class Predictor(Protocol):
     """A configuration under ``fit`` in params.yaml, by its ``family``."""
 

@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from predictors.latency.profile import LatencyProfile
 from predictors.replay.decode import Clock
 from predictors.replay.grid import Starts, Totals, decoded
 from predictors.replay.policies import static
@@ -84,12 +83,17 @@ def fold_of(document_X: np.ndarray, folds: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).permutation(len(names))[document_X] % folds
 
 
+def static_totals(starts: Starts, length: int) -> Totals:
+    """Chains of always ``length`` tokens."""
+    return decoded(starts, static(starts, length))
+
+
 def static_length(several: Sequence[Starts]) -> int:
     """The static length of most tokens per second over all starts of all tables given; of equals the shortest."""
     depth = min(one.depth for one in several)
     rates = []
     for length in range(depth + 1):
-        totals = [decoded(one, static(one, length)) for one in several]
+        totals = [static_totals(one, length) for one in several]
         rates.append(sum(one.tokens_X.sum() for one in totals) / sum(one.seconds_X.sum() for one in totals))
     return int(np.argmax(rates))
 
@@ -110,16 +114,16 @@ def worth(made: Totals, static: Totals, document_X: np.ndarray) -> dict[str, Any
     }
 
 
-def oracle(starts: Starts, profile: LatencyProfile) -> Totals:
+def oracle(starts: Starts) -> Totals:
     """The oracle: the fastest chains of all, by what will be accepted."""
-    clock = Clock(profile)
+    clock = Clock(starts.prices.profile)
     decodes = [clock.oracle(reading, starts.depth, starts.verifier) for reading in starts.readings]
     names = ("tokens", "seconds", "rounds", "submitted", "passes", "accepted", "asked")
     sums: dict[str, Any] = {f"{name}_X": np.array([getattr(one, name) for one in decodes]) for name in names}
     return Totals(**sums)
 
 
-def scored(policies: Mapping[str, Totals], starts: Starts, profile: LatencyProfile) -> dict[str, Any]:
+def scored(policies: Mapping[str, Totals], starts: Starts) -> dict[str, Any]:
     """What every policy is `worth` on some texts, and the oracle (``perfect``), over the one called static."""
-    totals = {**policies, "perfect": oracle(starts, profile)}
+    totals = {**policies, "perfect": oracle(starts)}
     return {name: worth(one, policies["static"], starts.document_X) for name, one in totals.items()}

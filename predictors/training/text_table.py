@@ -8,6 +8,8 @@ from itertools import pairwise
 import numpy as np
 
 from predictors.replay.decode import Reading
+from predictors.replay.grid import Starts
+from predictors.replay.prices import Prices
 from predictors.replay.text import LazyRows, RecordedText, RootStates
 from predictors.sampling import SamplingSettings
 from predictors.schema import PLACE_COLUMNS, TEXT_COLUMNS, TEXT_TRACES_VERSION
@@ -55,19 +57,15 @@ class TextTable(TraceTable[TextManifest]):
         return float(np.median(self.column("position")))
 
     @cached_property
-    def text_N(self) -> np.ndarray:
-        """Number of every row's text, from 0."""
-        return np.cumsum(self.column("place") == 1) - 1
-
-    @cached_property
-    def starts_T(self) -> np.ndarray:
-        """The first row of every text, and the number of rows."""
-        return np.append(np.flatnonzero(self.column("place") == 1), len(self))
-
-    @property
     def text_slices(self) -> list[slice]:
         """The rows of every text."""
-        return [slice(*ends) for ends in pairwise(self.starts_T.tolist())]
+        starts = np.append(np.flatnonzero(self.column("place") == 1), len(self))
+        return [slice(*ends) for ends in pairwise(starts.tolist())]
+
+    @cached_property
+    def end_N(self) -> np.ndarray:
+        """The row with which each row's text ends."""
+        return np.concatenate([np.full(text.stop - text.start, text.stop - 1) for text in self.text_slices])
 
     def slots(self, name: str) -> np.ndarray:
         """``tops`` or ``states`` by slot [N, G, ...], a view. Of states there may be fewer slots than of all else."""
@@ -76,7 +74,6 @@ class TextTable(TraceTable[TextManifest]):
         return flat_NF.reshape(len(self), flat_NF.shape[1] // max(1, size), size)
 
     def texts(self) -> Iterator[RecordedText]:
-        """The recorded texts, in the table's order."""
         manifest = self.manifest
         kept = [name for name in TEXT_COLUMNS if name not in (*PLACE_COLUMNS, *self.wide)]
         columns = {name: self.slots(name) if name == TOPS else self.column(name) for name in kept}
@@ -95,10 +92,12 @@ class TextTable(TraceTable[TextManifest]):
                 roots=RootStates(root_NS, manifest.feature_layers, manifest.hidden_size),
             )
 
-    def readings(self, seed: int, repeats: int = 1) -> dict[SamplingSettings, list[tuple[Reading, slice]]]:
-        """By sampling setting the texts, each with the rows it stands in: ``repeats`` draws of chance of one that is sampled."""
-        found: dict[SamplingSettings, list[tuple[Reading, slice]]] = {}
-        for text, rows in zip(self.texts(), self.text_slices, strict=True):
-            draws = range(1 if text.settings.greedy else repeats)
-            found.setdefault(text.settings, []).extend((Reading.of(text, seed + draw), rows) for draw in draws)
-        return found
+    def starts(
+        self, settings: SamplingSettings, depth: int, verifier: str, prices: Prices, seed: int, repeats: int = 1
+    ) -> tuple[Starts, list[slice]]:
+        """Every round that decodes of the texts at one sampling setting could make, with ``repeats`` draws of chance of one that
+        is sampled; and the rows that each text stands in."""
+        draws = range(1 if settings.greedy else repeats)
+        texts = [pair for pair in zip(self.texts(), self.text_slices, strict=True) if pair[0].settings == settings]
+        readings = [Reading.of(text, seed + draw) for text, _ in texts for draw in draws]
+        return Starts.of(readings, depth, verifier, prices), [rows for _, rows in texts for _ in draws]

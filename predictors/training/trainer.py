@@ -13,10 +13,13 @@ import torch
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loggers import Logger
 from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, Sampler, SequentialSampler
 from tqdm import tqdm
 
 from predictors.config import Checked, Count, NotNegative, Positive
+from predictors.network import Standardised
 
 
 @dataclass(frozen=True)
@@ -34,17 +37,25 @@ class TrainConfig(Checked):
 
 
 Network = TypeVar("Network", bound=nn.Module)
+Standard = TypeVar("Standard", bound=Standardised)
 Loss = Callable[[nn.Module, tuple[Tensor, ...]], Tensor]  # of a network and a batch, whose first column are features
 Judged = Callable[[nn.Module, tuple[Tensor, ...]], dict[str, Tensor]]
 
 
 class Training(L.LightningModule, Generic[Network]):
     """A ``loss`` of an injected network, which knows nothing of Lightning; ``judged``: what validation rows come to by name, of
-    which ``val_loss`` decides (if not given, the same loss)."""
+    which ``val_loss`` decides (if not given, the same loss), also about the learning rate where there is a ``scheduler``."""
 
-    def __init__(self, network: Network, config: TrainConfig, loss: Loss, judged: Judged | None = None) -> None:
+    def __init__(
+        self,
+        network: Network,
+        config: TrainConfig,
+        loss: Loss,
+        judged: Judged | None = None,
+        scheduler: Callable[[Optimizer], ReduceLROnPlateau] | None = None,
+    ) -> None:
         super().__init__()
-        self.head, self.config, self.loss = network, config, loss
+        self.head, self.config, self.loss, self.scheduler = network, config, loss, scheduler
         self.judged = judged or (lambda head, batch: {"val_loss": loss(head, batch)})
 
     def training_step(self, batch: tuple[Tensor, ...], index: int) -> Tensor:
@@ -57,8 +68,11 @@ class Training(L.LightningModule, Generic[Network]):
             self.log(name, value, on_step=False, on_epoch=True, batch_size=len(batch[0]))
 
     def configure_optimizers(self) -> Any:
-        config = self.config
-        return torch.optim.AdamW(self.head.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
+        rate, decay = self.config.learning_rate, self.config.weight_decay
+        optimizer = torch.optim.AdamW(self.head.parameters(), lr=rate, weight_decay=decay)
+        if self.scheduler is None:
+            return optimizer
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": self.scheduler(optimizer), "monitor": "val_loss"}}
 
 
 class BestEpoch(L.Callback):
@@ -110,6 +124,16 @@ class Rows(Dataset):
     def __getitem__(self, rows: list[int]) -> tuple[Tensor, ...]:
         index = torch.tensor(rows)
         return tuple(column[index] for column in self.columns)
+
+
+def trained(
+    make: Callable[[], Standard], config: TrainConfig, loss: Loss, rows: Rows, held_out: Rows, logger: Logger | None
+) -> Trained[Standard]:
+    """A network of ``make``, which standardises its features, as `fitted`: the same for the same rows, config and threads."""
+    with seeded(config):
+        network = make()
+        standardise(network.mean, network.scale, rows.columns[0])
+        return fitted(Training(network, config, loss), rows, held_out, logger)
 
 
 def fitted(module: Training[Network], rows: Rows, held_out: Rows, logger: Logger | None = None) -> Trained[Network]:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from predictors.latency.profile import LatencyProfile
-from predictors.training.guesses import GuessPrices, GuessTable, choose
+from predictors.training.guesses import GuessTable, choose, pass_seconds
 from runtime import ModelPair
 from tests.pipelines.toy_bench import toy_prompts
 from tests.predictors.affine_profile import COSTS, PROFILE
@@ -38,7 +38,7 @@ def low(name, *places):
 @pytest.mark.parametrize("sampled", [False, True])
 def test_a_pass_costs_its_rows_its_verdict_and_its_upkeep(sampled):
     guessed, drafted, context = np.array([0, 3, 3, 0]), np.array([0, 2, 2, 5]), np.array([10, 20, 20, 30])
-    seconds = GuessPrices(PROFILE).passes(guessed, drafted, context, sampled)
+    seconds = pass_seconds(PROFILE, guessed, drafted, context, sampled)
     verdict = [low("verification_nss", count) if sampled else low("tree_verification", count, 0) for count in (2, 5)]
     expected = [
         low("target", 1, 10) + low("chain_verification", 0, sampled),
@@ -47,7 +47,6 @@ def test_a_pass_costs_its_rows_its_verdict_and_its_upkeep(sampled):
         low("target", 6, 30) + verdict[1],
     ]
     assert seconds == pytest.approx(np.array(expected))
-    assert GuessPrices(PROFILE).plain(context, sampled)[:1] == pytest.approx(expected[:1])
 
 
 def test_the_way_of_most_tokens_per_second_is_chosen(table):

@@ -20,9 +20,9 @@ from predictors.training.heads import predictor, training
 from predictors.training.heads.predictor import HeadFit, HeadPredictor, changed, require_served
 from predictors.training.heads.quality import fit_baselines, length_accuracy
 from predictors.training.heads.roots import Rows
-from predictors.training.heads.served import Decoding, Served
+from predictors.training.heads.served import Decoding
 from predictors.training.heads.training import HeadTrainConfig, train
-from predictors.training.metrics import macro_auc
+from predictors.training.metrics import MacroAuc
 from predictors.training.text_table import TextTable
 from tests.predictors.affine_profile import PROFILE
 from tests.predictors_training.conftest import labelled
@@ -42,8 +42,7 @@ def made(materials):
 
 
 def rows_of(fit, *static):
-    served = {key: Served(one, fit.roots, fit.query) for key, one in fit.decodes.items()}
-    return fit.rows(served, dict.fromkeys(range(2), static), {})[0]
+    return fit.rows(fit.unsaid, dict.fromkeys(range(2), static), {})[0]
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +52,7 @@ def rows(made):
 
 @pytest.fixture(scope="module")
 def head(made, rows):
-    return train(rows["train"], rows["validation"], made.target, config())
+    return train(rows["train"], rows["validation"], config())
 
 
 def trained_rows(materials):
@@ -63,7 +62,7 @@ def trained_rows(materials):
 def auc_on_test(fit, rows, head):
     test = rows["test"]
     with torch.inference_mode():
-        return macro_auc(head.network(test.features).softmax(dim=1).numpy(), test.labels(fit.target))
+        return MacroAuc(head.network(test.features).softmax(dim=1).numpy(), test.label_P)()
 
 
 # ---- rows
@@ -103,7 +102,7 @@ def test_edits_are_left_out(made, tmp_path):
     again = HeadFit(CONFIG, labelled(tmp_path, tmp_path))
     for name in ("known_R", "reached_RG", "state_RS", "document_R"):
         assert np.array_equal(getattr(again.roots, name), getattr(made.roots, name)), name
-    assert all(np.array_equal(one.row_XS, made.decodes[key].row_XS) for key, one in again.decodes.items())
+    assert all(np.array_equal(one.row_XS, made.unsaid[key].row_XS) for key, one in again.unsaid.items())
 
 
 def test_features_are_those_that_sessions_see(made, materials, monkeypatch):
@@ -168,19 +167,19 @@ def test_nothing_is_learned_where_nothing_is(tmp_path, targets):
     write_texts(tmp_path / "texts", synthetic_rows(informative=False))
     fit = HeadFit(replace(CONFIG, feature_set="paper"), labelled(tmp_path, tmp_path))
     found = rows_of(fit, 3, 3)
-    blind = train(found["train"], found["validation"], fit.target, config(targets=targets))
+    blind = train(found["train"], found["validation"], config(targets=targets))
     assert abs(auc_on_test(fit, found, blind) - 0.5) < 0.07
 
 
 def test_expected_targets_train_too_and_keep_to_their_rows(made, rows, monkeypatch):
-    expected = train(rows["train"], rows["validation"], made.target, config(targets="expected"))
+    expected = train(rows["train"], rows["validation"], config(targets="expected"))
     assert auc_on_test(made, rows, expected) > 0.7
     seen = {}
     monkeypatch.setattr(training, "fitted", lambda module, drawn, *others: seen.update(made=drawn) or 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        train(rows["train"], rows["validation"], made.target, config(targets="expected"))
+        train(rows["train"], rows["validation"], config(targets="expected"))
     chances, count = seen["made"].columns[1], len(rows["train"])
-    torch.testing.assert_close(chances[:count], torch.from_numpy(rows["train"].expected(made.target)).float())
+    torch.testing.assert_close(chances[:count], torch.from_numpy(rows["train"].expected_PL).float())
     assert len(chances) > count and chances.sum(dim=1).numpy() == pytest.approx(1, abs=1e-4)
 
 
@@ -188,14 +187,14 @@ def test_the_best_epoch_is_restored(made, rows, head):
     validation = rows["validation"]
     with torch.inference_mode():
         logits = head.network(validation.features) + prior_shift(head.natural_shares, head.training_shares)
-    loss = float(F.cross_entropy(logits, torch.from_numpy(validation.labels(made.target))))
+    loss = float(F.cross_entropy(logits, torch.from_numpy(validation.label_P)))
     assert loss == pytest.approx(min(epoch["val_loss"] for epoch in head.history), abs=1e-4)
     assert head.history[head.best_epoch]["val_loss"] == min(epoch["val_loss"] for epoch in head.history)
 
 
 def test_the_same_seed_gives_the_same_head(made, rows, head):
     before = torch.random.get_rng_state()
-    again, other = (train(rows["train"], rows["validation"], made.target, config(seed=seed)) for seed in (0, 1))
+    again, other = (train(rows["train"], rows["validation"], config(seed=seed)) for seed in (0, 1))
     assert torch.equal(before, torch.random.get_rng_state())  # the caller's own stream is not touched
     for name, tensor in head.network.state_dict().items():
         assert torch.equal(tensor, again.network.state_dict()[name]), name
@@ -207,14 +206,14 @@ def test_only_training_rows_shape_the_reduction(made, materials, rows, head):
     moved = replace(made.roots, state_RS=made.roots.state_RS.copy())
     moved.state_RS[~trained_rows(materials)] += 50
     parts = (Rows(moved, rows[split].row_P, rows[split].past_P) for split in ("train", "validation"))
-    again = train(*parts, made.target, config(epochs=1))
+    again = train(*parts, config(epochs=1))
     for name, buffer in head.network.reduction.named_buffers():
         assert torch.equal(buffer, again.network.reduction.get_buffer(name)), name
 
 
 @pytest.mark.parametrize("method", ["class_weights", "none"])
 def test_every_way_of_balancing_trains(made, rows, method):
-    trained = train(rows["train"], rows["validation"], made.target, config(balance=method, epochs=2))
+    trained = train(rows["train"], rows["validation"], config(balance=method, epochs=2))
     assert trained.balance == method and np.isfinite(trained.history[-1]["val_loss"])
 
 
@@ -285,17 +284,17 @@ def test_the_head_stands_beside_its_baselines(fitted):
 
 
 def test_where_one_class_alone_was_seen_baselines_are_sure_of_it(made, rows):
-    labels = rows["train"].labels(made.target)
+    labels = rows["train"].label_P
     alone = rows["train"].take(labels == labels[0])
-    for name, baseline in fit_baselines(alone, made.target).items():
+    for name, baseline in fit_baselines(alone).items():
         assert (baseline(rows["test"]).argmax(axis=1) == labels[0]).all(), name
 
 
 def test_lengths_at_the_budgets_edge_are_right(made):
     """Nobody can draft more than the budget leaves. With no other limit a draft of all that is accepted is always right."""
-    decodes = made.decodes["test", 0]
-    starts = replace(decodes.idle, would_XS=np.full_like(decodes.idle.would_XS, GAMMA))
-    served = Served(replace(decodes, idle=starts), made.roots, made.query)
+    served = made.unsaid["test", 0]
+    starts = replace(served.idle, would_XS=np.full_like(served.idle.would_XS, GAMMA))
+    served = replace(served, idle=starts)
     assert (starts.cap_XS[starts.valid_XS] < GAMMA).any()
     assert length_accuracy(served, served.totals(GAMMA, GAMMA)) == 1
 
@@ -388,7 +387,7 @@ def test_a_card_says_all_of_its_decoding():
 
 def test_more_components_than_columns_are_refused(made, rows):
     with pytest.raises(ValueError, match="Lower reduced_size"):
-        train(rows["train"], rows["validation"], made.target, config(reduced_size=500))
+        train(rows["train"], rows["validation"], config(reduced_size=500))
 
 
 def test_the_papers_heads_decide_by_the_softmax_as_trained():

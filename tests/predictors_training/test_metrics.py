@@ -5,17 +5,7 @@ import pytest
 from sklearn.metrics import f1_score, roc_auc_score
 
 from predictors.training.intervals import DocumentBootstrap, percentiles
-from predictors.training.metrics import (
-    auc,
-    brier,
-    confusion_matrix,
-    evaluate,
-    expected_calibration_error,
-    macro_auc,
-    macro_f1,
-    mean_absolute_error,
-    nll,
-)
+from predictors.training.metrics import MacroAuc, auc, evaluate, mean_absolute_error
 
 PROBABILITIES = np.array([[0.8, 0.1, 0.1], [0.2, 0.5, 0.3], [0.1, 0.6, 0.3], [0.25, 0.25, 0.5]])
 LABELS = np.array([0, 1, 2, 2])
@@ -29,20 +19,21 @@ def random_rows(rows=300, ties=10):
 
 def test_brier_by_hand():
     expected = (0.04 + 0.01 + 0.01) + (0.04 + 0.25 + 0.09) + (0.01 + 0.36 + 0.49) + (0.0625 + 0.0625 + 0.25)
-    assert brier(PROBABILITIES, LABELS) == pytest.approx(expected / 4)
+    assert evaluate(PROBABILITIES, LABELS)["brier"] == pytest.approx(expected / 4)
 
 
 def test_calibration_error_by_hand():
-    # bins of .2: [.4, .6) holds .5 (right) and .5 (right); [.6, .8) holds .6 (wrong); [.8, 1] holds .8 (right)
-    assert expected_calibration_error(PROBABILITIES, LABELS, bins=5) == pytest.approx((2 * 0.5 + 0.6 + 0.2) / 4)
+    # of fifteen bins one holds .5 (right) and .5 (right), one .6 (wrong), one .8 (right)
+    assert evaluate(PROBABILITIES, LABELS)["ece"] == pytest.approx((2 * 0.5 + 0.6 + 0.2) / 4)
 
 
 def test_perfect_confidence_falls_in_the_last_bin():
-    assert expected_calibration_error(np.eye(3), np.arange(3)) == 0
+    made = evaluate(np.eye(3), np.arange(3))
+    assert made["ece"] == 0 and len(made["reliability"]) == 1
 
 
 def test_likelihood_by_hand():
-    assert nll(PROBABILITIES, LABELS) == pytest.approx(-np.log([0.8, 0.5, 0.3, 0.5]).mean())
+    assert evaluate(PROBABILITIES, LABELS)["nll"] == pytest.approx(-np.log([0.8, 0.5, 0.3, 0.5]).mean())
 
 
 def test_the_error_of_lengths_by_hand():
@@ -61,22 +52,22 @@ def test_any_number_of_classes_is_measured():
 
 
 def test_confusion_has_true_classes_as_rows():
-    assert confusion_matrix(LABELS, PROBABILITIES.argmax(axis=1)).tolist() == [[1, 0, 0], [0, 1, 0], [0, 1, 1]]
+    assert evaluate(PROBABILITIES, LABELS)["confusion"] == [[1, 0, 0], [0, 1, 0], [0, 1, 1]]
 
 
 def test_against_scikit_learn_with_ties():
     probabilities, labels = random_rows()
     expected = roc_auc_score(labels, probabilities, multi_class="ovr", average="macro")
-    assert macro_auc(probabilities, labels) == pytest.approx(expected)
-    predicted = probabilities.argmax(axis=1)
-    assert macro_f1(confusion_matrix(labels, predicted)) == pytest.approx(f1_score(labels, predicted, average="macro"))
+    record, predicted = evaluate(probabilities, labels), probabilities.argmax(axis=1)
+    assert record["macro_auc"] == MacroAuc(probabilities, labels)(np.ones(len(labels))) == pytest.approx(expected)
+    assert record["macro_f1"] == pytest.approx(f1_score(labels, predicted, average="macro"))
 
 
 def test_weights_count_rows():
     probabilities, labels = random_rows(60)
     weights = np.random.default_rng(1).integers(0, 4, 60)
     repeated = np.repeat(np.arange(60), weights)
-    expected = auc(probabilities[repeated, 0], labels[repeated] == 0)
+    expected = auc(probabilities[repeated, 0], labels[repeated] == 0, np.ones(len(repeated)))
     assert auc(probabilities[:, 0], labels == 0, weights.astype(float)) == pytest.approx(expected)
 
 

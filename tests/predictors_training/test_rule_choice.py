@@ -52,7 +52,7 @@ def branches(seconds):
         sums_2X = np.stack([np.full(60, 40), seconds[places[0], places[1]].repeat(2)])
         return SimpleNamespace(tokens_X=sums_2X[0], seconds_X=sums_2X[1], sums_2X=sums_2X, rate=1.0)
 
-    return SimpleNamespace(decodes=SimpleNamespace(retained=True, document_X=DOCUMENTS), totals=totals)
+    return SimpleNamespace(branches=True, idle=SimpleNamespace(document_X=DOCUMENTS), static=(3, 8), totals=totals)
 
 
 RULES = [DecisionRule(number / 100 + 0.001) for number in range(30)]
@@ -65,7 +65,7 @@ def test_of_branches_both_rules_are_judged_on_documents_that_chose_neither():
         drafting = np.exp(0.1 * np.random.default_rng(seed).normal(size=(31, 1, 30)))
         drafting[-1] = 1.0
         seconds = np.broadcast_to(drafting, (31, 31, 30))
-        pays += choose_rules(branches(seconds), (3, 8), RULES, Candidates()).choice.pays
+        pays += choose_rules(branches(seconds), RULES, Candidates()).choice.pays
         best = seconds[drafting[:-1].sum(axis=(1, 2)).argmin(), :1].repeat(2, axis=1)
         table_2RX, static_2X = np.stack([np.full((1, 60), 40), best]), np.stack([np.full(60, 40), np.ones(60)])
         inside += choose(table_2RX, static_2X, DOCUMENTS, folds=5, seed=0).pays
@@ -82,8 +82,8 @@ def test_of_branches_either_rule_may_be_static(pair):
             made[best] = 0.9
     noise_D = np.exp(np.random.default_rng(0).normal(0, 0.01, 30))
     seconds = slow[0][:, None, None] * slow[1][None, :, None] * noise_D
-    made = choose_rules(branches(seconds), (3, 8), RULES, Candidates())
-    assert (made.rule, made.retention) == tuple(None if one is None else RULES[one] for one in pair)
+    made = choose_rules(branches(seconds), RULES, Candidates())
+    assert made.rules == tuple(None if one is None else RULES[one] for one in pair)
 
 
 def test_a_rule_is_chosen_by_all_of_its_tokens_and_seconds():

@@ -15,14 +15,11 @@ from predictors.latency.throughput import round_latency
 from predictors.selection.network import ServedSelector
 from predictors.selection.rule import NEVER, SURPLUS, SelectionRule
 from predictors.training.labelling.table import read_labels, write_labels
-from predictors.training.labelling.trees import KIND, LabelledRoots, TreeLabelConfig, label
 from predictors.training.predictor import Materials
-from predictors.training.root_table import RootTable
+from predictors.training.root_table import KIND, RootTable, TreeLabelConfig, label
 from predictors.training.trees.evaluation import (
     RuleCalibration,
-    at_places,
     calibrated_rule,
-    chosen,
     evaluate_selector,
     oracle_places,
     rates_by_setting,
@@ -54,7 +51,7 @@ CALIBRATION = RuleCalibration(bootstrap_replicates=200)
 
 def labelled(folder):
     roots = RootTable.read(folder)
-    return LabelledRoots.of(roots, label(roots, TreeLabelConfig()))
+    return roots.labelled(label(roots, TreeLabelConfig()))
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +122,7 @@ def test_labels_are_means_and_spreads_over_the_roots_own_draws(tmp_path):
     roots = RootTable.read(write_roots(tmp_path / "r"))
     made = label(roots, TreeLabelConfig())
     write_labels(made, tmp_path / "trees.parquet")
-    table = LabelledRoots.of(roots, read_labels(tmp_path / "trees.parquet", KIND, roots.manifest.content_hash))
+    table = roots.labelled(read_labels(tmp_path / "trees.parquet", KIND, roots.manifest.content_hash))
     drawn = roots.table.column("efficiency").to_pylist()
     for row in (0, 7, len(roots) - 1):
         draws = np.array(drawn[row]).reshape(2, len(RULES), len(ACTIONS))
@@ -145,8 +142,8 @@ def test_rows_that_are_not_labelled_are_not_learned_from(tmp_path):
     roots = RootTable.read(write_roots(tmp_path / "r"))
     made = label(roots, TreeLabelConfig())
     kept = np.arange(len(roots))[::-3]
-    part = LabelledRoots.of(roots, dataclasses.replace(made, table=made.table.take(kept)))
-    whole = LabelledRoots.of(roots, made)
+    part = roots.labelled(dataclasses.replace(made, table=made.table.take(kept)))
+    whole = roots.labelled(made)
     np.testing.assert_array_equal(part.index, kept)
     assert len(part) == len(kept) and part.column("root").tolist() == roots.column("root")[kept].tolist()
     np.testing.assert_array_equal(part.mean_NKA, whole.mean_NKA[kept])
@@ -194,19 +191,18 @@ def test_a_rule_for_chains_chooses_among_chains(table):
 
 
 def test_training_finds_a_planted_signal(labelling, parts, trained):
-    served_selector = ServedSelector(trained.network, torch.device("cpu"))
-    rule, validation_gain = calibrated_rule(
-        served_selector, labelling, parts["validation"], SCORED[TOKENS], CALIBRATION
-    )
+    selector = ServedSelector(trained.network, torch.device("cpu"))
+    held, said = (served(selector, parts[split]) for split in ("validation", "test"))
+    rule, validation_gain = calibrated_rule(held, labelling, parts["validation"], SCORED[TOKENS], CALIBRATION)
     assert validation_gain > 0.02
-    record = evaluate_selector(served_selector, labelling, rule, parts["test"], CALIBRATION)
+    record = evaluate_selector(said, labelling, rule, parts["test"], CALIBRATION)
     part = record["parts"]["all"]
     assert part["selector"]["gain"]["low"] > 0.02
     assert part["gap_closed"]["value"] > 0.6
     assert part["selector"]["tokens_per_second"]["value"] > part["static"]["tokens_per_second"]["value"]
     assert record["trusted"] > 0.9
     assert set(record["parts"]) == {"all", "T=0.6", "T=1"}
-    for setting, rates in rates_by_setting(served_selector, parts["test"], rule).items():
+    for setting, rates in rates_by_setting(said, parts["test"], rule).items():
         for name, rate in rates.items():
             assert rate == pytest.approx(record["parts"][setting][name]["tokens_per_second"]["value"])
     shares = [sum(uses.values()) for uses in record["uses"].values()]
@@ -225,10 +221,10 @@ def test_training_is_reproducible(labelling, parts, trained):
 
 def test_the_monitored_loss_is_the_hard_gain(labelling, parts, trained):
     rows = parts["validation"]
-    tokens, distance = served(ServedSelector(trained.network, torch.device("cpu")), rows)
+    said = served(ServedSelector(trained.network, torch.device("cpu")), rows)
     free = dataclasses.replace(rows, decision=0.0)  # what deciding costs is the rule's to weigh
-    hard = chosen(free, tokens, distance, SelectionRule(SURPLUS, 1.0, 0.0, 1e9, ())).throughput
-    static = at_places(rows, rows.static_N, 0.0).throughput
+    hard = free.chosen(said, SelectionRule(SURPLUS, 1.0, 0.0, 1e9, ())).throughput
+    static = rows.static.throughput
     assert trained.history[trained.best_epoch]["val_loss"] == pytest.approx(-math.log(hard / static), abs=1e-4)
 
 
@@ -249,13 +245,13 @@ def test_where_there_is_nothing_to_win_the_rule_stays_static(tmp_path):
     table = labelled(write_roots(tmp_path / "r", signal=0.0, noise=0.5))
     labelling = Labelling.of(table, "specinfer", TOY, states=True)
     rows = labelling.rows(table.rows("test"))
-    static = at_places(rows, rows.static_N, 0.0).throughput
-    assert at_places(rows, oracle_places(rows.efficiency_NA, rows.seconds_NA), 0.0).throughput > 1.03 * static, (
+    static = rows.static.throughput
+    assert rows.outcome(oracle_places(rows.efficiency_NA, rows.seconds_NA), 0.0).throughput > 1.03 * static, (
         "biased upwards"
     )
     assert split_oracle(rows).throughput < 1.01 * static
     random = np.random.default_rng(0).normal(size=rows.efficiency_NA.shape)
-    never = chosen(rows, random, np.zeros(len(rows)), SelectionRule(SURPLUS, 1.0, NEVER, 1e9, ()))
+    never = rows.chosen((random, np.zeros(len(rows))), SelectionRule(SURPLUS, 1.0, NEVER, 1e9, ()))
     assert never.places.tolist() == rows.static_N.tolist() and never.throughput == static, (
         "nothing is asked, nothing paid"
     )
@@ -263,14 +259,15 @@ def test_where_there_is_nothing_to_win_the_rule_stays_static(tmp_path):
 
 def test_a_gain_that_is_not_sure_on_validation_roots_is_not_asked_for(labelling, parts, trained):
     """The planted signal is; the same network on roots whose labels were shuffled among themselves is not."""
-    selector, rows = ServedSelector(trained.network, torch.device("cpu")), parts["validation"]
-    rule, gain = calibrated_rule(selector, labelling, rows, SCORED[TOKENS], CALIBRATION)
+    rows = parts["validation"]
+    said = served(ServedSelector(trained.network, torch.device("cpu")), rows)
+    rule, gain = calibrated_rule(said, labelling, rows, SCORED[TOKENS], CALIBRATION)
     assert rule.asks and gain > 0
     order = np.random.default_rng(2).permutation(len(rows))
     shuffled = dataclasses.replace(
         rows, efficiency_NA=rows.efficiency_NA[order], efficiency_NDA=rows.efficiency_NDA[order]
     )
-    rule, gain = calibrated_rule(selector, labelling, shuffled, SCORED[TOKENS], CALIBRATION)
+    rule, gain = calibrated_rule(said, labelling, shuffled, SCORED[TOKENS], CALIBRATION)
     assert not rule.asks and gain == 0.0
 
 
@@ -291,16 +288,16 @@ def test_the_oracle_maximises_the_ratio_of_sums():
 
 def test_no_oracle_is_below_static_whatever_choosing_costs(labelling, parts, trained):
     """At a senseless price of choosing, the bounds of a perfect choice meet at static; chosen regardless of it they did not."""
-    selector = ServedSelector(trained.network, torch.device("cpu"))
+    said = served(ServedSelector(trained.network, torch.device("cpu")), parts["test"])
     rule = SelectionRule(SURPLUS, 1.0, NEVER, 1e9, labelling.settings)
     for decision in (0.0, parts["test"].decision, 1e3):
         rows = dataclasses.replace(parts["test"], decision=decision)
-        record = evaluate_selector(selector, labelling, rule, rows, CALIBRATION)
+        record = evaluate_selector(said, labelling, rule, rows, CALIBRATION)
         for part in record["parts"].values():
             least, most = part["oracle"]["gain"]["value"], part["oracle_same_draws"]["gain"]["value"]
             assert least >= 0 and most >= -1e-12
     assert least == 0 and most == 0
-    assert split_oracle(rows).throughput < at_places(rows, rows.static_N, 0.0).throughput
+    assert split_oracle(rows).throughput < rows.static.throughput
 
 
 def test_one_draw_has_no_split_oracle(tmp_path):
@@ -314,11 +311,11 @@ def test_margins_hold_choices_back(parts):
     worth_nothing = rows.rate_N[:, None] * rows.seconds_NA
     worth_nothing[:, 0] += 0.04
     near, far = np.zeros(len(rows)), np.full(len(rows), 2.0)
-    assert set(chosen(rows, worth_nothing, near, SelectionRule(SURPLUS, 1.0, 0.0, 1.0, ())).places) == {0}
-    held = chosen(rows, worth_nothing, near, SelectionRule(SURPLUS, 1.0, 0.05, 1.0, ()))
+    assert set(rows.chosen((worth_nothing, near), SelectionRule(SURPLUS, 1.0, 0.0, 1.0, ())).places) == {0}
+    held = rows.chosen((worth_nothing, near), SelectionRule(SURPLUS, 1.0, 0.05, 1.0, ()))
     assert held.places.tolist() == rows.static_N.tolist()
-    assert held.seconds.sum() == pytest.approx(at_places(rows, rows.static_N, rows.decision).seconds.sum())
-    untrusted = chosen(rows, worth_nothing, far, SelectionRule(SURPLUS, 1.0, 0.0, 1.0, ()))
+    assert held.seconds.sum() == pytest.approx(rows.outcome(rows.static_N, rows.decision).seconds.sum())
+    untrusted = rows.chosen((worth_nothing, far), SelectionRule(SURPLUS, 1.0, 0.0, 1.0, ()))
     assert untrusted.places.tolist() == rows.static_N.tolist()
 
 

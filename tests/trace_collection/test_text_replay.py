@@ -317,10 +317,11 @@ def test_rows_know_their_texts_and_their_place_in_the_trace(folder):
     test = whole.rows("test")
     for table in (whole, test):
         texts = list(table.texts())
-        assert len(texts) == table.text_N[-1] + 1 == len(table.starts_T) - 1
-        for number, text in enumerate(texts):
-            rows = slice(table.starts_T[number], table.starts_T[number + 1])
-            assert set(table.text_N[rows]) == {number} and set(table.column("prompt_id")[rows]) == {text.prompt_id}
+        assert len(texts) == len(table.text_slices) and table.text_slices[-1].stop == len(table) == len(table.end_N)
+        for text, rows in zip(texts, table.text_slices, strict=True):
+            assert set(table.end_N[rows]) == {rows.stop - 1} and set(table.column("prompt_id")[rows]) == {
+                text.prompt_id
+            }
             assert text.columns["token"].tolist() == table.column("token")[rows].tolist()
             assert np.array_equal(text.columns["states"][-1, 1], table.slots("states")[rows][-1, 1])
             assert np.array_equal(text.within(3).columns["states"][-1, 0], table.slots("states")[rows][1, 0])

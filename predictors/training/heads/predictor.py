@@ -1,14 +1,14 @@
 """Family ``head``: H-RAD's classes or the explicit length, from texts to a bundle.
 
 rows     roots that the policy's decodes meet, with the round before; the policy at first drafts the best static length, then
-         what was chosen before (`heads.roots.met`): as often as ``iterations`` say, or until the rows are the same
+         what was chosen before (`heads.served`): as often as ``iterations`` say, or until the rows are the same
 network  one for all captured sampling settings, on training texts (`heads.training`)
 rules    calibration, static lengths and rules of every setting by itself, on validation texts (`heads.rules`)
 quality  on test texts (`heads.quality`)
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from predictors.features import FEATURE_SETS
 from predictors.latency.actions import undisturbed
 from predictors.latency.throughput import draft_cost
 from predictors.replay.acceptance import acceptance_of
-from predictors.schema import SPLITS
+from predictors.schema import SPLITS, TEST, TRAIN, VALIDATION
 from predictors.training.calibration import fit_calibration
 from predictors.training.heads.quality import (
     fit_baselines,
@@ -31,19 +31,19 @@ from predictors.training.heads.quality import (
     sentence,
     tracked,
 )
-from predictors.training.heads.roots import CLASS, TARGETS, Roots, Rows, Target, met
-from predictors.training.heads.rules import Candidates, Chosen, choose_rules, fixed_rules, static_pair
-from predictors.training.heads.served import Choice, Decoding, Said, Served, decodes_of
+from predictors.training.heads.roots import CLASS, TARGETS, Roots, Rows
+from predictors.training.heads.rules import Candidates, Chosen, choose_rules, static_pair
+from predictors.training.heads.served import Choice, Decoding, Said, Served, served_texts
 from predictors.training.heads.training import HeadTrainConfig, TrainedHead, train
 from predictors.training.labelling.chains import KIND
-from predictors.training.metrics import macro_auc
-from predictors.training.predictor import Fitted, Materials, Trust
+from predictors.training.metrics import MacroAuc
+from predictors.training.predictor import Fitted, Materials, Trust, card_of
 
 CONTROLLERS: dict[bool, tuple[str, Any]] = {  # and settings on its card, by whether classes are lengths
     False: ("hrad", ClassSetting),
     True: ("length", LengthSetting),
 }
-Policies = Mapping[int, tuple[Choice, Choice]]  # by setting, what is drafted and what is retained
+Place = tuple[str, int]  # a split, and the number of a setting
 
 
 @dataclass(frozen=True)
@@ -80,16 +80,13 @@ class HeadPredictor(Trust):
 
 @dataclass(frozen=True)
 class Made:
-    """A network, the ``rows`` by split that it was made from, what it ``said`` of every row, its calibration by setting, how far
-    features may lie, and what is ``chosen``; it is ``served`` by split and setting."""
+    """A network, the ``rows`` by split that it was made from, and what is ``chosen`` at every setting; as it is ``served`` by
+    split and setting."""
 
     head: TrainedHead
     rows: Mapping[str, Rows]
-    said: Said
-    calibrations: Mapping[int, Calibration]
-    max_distance: float
+    served: Mapping[Place, Served]
     chosen: Mapping[int, Chosen]
-    served: Mapping[tuple[str, int], Served]
 
 
 class HeadFit:
@@ -101,146 +98,140 @@ class HeadFit:
         labels = materials.labels_of(KIND, table.manifest)
         self.manifest, self.settings, self.context = table.manifest, table.settings, table.median_context
         require_served(config.decoding, labels.facts)
-        self.roots = Roots.of(table, labels, config.feature_set)
-        self.target = Target(config.target, self.roots.spec.gamma)
-        self.decodes = decodes_of(table, config.decoding, self.profile, config.repeats, int(labels.facts["seed"]))
+        self.roots = Roots.of(table, labels, config.feature_set, config.target)
         features = self.roots.spec.state_size + len(self.roots.spec.scalars)
-        self.query = undisturbed(self.profile).latency("predictor", features=features).seconds
+        query = undisturbed(self.profile).latency("predictor", features=features).seconds
+        seed = int(labels.facts["seed"])
+        self.unsaid = served_texts(table, self.roots, query, config.decoding, self.profile, config.repeats, seed)
 
     def fitted(self, logger: Logger | None) -> Fitted:
         """Iterate rows, network and rules; then measure on test texts."""
         places, record = range(len(self.settings)), []
-        served = {key: Served(one, self.roots, self.query) for key, one in self.decodes.items()}
+        served: Mapping[Place, Served] = self.unsaid
         statics = {place: static_pair([served[split, place] for split in SPLITS[:2]]) for place in places}
         rows, pasts = self.rows(served, statics, {})
         for _ in range(self.config.iterations):
             made, trained = self.made(rows, statics, logger), rows
             policies = {place: one.policy for place, one in made.chosen.items()}
             following, pasts = self.rows(made.served, policies, pasts)
-            record.append(self.iteration(made, rows["validation"], changed(rows["train"], following["train"])))
+            record.append(self.iteration(made, rows[VALIDATION], changed(rows[TRAIN], following[TRAIN])))
             if not record[-1]["changed"]:
                 break
             rows = following
-        met_on_test = {"test": rows["test"]}  # by what is served
+        met_on_test = {TEST: rows[TEST]}  # by what is served
         return self.exported(made, {**trained, **met_on_test}, record)
 
     def rows(
-        self, served: Mapping[tuple[str, int], Served], policies: Policies, pasts: Mapping[tuple[str, int], np.ndarray]
-    ) -> tuple[dict[str, Rows], dict[tuple[str, int], np.ndarray]]:
+        self,
+        served: Mapping[Place, Served],
+        policies: Mapping[int, tuple[Choice, Choice]],
+        pasts: Mapping[Place, np.ndarray],
+    ) -> tuple[dict[str, Rows], dict[Place, np.ndarray]]:
         """Labelled roots by split that the policies' decodes meet, and the pasts that they give to every start."""
         found: dict[str, list[np.ndarray]] = {split: [] for split in SPLITS}
         given = {}
         for (split, place), one in served.items():
-            row_XS = one.decodes.row_XS
-            past_XS = pasts.get((split, place), np.zeros_like(row_XS))
-            for retains in (False, True) if one.decodes.retained is not None else (False,):
+            past_XS = pasts.get((split, place), np.zeros_like(one.row_XS))
+            for retains in (False, True) if one.branches is not None else (False,):
                 drafts = one.drafts(policies[place][retains], retains)
-                pairs_2P, given[split, place] = met(one.decodes.idle, row_XS, drafts, past_XS, self.roots.spec.gamma)
+                pairs_2P, given[split, place] = one.met(drafts, past_XS)
                 found[split].append(pairs_2P[:, self.roots.known_R[pairs_2P[0]]])
         unique = {split: np.unique(np.concatenate(some, axis=1), axis=1) for split, some in found.items()}
         return {split: Rows(self.roots, *pairs_2P) for split, pairs_2P in unique.items()}, given
 
     def made(self, rows: Mapping[str, Rows], statics: Mapping[int, tuple[int, int]], logger: Logger | None) -> Made:
-        """Train on rows, then calibrate and choose what is served at every setting."""
-        config, rows = self.config, {split: some.distinct for split, some in rows.items()}
-        head = train(rows["train"], rows["validation"], self.target, config.training, logger)
+        rows = {split: some.distinct for split, some in rows.items()}
+        head = train(rows[TRAIN], rows[VALIDATION], self.config.training, logger)
         said = Said.of(head.network, self.roots)
-        max_distance, calibrations, chosen, served = config.largest(said.of_rows(rows["validation"])[1]), {}, {}, {}
-        for place, static in statics.items():
-            calibrations[place] = self.calibration(head, said, rows, place)
-            known = said, calibrations[place], max_distance, *static
-            for split in SPLITS:
-                served[split, place] = Served(self.decodes[split, place], self.roots, self.query, *known)
-            chosen[place] = self.chosen(served["validation", place], static, place)
-        return Made(head, rows, said, calibrations, max_distance, chosen, served)
+        limit, served = self.config.largest(said.of_rows(rows[VALIDATION])[1]), {}
+        calibrations = [self.calibration(head, said, rows, place) for place in range(len(self.settings))]
+        for (split, place), one in self.unsaid.items():
+            calibrated = replace(one, said=said, calibration=calibrations[place])
+            served[split, place] = replace(calibrated, max_distance=limit, static=statics[place])
+        chosen = {place: self.chosen(served[VALIDATION, place], place) for place in statics}
+        return Made(head, rows, served, chosen)
 
     def calibration(self, head: TrainedHead, said: Said, rows: Mapping[str, Rows], place: int) -> Calibration:
         """Bias from the setting's class shares among training rows (zero without ``prior_correction``), then the temperature on
         validation rows that goes with it."""
-        count, held = len(self.target.classes), rows["validation"].at(place)
-        labels = rows["train"].at(place).labels(self.target)
+        count, held, labels = len(self.roots.target.classes), rows[VALIDATION].at(place), rows[TRAIN].at(place).label_P
         natural = ((np.bincount(labels, minlength=count) + 1) / (len(labels) + count)).tolist()
         training = head.training_shares if self.config.prior_correction else natural
-        return fit_calibration(said.of_rows(held)[0], torch.from_numpy(held.labels(self.target)), natural, training)
+        return fit_calibration(said.of_rows(held)[0], torch.from_numpy(held.label_P), natural, training)
 
-    def chosen(self, validation: Served, static: tuple[int, int], place: int) -> Chosen:
-        """What is served at a setting; a drafted token's cost is that midway through the texts."""
+    def chosen(self, validation: Served, place: int) -> Chosen:
+        """What is served at a setting, by a rule that is given or the best; a drafted token's cost is that midway through the
+        texts."""
         config, sampled = self.config, not self.settings[place].greedy
         cost = draft_cost(undisturbed(self.profile), self.roots.spec.gamma, self.context, sampled)
         rule = config.rule if config.choice is None else LengthRule(config.choice, cost)
         if rule is not None:
-            return fixed_rules(static, rule, config.candidates)
-        return choose_rules(validation, static, config.candidates.rules(self.target, cost), config.candidates)
+            epsilon = getattr(rule, "epsilon", config.candidates.epsilons[0])
+            return Chosen(validation.static, (rule, rule), (rule, rule), epsilon, None)
+        return choose_rules(validation, config.candidates.rules(self.roots.target, cost), config.candidates)
 
     def iteration(self, made: Made, validation: Rows, share: float) -> dict[str, Any]:
         """What an iteration came to: the share of training rows that its policy changes, and validation figures by setting."""
         found: dict[str, Any] = {"changed": share}
         for place, setting in enumerate(self.settings):
-            rows = validation.at(place)
-            probabilities_PL = made.calibrations[place].probabilities(made.said.of_rows(rows)[0]).numpy()
-            choice = made.chosen[place].choice
+            rows, choice = validation.at(place), made.chosen[place].choice
             found[setting.name] = {
-                "macro_auc": macro_auc(probabilities_PL, rows.labels(self.target)),
+                "macro_auc": MacroAuc(made.served[VALIDATION, place].probabilities(rows), rows.label_P)(),
                 "gain": None if choice is None else choice.gain["value"],
             }
         return found
 
     def exported(self, made: Made, rows: Mapping[str, Rows], record: Sequence[Mapping[str, Any]]) -> Fitted:
-        """Measured on test texts, with its card."""
-        config, spec = self.config, self.roots.spec
-        kind, entry = CONTROLLERS[self.target.ordered]
-        counted = {**made.rows, "test": rows["test"]}
+        config, spec, target, head = self.config, self.roots.spec, self.roots.target, made.head
+        kind, entry = CONTROLLERS[target.ordered]
+        counted = {**made.rows, TEST: rows[TEST]}
         settings, parts = [], {}
         for place, setting in enumerate(self.settings):
-            one = made.chosen[place]
-            rules = one.rule, one.retention, *one.tried
-            settings.append(asdict(entry(setting, made.calibrations[place], *one.static, *rules)))
-            parts[setting.name] = self.part(place, settings[place], made, rows)
+            one, test = made.chosen[place], made.served[TEST, place]
+            settings.append(asdict(entry(setting, test.calibration, *one.static, *one.rules, *one.tried)))
+            parts[setting.name] = self.part(
+                settings[place], one, test, {key: some.at(place) for key, some in rows.items()}
+            )
+        any_setting = made.served[TEST, 0]
         quality = {
             "kind": kind,
-            "target": self.target.name,
-            "classes": list(self.target.classes),
+            "target": target.name,
+            "classes": list(target.classes),
             "gamma": spec.gamma,
             "feature_set": spec.feature_set,
             "decoding": asdict(config.decoding),
             "rows": {split: len(some) for split, some in counted.items()},
             "documents": {split: len(np.unique(some.document_P)) for split, some in counted.items()},
-            "class_shares": {"natural": made.head.natural_shares, "training": made.head.training_shares},
-            "history": made.head.history,
-            "best_epoch": made.head.best_epoch,
-            "balance": made.head.balance,
+            "class_shares": {"natural": head.natural_shares, "training": head.training_shares},
+            "history": head.history,
+            "best_epoch": head.best_epoch,
+            "balance": head.balance,
             "iterations": list(record),
-            "prices": {"query": self.query},
-            "max_distance": made.max_distance,
+            "prices": {"query": any_setting.query},
+            "max_distance": any_setting.max_distance,
             "parts": parts,
         }
-        card = {
-            "kind": kind,
-            "contract": self.manifest.contract,
+        card = card_of(kind, self.manifest, config.decoding.decoder) | {
             "feature_spec": asdict(spec),
             "settings": settings,
-            "max_distance": made.max_distance,
+            "max_distance": any_setting.max_distance,
             "prices": {"profile_hash": self.profile.profile_hash},
-            "decoder": config.decoding.decoder,
             "measured_quality": measured_quality(quality),
-            "lineage": {"traces_sha256": self.manifest.content_hash},
         }
-        return Fitted(card, made.head.network.state_dict(), quality, tracked(quality), sentence(quality))
+        return Fitted(card, head.network.state_dict(), quality, tracked(quality), sentence(quality))
 
-    def part(self, place: int, setting: dict[str, Any], made: Made, rows: Mapping[str, Rows]) -> dict[str, Any]:
+    def part(self, setting: dict[str, Any], chosen: Chosen, test: Served, rows: Mapping[str, Rows]) -> dict[str, Any]:
         """What is served at a ``setting``, as the card has it, and what it is worth on test texts."""
-        here = {split: some.at(place) for split, some in rows.items()}
-        chosen, calibration = made.chosen[place], made.calibrations[place]
-        baselines, replicates = fit_baselines(here["train"], self.target), self.config.bootstrap_replicates
-        held = measured_metrics(here["validation"], made.said, calibration, {}, self.target, 1)["head"]
+        held = measured_metrics(rows[VALIDATION], test, {}, 1)["head"]
         choice = None if chosen.choice is None else {"gain": chosen.choice.gain, "pays": chosen.choice.pays}
+        baselines = fit_baselines(rows[TRAIN])
         return {
             "calibration": setting["calibration"],
             "thresholds": {name: setting[name] for name in ("static_gamma", "retained_gamma", "rule", "retention")},
             "rules": {"head": setting["rule"], "tried": setting["tried"], "confidence": chosen.epsilon},
-            "static_length": chosen.static_gamma,
-            "metrics": measured_metrics(here["test"], made.said, calibration, baselines, self.target, replicates),
-            "policies": measured_policies(made.served["test", place], chosen, self.profile),
+            "static_length": chosen.static[0],
+            "metrics": measured_metrics(rows[TEST], test, baselines, self.config.bootstrap_replicates),
+            "policies": measured_policies(test, chosen),
             "validation": {"metrics": held, "choice": choice},
         }
 

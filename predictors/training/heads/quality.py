@@ -16,12 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from predictors.decision_rule import Calibration
-from predictors.latency.profile import LatencyProfile
 from predictors.replay.grid import Totals
-from predictors.training.heads.roots import Rows, Target
+from predictors.training.heads.roots import Rows
 from predictors.training.heads.rules import Chosen
-from predictors.training.heads.served import Choice, Said, Served
+from predictors.training.heads.served import Choice, Served
 from predictors.training.intervals import DocumentBootstrap, percentiles
 from predictors.training.metrics import MacroAuc, evaluate, mean_absolute_error
 from predictors.training.predictor import tracked_name
@@ -32,31 +30,32 @@ SHOWN = (*TRACKED, "macro_auc_interval", "auc")
 Baseline = Callable[[Rows], np.ndarray]  # probabilities [P, L] of rows
 
 
-def fit_baselines(train: Rows, target: Target) -> dict[str, Baseline]:
+def fit_baselines(train: Rows) -> dict[str, Baseline]:
     """Baselines by name, fitted on training rows."""
-    labels, size = train.labels(target), len(target.classes)
+    labels, size = train.label_P, len(train.roots.target.classes)
     shares_L = np.bincount(labels, minlength=size) / len(train)
     counts = np.ones((size + 1, size))  # the last row: nothing is known of the round before
-    np.add.at(counts, (_previous(train, target), labels), 1)
+    np.add.at(counts, (_previous(train), labels), 1)
     following = counts / counts.sum(axis=1, keepdims=True)
     return {
         "majority": lambda rows: np.tile(shares_L, (len(rows), 1)),
-        "previous_label": lambda rows: following[_previous(rows, target)],
-        "draft_confidence": _draft_confidence(train, target),
+        "previous_label": lambda rows: following[_previous(rows)],
+        "draft_confidence": _draft_confidence(train),
     }
 
 
-def _previous(rows: Rows, target: Target) -> np.ndarray:
+def _previous(rows: Rows) -> np.ndarray:
+    target = rows.roots.target
     return np.where(rows.past_P == 0, len(target.classes), target.of(rows.past_P - 1))
 
 
-def _draft_confidence(train: Rows, target: Target) -> Baseline:
+def _draft_confidence(train: Rows) -> Baseline:
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    labels = train.labels(target)
-    seen, one_hot_LL = np.unique(labels), np.eye(len(target.classes))
+    labels = train.label_P
+    seen, one_hot_LL = np.unique(labels), np.eye(len(train.roots.target.classes))
     if len(seen) == 1:  # nothing to tell apart: a draft that is never, or always, accepted
         return lambda rows: one_hot_LL[np.full(len(rows), seen[0])]
     model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)).fit(_first(train), labels)
@@ -69,43 +68,34 @@ def _first(rows: Rows) -> np.ndarray:
 
 
 def measured_metrics(
-    rows: Rows, said: Said, calibration: Calibration, baselines: Mapping[str, Baseline], target: Target, replicates: int
-) -> dict[str, Any]:
+    rows: Rows, served: Served, baselines: Mapping[str, Baseline], replicates: int
+) -> dict[str, dict[str, Any]]:
     """Metrics of the head, of the same without calibration, and of the baselines."""
-    logits_PL = said.of_rows(rows)[0]
-    plain = Calibration(1.0, (0.0,) * len(target.classes))
-    predicted = {
-        name: made.probabilities(logits_PL).numpy()
-        for name, made in (("head", calibration), ("head_uncalibrated", plain))
-    }
+    predicted = {"head": served.probabilities(rows), "head_uncalibrated": served.probabilities(rows, calibrated=False)}
     predicted |= {name: baseline(rows) for name, baseline in baselines.items()}
     bootstrap = DocumentBootstrap(rows.document_P, replicates, 0)
-    return {name: _metrics(made, rows.labels(target), target, bootstrap) for name, made in predicted.items()}
+    found, target, label_P = {}, rows.roots.target, rows.label_P
+    for name, probabilities_PL in predicted.items():
+        record = evaluate(probabilities_PL, label_P, target.classes)
+        if target.ordered:
+            record["mean_absolute_error"] = mean_absolute_error(probabilities_PL, label_P)
+        interval = percentiles(record["macro_auc"], bootstrap.each(MacroAuc(probabilities_PL, label_P)))
+        found[name] = record | {"macro_auc_interval": interval}
+    return found
 
 
-def _metrics(
-    probabilities_PL: np.ndarray, label_P: np.ndarray, target: Target, bootstrap: DocumentBootstrap
-) -> dict[str, Any]:
-    record = evaluate(probabilities_PL, label_P, target.classes)
-    if target.ordered:
-        record["mean_absolute_error"] = mean_absolute_error(probabilities_PL, label_P)
-    replicates = bootstrap.each(MacroAuc(probabilities_PL, label_P))
-    return record | {"macro_auc_interval": percentiles(record["macro_auc"], replicates)}
-
-
-def measured_policies(test: Served, chosen: Chosen, profile: LatencyProfile) -> dict[str, Any]:
+def measured_policies(test: Served, chosen: Chosen) -> dict[str, Any]:
     """Every policy on test texts, with its gain over the best static one."""
-    argmax = tuple(rule.argmax for rule in chosen.tried)
     policies: dict[str, tuple[Choice, Choice]] = {
         "head": chosen.policy,
-        "head_argmax": (argmax[0], argmax[1]),
-        "confidence": (chosen.epsilon, chosen.retained_gamma),
+        "head_argmax": (chosen.tried[0].argmax, chosen.tried[1].argmax),
+        "confidence": (chosen.epsilon, chosen.static[1]),
         "best_static": chosen.static,
     }
     totals = {name: test.totals(*policy) for name, policy in policies.items()}
-    if test.decodes.retained is None:
-        totals["oracle"] = oracle(test.decodes.idle, profile)
-    found = {name: worth(one, totals["best_static"], test.decodes.document_X) for name, one in totals.items()}
+    if test.branches is None:
+        totals["oracle"] = oracle(test.idle)
+    found = {name: worth(one, totals["best_static"], test.idle.document_X) for name, one in totals.items()}
     for name in policies:
         found[name]["length_accuracy"] = length_accuracy(test, totals[name])
     return found
@@ -114,13 +104,13 @@ def measured_policies(test: Served, chosen: Chosen, profile: LatencyProfile) -> 
 def length_accuracy(test: Served, made: Totals) -> float:
     """The share of rounds that submit exactly the tokens, of those of γ that may be drafted, that are accepted (SpecBranch,
     Fig. 3c)."""
-    path, decodes = made.path, test.decodes
+    path = made.path
     assert path is not None, "rounds are known"
-    cells = path.reading_V, path.start_V
-    cap_V = decodes.idle.cap_XS[cells]
-    if decodes.retained is not None:
-        cap_V = np.where(path.places[2] > 0, decodes.retained.cap_XS[cells], cap_V)
-    best_V = np.minimum(np.minimum(decodes.idle.would_XS[cells], cap_V), test.roots.spec.gamma)
+    cells = path.places[:2]
+    cap_V = test.idle.cap_XS[cells]
+    if test.retained is not None:
+        cap_V = np.where(path.places[2] > 0, test.retained.cap_XS[cells], cap_V)
+    best_V = np.minimum(np.minimum(test.idle.would_XS[cells], cap_V), test.roots.spec.gamma)
     return float((path.drafted[0] == best_V).mean())
 
 
@@ -154,7 +144,6 @@ def tracked(quality: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def sentence(quality: Mapping[str, Any]) -> str:
-    """What the head comes to."""
     told = []
     for name, one in quality["parts"].items():
         gain, area = one["policies"]["head"]["gain"], one["metrics"]["head"]["macro_auc"]

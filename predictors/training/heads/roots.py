@@ -5,8 +5,7 @@ drafted tokens, of which A are accepted.
     length    min(A, γ)                                       the explicit length predictor: γ + 1 ordered classes
 
 Given a text A has a distribution, P(A >= n) = reached_n. A past is a state of `predictors.replay.policies.previous_round`. Shape
-suffixes: R rows of the texts, P roots with a past, N any of them, G tokens, S state size, C scalars, L classes; of decodes X
-readings, S starts, M states of memory.
+suffixes: R rows of the texts, P roots with a past, N any of them, G tokens, S state size, C scalars, L classes, M pasts.
 """
 
 from dataclasses import dataclass
@@ -17,8 +16,7 @@ from torch import Tensor
 
 from predictors.features import FeatureSpec, assemble
 from predictors.network import CLASSES
-from predictors.replay.grid import Drafts, Starts
-from predictors.replay.policies import previous_round, remembered
+from predictors.replay.policies import remembered
 from predictors.training.labelling.chains import class_of
 from predictors.training.labelling.table import Labels
 from predictors.training.text_table import ROOT, TextTable
@@ -65,8 +63,10 @@ class Target:
 
 @dataclass(frozen=True)
 class Roots:
-    """Rows of a text table [R]: state, first distribution, labels where they are ``known``, and where they belong."""
+    """Rows of a text table [R]: state, first distribution, labels of ``target`` where they are ``known``, and where they
+    belong."""
 
+    target: Target
     spec: FeatureSpec
     state_RS: np.ndarray
     confidence_R: np.ndarray
@@ -78,7 +78,7 @@ class Roots:
     setting_R: np.ndarray
 
     @staticmethod
-    def of(table: TextTable, labels: Labels, feature_set: str) -> "Roots":
+    def of(table: TextTable, labels: Labels, feature_set: str, target: str) -> "Roots":
         """``labels`` are of all texts, ``table`` may be some of them. `ValueError` where a state is not finite."""
         manifest, gamma, size = table.manifest, int(labels.facts["gamma"]), len(table)
         spec = FeatureSpec(feature_set, manifest.feature_layers, manifest.hidden_size, manifest.embedding_size, gamma)
@@ -93,22 +93,15 @@ class Roots:
                 "a feature state of the texts is not finite (overflow of float16). Collect the traces again."
             )
         confidence_R, entropy_R = (table.column(name)[:, 0] for name in ("confidence", "entropy"))
-        labelled = known_R, reached_RG, accepted_R
-        return Roots(spec, state_RS, confidence_R, entropy_R, *labelled, table.column("document"), table.setting_N)
+        read, labelled = (state_RS, confidence_R, entropy_R), (known_R, reached_RG, accepted_R)
+        return Roots(Target(target, gamma), spec, *read, *labelled, table.column("document"), table.setting_N)
 
-    def features(self, row_P: np.ndarray, past_P: np.ndarray) -> Tensor:
-        """Raw features [P, S + C], by the function that serving uses."""
-        return self._assembled(torch.from_numpy(self.state_RS[row_P]), row_P, past_P)
-
-    def scalars(self, row_P: np.ndarray, past_P: np.ndarray) -> Tensor:
-        """The features that are no state [P, C]."""
-        return self._assembled(torch.empty(len(row_P), 0), row_P, past_P)
-
-    def _assembled(self, state_PS: Tensor, row_P: np.ndarray, past_P: np.ndarray) -> Tensor:
-        drafted_M, accepted_M = remembered(self.spec.gamma)
-        before = (torch.from_numpy(values_M[past_P]) for values_M in (drafted_M, accepted_M))
-        known = (self.confidence_R, self.entropy_R)
-        return assemble(self.spec, state_PS, *before, *(torch.from_numpy(values_R[row_P]) for values_R in known))
+    def features(self, row_P: np.ndarray, past_P: np.ndarray, states: bool = True) -> Tensor:
+        """Raw features [P, S + C], by the function that serving uses; without ``states`` the scalars [P, C]."""
+        state_PS = torch.from_numpy(self.state_RS[row_P]) if states else torch.empty(len(row_P), 0)
+        before = (torch.from_numpy(values_M[past_P]) for values_M in remembered(self.spec.gamma))
+        first = (torch.from_numpy(values_R[row_P]) for values_R in (self.confidence_R, self.entropy_R))
+        return assemble(self.spec, state_PS, *before, *first)
 
 
 @dataclass(frozen=True)
@@ -147,33 +140,12 @@ class Rows:
         """Raw features [P, S + C]."""
         return self.roots.features(self.row_P, self.past_P)
 
-    def labels(self, target: Target) -> np.ndarray:
-        """Drawn classes [P]."""
-        return target.of(self.roots.accepted_R[self.row_P])
+    @property
+    def label_P(self) -> np.ndarray:
+        """Drawn classes."""
+        return self.roots.target.of(self.roots.accepted_R[self.row_P])
 
-    def expected(self, target: Target) -> np.ndarray:
-        """Probabilities of the classes [P, L]."""
-        return target.expected(self.roots.reached_RG[self.row_P])
-
-
-def met(
-    starts: Starts, row_XS: np.ndarray, drafts: Drafts, past_XS: np.ndarray, gamma: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Of a policy with ``past_XS``: rows and pasts [2, P] of the roots that follow, the texts' first ones among them, and the
-    pasts [X, S] that they give to every start.
-
-    A round from every position s gives the position after it its past:  e = s + min(N(s), submitted) + 1. So a text is learned
-    from wherever some round of the policy ends, once with every past that occurs. A policy that reads its own past needs one at
-    s, too: that of the latest round which ends there.
-    """
-    memory = np.minimum(past_XS, drafts.submitted.shape[2] - 1)[..., None]
-    submitted_XS = np.take_along_axis(drafts.submitted, memory, axis=2)[..., 0]
-    accepted_XS = np.minimum(starts.would_XS, submitted_XS)
-    reading_P, start_P = np.nonzero(starts.left_XS > accepted_XS + 1)
-    end_P = start_P + accepted_XS[reading_P, start_P] + 1
-    state_P = previous_round(gamma).after(accepted_XS, submitted_XS)[reading_P, start_P]
-    given_XS = np.zeros_like(past_XS)
-    given_XS[reading_P, end_P] = state_P
-    row_P = np.concatenate([row_XS[:, 0], row_XS[reading_P, end_P]])
-    past_P = np.concatenate([np.zeros(len(past_XS), dtype=int), state_P])
-    return np.unique(np.stack([row_P, past_P]), axis=1), given_XS
+    @property
+    def expected_PL(self) -> np.ndarray:
+        """Probabilities of the classes."""
+        return self.roots.target.expected(self.roots.reached_RG[self.row_P])

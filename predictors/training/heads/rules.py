@@ -47,47 +47,41 @@ class Candidates(Checked):
 
 @dataclass(frozen=True)
 class Chosen:
-    """What is served: static lengths, rules (``None``: static), the best rules ``tried`` that ask, the best confidence
-    ``epsilon``, and what choosing among rules is worth out of fold."""
+    """What is served, each for drafting and for retention: ``static`` lengths, ``rules`` (``None``: static), the best rules
+    ``tried`` that ask; the best confidence ``epsilon``, and what choosing among rules is worth out of fold."""
 
-    static_gamma: int
-    retained_gamma: int
-    rule: Rule | None
-    retention: Rule | None
+    static: tuple[int, int]
+    rules: tuple[Rule | None, Rule | None]
     tried: tuple[Rule, Rule]
     epsilon: float
     choice: RuleChoice | None
 
     @property
-    def static(self) -> tuple[Choice, Choice]:
-        return self.static_gamma, self.retained_gamma
-
-    @property
     def policy(self) -> tuple[Choice, Choice]:
         """What is drafted, and what is retained."""
-        return (
-            self.static_gamma if self.rule is None else self.rule,
-            self.retained_gamma if self.retention is None else self.retention,
+        drafted, retained = (
+            length if rule is None else rule for length, rule in zip(self.static, self.rules, strict=True)
         )
+        return drafted, retained
 
 
 def static_pair(several: Sequence[Served]) -> tuple[int, int]:
     """The static lengths of most tokens per second over all texts given; of equals the shortest. Chains retain as they draft."""
-    depth = min(one.decodes.idle.depth for one in several)
+    depth = min(one.idle.depth for one in several)
 
     def rate(pair: tuple[int, int]) -> float:
         totals = [one.totals(*pair) for one in several]
         return float(sum(one.tokens_X.sum() for one in totals) / sum(one.seconds_X.sum() for one in totals))
 
-    if several[0].decodes.retained is None:
+    if several[0].branches is None:
         return max(((length, length) for length in range(depth + 1)), key=rate)
     draft = max(((length, depth) for length in range(depth + 1)), key=rate)[0]
     return max(((draft, length) for length in range(depth + 1)), key=rate)
 
 
-def choose_rules(held: Served, static: tuple[int, int], rules: Sequence[Rule], candidates: Candidates) -> Chosen:
-    """With ``static`` lengths, on validation texts."""
-    branches = held.decodes.retained is not None
+def choose_rules(held: Served, rules: Sequence[Rule], candidates: Candidates) -> Chosen:
+    """On validation texts."""
+    static, branches = held.static, held.branches is not None
     drafting_2RX = table_of(held.totals(rule, static[1] if branches else rule) for rule in rules)
 
     @cache  # at most once for every fold, and once for all
@@ -107,17 +101,12 @@ def choose_rules(held: Served, static: tuple[int, int], rules: Sequence[Rule], c
         number = fastest(table_2RX, mask_X)
         return pairs[number], table_2RX[:, number]
 
-    document_X, every_X = held.decodes.document_X, np.ones(drafting_2RX.shape[2], dtype=bool)
+    document_X, every_X = held.idle.document_X, np.ones(drafting_2RX.shape[2], dtype=bool)
     choice = choose_by(pick, held.totals(*static).sums_2X, document_X, candidates.folds, candidates.seed)
-    rule, retained = choice.rule if choice.pays else (None, None)
     asks = [number for number, rule in enumerate(rules) if rule.settled is None]
     best = asks[fastest(drafting_2RX[:, asks], every_X)]
     kept = asks[fastest(retention(best)[:, asks], every_X)] if branches else best
     soft = [held.totals(float(epsilon), static[1] if branches else float(epsilon)) for epsilon in candidates.epsilons]
     epsilon = max(zip(soft, candidates.epsilons, strict=True), key=lambda one: one[0].rate)[1]
-    return Chosen(*static, rule, retained, (rules[best], rules[kept]), epsilon, choice)
-
-
-def fixed_rules(static: tuple[int, int], rule: Rule, candidates: Candidates) -> Chosen:
-    """A rule that is given, not chosen."""
-    return Chosen(*static, rule, rule, (rule, rule), getattr(rule, "epsilon", candidates.epsilons[0]), None)
+    served = choice.rule if choice.pays else (None, None)
+    return Chosen(static, served, (rules[best], rules[kept]), epsilon, choice)

@@ -27,6 +27,8 @@ from predictors.schema import SPLITS, TRAIN
 from predictors.training.heads.roots import Roots, Rows
 from predictors.training.text_table import TextTable
 
+Rule = DecisionRule | LengthRule
+Choice = int | float | Rule
 CHAIN, BRANCHES = METHODS = ("chain", "branches")
 OWN = ("method", "concurrent")  # of `Decoding`, and no options of the decoder
 
@@ -52,52 +54,6 @@ class Decoding(BranchSettings):
 
 
 @dataclass(frozen=True)
-class Decodes:
-    """Decodes at one split and setting: starts where drafts are made with the target ``idle``, the table's ``row_XS`` of each (of
-    none after a text's end), and in branch-parallel decoding ``branches``."""
-
-    idle: Starts
-    row_XS: np.ndarray
-    branches: BranchStarts | None = None
-
-    @property
-    def retained(self) -> Starts | None:
-        """Where a branch survived the round before; chains have none."""
-        return None if self.branches is None else self.branches.retained
-
-    @property
-    def document_X(self) -> np.ndarray:
-        """Each text's document."""
-        return self.idle.document_X
-
-
-def decodes_of(
-    table: TextTable, decoding: Decoding, profile: LatencyProfile, repeats: int, seed: int
-) -> dict[tuple[str, int], Decodes]:
-    """By split and number of the setting; ``repeats`` of chance on held-out texts that are sampled, one on others."""
-    made, prices = {}, {sampled: Prices(profile, sampled) for sampled in (False, True)}
-    for split in SPLITS:
-        row_N = np.flatnonzero(table.column("split") == split)
-        texts = table.rows(split).readings(seed, 1 if split == TRAIN else repeats)
-        for settings, some in texts.items():
-            readings, priced = [reading for reading, _ in some], prices[not settings.greedy]
-            if decoding.method == CHAIN:
-                idle, branches = Starts.of(readings, decoding.gamma, decoding.verifier, priced), None
-            else:
-                branches = BranchStarts.of(readings, decoding, decoding.verifier, priced, decoding.concurrent)
-                idle = branches.idle
-            rows_X = np.array([reading.text.length - 1 for reading in readings])
-            row_XS = np.array([rows.start for _, rows in some])[:, None]
-            row_XS = row_N[row_XS + np.minimum(np.arange(rows_X.max()), rows_X[:, None] - 1)]
-            made[split, table.settings.index(settings)] = Decodes(idle, row_XS, branches)
-    return made
-
-
-Rule = DecisionRule | LengthRule
-Choice = int | float | Rule
-
-
-@dataclass(frozen=True)
 class Said:
     """What a network says of every row with every past, if it reads one: raw ``logits_RML``, and squared distances
     ``distance_RM``."""
@@ -115,7 +71,7 @@ class Said:
         size = roots.spec.state_size
         mean, scale = network.reduction.mean[size:], network.reduction.scale[size:]
         for past in range(1, states):
-            scalars = (roots.scalars(every, np.full_like(every, past)) - mean) / scale
+            scalars = (roots.features(every, np.full_like(every, past), states=False) - mean) / scale
             reduced.append(torch.cat([reduced[0][:, : -len(mean)], scalars], dim=1))
         logits = torch.stack([network.head(rows) for rows in reduced], dim=1)
         return Said(roots, logits, torch.stack([squared_distance(rows) for rows in reduced], dim=1).numpy())
@@ -128,52 +84,109 @@ class Said:
 
 @dataclass(frozen=True)
 class Served:
-    """A head of ``roots`` on ``decodes``, each ``query`` of which takes so many seconds. For its rules: what it ``said``, its
-    ``calibration``, how far features may lie (``max_distance``), and static lengths for rounds in which it stands aside."""
+    """A head of ``roots`` on decodes at one split and setting, each ``query`` of which takes so many seconds.
 
-    decodes: Decodes
+    Starts where drafts are made with the target ``idle``, the table's ``row_XS`` of each (of none after a text's end), and in
+    branch-parallel decoding ``branches``. For rules: what it ``said``, its ``calibration``, how far features may lie
+    (``max_distance``), and the ``static`` lengths, drafted and retained, of rounds in which it stands aside.
+    """
+
     roots: Roots
     query: float
+    idle: Starts
+    row_XS: np.ndarray
+    branches: BranchStarts | None = None
     said: Said | None = None
     calibration: Calibration | None = None
     max_distance: float = 0.0
-    static_gamma: int = 0
-    retained_gamma: int = 0
+    static: tuple[int, int] = (0, 0)
+
+    @property
+    def retained(self) -> Starts | None:
+        """Where a branch survived the round before; chains have none."""
+        return None if self.branches is None else self.branches.retained
 
     def totals(self, draft: Choice, retention: Choice) -> Totals:
         """Every text decoded by a policy."""
-        idle, branches = self.drafts(draft, False), self.decodes.branches
-        retained = idle if branches is None else self.drafts(retention, True)
+        idle = self.drafts(draft, False)
+        retained = idle if self.branches is None else self.drafts(retention, True)
         remembers = any(one.submitted.shape[2] > 1 for one in (idle, retained))
         memory = previous_round(self.roots.spec.gamma) if remembers else NO_MEMORY
-        if branches is None:
-            return decoded(self.decodes.idle, idle, self.query, memory)
-        return branch_decoded(branches, idle, retained, self.query, memory)
+        if self.branches is None:
+            return decoded(self.idle, idle, self.query, memory)
+        return branch_decoded(self.branches, idle, retained, self.query, memory)
 
     def drafts(self, choice: Choice, retains: bool) -> Drafts:
         """What is drafted, or retained, at every start."""
-        retained = self.decodes.retained
-        starts = retained if retains and retained is not None else self.decodes.idle
+        starts = self.retained if retains and self.retained is not None else self.idle
         if isinstance(choice, int):
             return static(starts, choice)
         if isinstance(choice, float):
             return confidence(starts, self._largest_XSG, choice)
-        spec, aside = self.roots.spec, self.retained_gamma if retains else self.static_gamma
-        at_root, largest_XSG = spec.decides_before_drafting, self._largest_XSG
-        return heads(starts, self._probabilities_XSML, choice, spec.gamma, at_root, largest_XSG, aside, self._far_XSM)
+        spec, aside, largest_XSG = self.roots.spec, self.static[retains], self._largest_XSG
+        at_root, probabilities_XSML = spec.decides_before_drafting, self._probabilities_XSML
+        return heads(starts, probabilities_XSML, choice, spec.gamma, at_root, largest_XSG, aside, self._far_XSM)
+
+    def met(self, drafts: Drafts, past_XS: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Of a policy with ``past_XS``: rows and pasts [2, P] of the roots that follow, the texts' first ones among them, and the
+        pasts [X, S] that they give to every start.
+
+        A round from every position s gives the position after it its past:  e = s + min(N(s), submitted) + 1. So a text is
+        learned from wherever some round of the policy ends, once with every past that occurs. A policy that reads its own past
+        needs one at s, too: that of the latest round which ends there.
+        """
+        memory = np.minimum(past_XS, drafts.submitted.shape[2] - 1)[..., None]
+        submitted_XS = np.take_along_axis(drafts.submitted, memory, axis=2)[..., 0]
+        accepted_XS = np.minimum(self.idle.would_XS, submitted_XS)
+        reading_P, start_P = np.nonzero(self.idle.left_XS > accepted_XS + 1)
+        end_P = start_P + accepted_XS[reading_P, start_P] + 1
+        state_P = previous_round(self.roots.spec.gamma).after(accepted_XS, submitted_XS)[reading_P, start_P]
+        given_XS = np.zeros_like(past_XS)
+        given_XS[reading_P, end_P] = state_P
+        row_P = np.concatenate([self.row_XS[:, 0], self.row_XS[reading_P, end_P]])
+        past_P = np.concatenate([np.zeros(len(past_XS), dtype=int), state_P])
+        return np.unique(np.stack([row_P, past_P]), axis=1), given_XS
+
+    def probabilities(self, rows: Rows, calibrated: bool = True) -> np.ndarray:
+        """Of the classes of some rows [P, L], by default as they are served."""
+        assert self.said is not None and self.calibration is not None, "it has said nothing"
+        logits_PL = self.said.of_rows(rows)[0]
+        plain = Calibration(1.0, (0.0,) * logits_PL.shape[1])
+        return (self.calibration if calibrated else plain).probabilities(logits_PL).numpy()
 
     @cached_property
     def _largest_XSG(self) -> np.ndarray:
         """The draft's confidence along every chain; what is retained of a branch is one, too."""
-        return self.decodes.idle.column("confidence")
+        return self.idle.column("confidence")
 
     @cached_property
     def _probabilities_XSML(self) -> np.ndarray:
         assert self.said is not None and self.calibration is not None, "it has said nothing"
         probabilities_RML = self.calibration.probabilities(self.said.logits_RML).numpy()
-        return np.ascontiguousarray(probabilities_RML[self.decodes.row_XS])
+        return np.ascontiguousarray(probabilities_RML[self.row_XS])
 
     @cached_property
     def _far_XSM(self) -> np.ndarray:
         assert self.said is not None, "it has said nothing"
-        return self.said.distance_RM[self.decodes.row_XS] > self.max_distance
+        return self.said.distance_RM[self.row_XS] > self.max_distance
+
+
+def served_texts(
+    table: TextTable, roots: Roots, query: float, decoding: Decoding, profile: LatencyProfile, repeats: int, seed: int
+) -> dict[tuple[str, int], Served]:
+    """By split and number of the setting, before anything is said; ``repeats`` of chance on held-out texts that are sampled, one
+    on others."""
+    made, prices = {}, {sampled: Prices(profile, sampled) for sampled in (False, True)}
+    gamma, verifier, branches = decoding.gamma, decoding.verifier, None
+    for split in SPLITS:
+        part, row_N = table.rows(split), np.flatnonzero(table.column("split") == split)
+        for place, settings in enumerate(table.settings):
+            priced, draws = prices[not settings.greedy], 1 if split == TRAIN else repeats
+            idle, rows = part.starts(settings, gamma, verifier, priced, seed, draws)
+            if decoding.method == BRANCHES:
+                branches = BranchStarts.of(idle.readings, decoding, verifier, priced, decoding.concurrent)
+                idle = branches.idle
+            first_X, last_X = np.array([(one.start, one.stop - 1) for one in rows]).T
+            row_XS = np.minimum(first_X[:, None] + np.arange(idle.left_XS.shape[1]), last_X[:, None])
+            made[split, place] = Served(roots, query, idle, row_N[row_XS], branches)
+    return made

@@ -5,21 +5,27 @@ fixed reduction is standardisation, then an optional PCA of the state columns:
 
     μ, σ: mean and standard deviation of each column (σ = 0 → 1)        C: leading principal axes of (x - μ) / σ
     s: standard deviation of the scores C (x - μ) / σ
+
+Trained is the MLP, on reduced rows, by cross-entropy with label smoothing. Validation rows have natural class shares, and a head
+that was balanced believes in other ones. So there log natural share - log training share is added to the logits, and plain
+cross-entropy taken: the loss that is monitored is the one of the probabilities that are served.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
 from lightning.pytorch.loggers import Logger
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from predictors.config import Count, Positive, Share, not_empty, of_length, one_of
 from predictors.network import HRADNetwork, Reduction
 from predictors.training.balance import METHODS, balance, natural_shares
 from predictors.training.calibration import prior_shift
-from predictors.training.heads.roots import Rows, Target
+from predictors.training.heads.roots import Rows
 from predictors.training.trainer import Rows as Batches
 from predictors.training.trainer import TrainConfig, Trained, Training, fitted, seeded, spread, standardise
 
@@ -44,38 +50,6 @@ class HeadTrainConfig(TrainConfig):
     scheduler_patience: int = 2
 
 
-class HeadTraining(Training[nn.Module]):
-    """Cross-entropy with label smoothing on training rows; plain cross-entropy on validation rows.
-
-    Validation rows have natural class shares, and a head that was balanced believes in other ones. So validation adds
-    ``prior_shift`` = log natural share - log training share to the logits: the loss that is monitored is the one of the
-    probabilities that are served. ``head`` maps reduced rows [B, R] to logits [B, L]; ``class_weights`` only where balancing is
-    by loss weights.
-    """
-
-    config: HeadTrainConfig
-
-    def __init__(
-        self, head: nn.Module, prior_shift: Tensor, class_weights: Tensor | None, config: HeadTrainConfig
-    ) -> None:
-        def loss(head: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
-            return F.cross_entropy(head(batch[0]), batch[1], class_weights, label_smoothing=config.label_smoothing)
-
-        def judged(head: nn.Module, batch: tuple[Tensor, ...]) -> dict[str, Tensor]:
-            logits, labels = head(batch[0]) + prior_shift, batch[1]
-            right = (logits.argmax(dim=1) == labels).float().mean()
-            return {"val_accuracy": right, "val_loss": F.cross_entropy(logits, labels)}
-
-        super().__init__(head, config, loss, judged)
-
-    def configure_optimizers(self) -> Any:
-        optimizer, config = super().configure_optimizers(), self.config
-        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(
-            optimizer, factor=config.scheduler_factor, patience=config.scheduler_patience
-        )
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": "val_loss"}}
-
-
 @dataclass(frozen=True)
 class TrainedHead(Trained[HRADNetwork]):
     """With class shares before and after balancing."""
@@ -85,26 +59,33 @@ class TrainedHead(Trained[HRADNetwork]):
     balance: str
 
 
-def train(
-    rows: Rows, validation: Rows, target: Target, config: HeadTrainConfig, logger: Logger | None = None
-) -> TrainedHead:
+def train(rows: Rows, validation: Rows, config: HeadTrainConfig, logger: Logger | None = None) -> TrainedHead:
     """Train on ``rows``, stop by ``validation``: the same for the same rows, config and thread count. Curves go to ``logger``."""
-    labels, spec = torch.from_numpy(rows.labels(target)), rows.roots.spec
-    expected = torch.from_numpy(rows.expected(target)).float() if config.targets == EXPECTED else None
-    held_out = torch.from_numpy(validation.labels(target))
+    labels, spec, classes = torch.from_numpy(rows.label_P), rows.roots.spec, rows.roots.target.classes
+    expected = torch.from_numpy(rows.expected_PL).float() if config.targets == EXPECTED else None
     with seeded(config):
         first, second = config.hidden_sizes
         sizes = spec.state_size, len(spec.scalars), config.reduced_size
-        network = HRADNetwork(*sizes, (first, second), config.dropout, len(target.classes))
+        network = HRADNetwork(*sizes, (first, second), config.dropout, len(classes))
         features = rows.features
         fit_reduction(network.reduction, features, config.seed)
         reduced, seen = network.reduction(features), network.reduction(validation.features)
-        balanced = balance(config.balance, reduced, labels, config.seed, target.classes, expected)
-        shares = natural_shares(labels, len(target.classes))
-        shift = prior_shift(shares, balanced.shares)
-        module = HeadTraining(network.head, shift, balanced.class_weights, config)
+        balanced = balance(config.balance, reduced, labels, config.seed, classes, expected)
+        shares = natural_shares(labels, len(classes))
+        shift, weights = prior_shift(shares, balanced.shares), balanced.class_weights
+
+        def loss(head: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
+            return F.cross_entropy(head(batch[0]), batch[1], weights, label_smoothing=config.label_smoothing)
+
+        def judged(head: nn.Module, batch: tuple[Tensor, ...]) -> dict[str, Tensor]:
+            logits, labels = head(batch[0]) + shift, batch[1]
+            right = (logits.argmax(dim=1) == labels).float().mean()
+            return {"val_accuracy": right, "val_loss": F.cross_entropy(logits, labels)}
+
+        scheduler = partial(ReduceLROnPlateau, factor=config.scheduler_factor, patience=config.scheduler_patience)
         drawn = Batches(balanced.features, balanced.labels if balanced.expected is None else balanced.expected)
-        best = fitted(module, drawn, Batches(seen, held_out), logger)
+        held_out = Batches(seen, torch.from_numpy(validation.label_P))
+        best = fitted(Training(network.head, config, loss, judged, scheduler), drawn, held_out, logger)
     return TrainedHead(network.eval(), best.history, best.best_epoch, shares, balanced.shares, balanced.method)
 
 

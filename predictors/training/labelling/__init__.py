@@ -1,1 +1,1 @@
-"""Labels from recorded texts and trees: what a predictor is to say, at places of a trace (stage ``labels``)."""
+"""Labels: what a predictor is to say at places of a trace (stage ``labels``)."""

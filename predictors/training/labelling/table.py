@@ -30,7 +30,6 @@ class Labels:
 
 
 def write_labels(labels: Labels, path: Path) -> None:
-    """Write the table with its facts."""
     record = {
         "schema_version": LABELS_VERSION,
         "kind": labels.kind,

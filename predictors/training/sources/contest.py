@@ -10,17 +10,15 @@ Shape suffixes: X readings, S starts, L tokens of a lookup, V rounds, F features
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from sklearn.linear_model import LogisticRegression
 
 from predictors.controllers.takeover import TakeoverConfig
-from predictors.latency.actions import undisturbed
-from predictors.latency.profile import LatencyProfile
 from predictors.lookup import LONGEST
 from predictors.replay.grid import Totals
 from predictors.source_rule import Seen, SourceRule, root_features, token_features
-from predictors.survival.rule import SurvivalSetting
 from predictors.training.rule_choice import RuleChoice, best_of
 from predictors.training.sources.lookups import Lookups
 from predictors.training.survival.model import LENGTHS
@@ -49,47 +47,38 @@ class Paced:
 
 
 @dataclass(frozen=True)
-class Contest:
-    """``chains`` as they are done at a setting, and what ``lookups`` offer."""
+class Contest(Played):
+    """Chains as they are done at a setting, and what ``lookups`` offer, with ``tails`` of so many drawn tokens after them."""
 
-    lookups: Lookups
-    chains: Played
+    tails: tuple[int, ...]
 
     @staticmethod
     def of(model: SurvivalModel, split: str, place: int, lookup: int, tails: tuple[int, ...]) -> "Contest":
         """On the texts of a split, at the setting in that place, beside a lookup of so many tokens."""
         grid = model.grids[split][place]
-        starts = replace(grid.starts, lookup=LookupLength(lookup))
-        chains = model.played(replace(grid, starts=starts), model.settings[place])
-        return Contest(Lookups(starts, tails), chains)
+        grid = replace(grid, starts=replace(grid.starts, lookup=LookupLength(lookup)))
+        return Contest(grid, model.served, model.limit, model.settings[place], tails)
 
-    @property
-    def inner(self) -> SurvivalSetting:
-        return self.chains.made
+    @cached_property
+    def lookups(self) -> Lookups:
+        return Lookups(self.grid.starts, self.tails)
 
-    @property
-    def document_X(self) -> np.ndarray:
-        """Each text's document."""
-        return self.chains.grid.starts.document_X
-
-    def served(self, paced: Paced | None = None) -> Totals:
+    def under(self, paced: Paced) -> Totals:
         """Chains where no rule lets another source take over."""
-        if paced is None:
-            return self.chains.decoded()
-        inner, rule = self.inner.at_pace(paced.pace), paced.rule
+        inner, rule = self.made.at_pace(paced.pace), paced.rule
         if isinstance(rule, TakeoverConfig):
             source = self.lookups.takeover(rule)
         else:
             source = self.lookups.weighed(rule, inner.rule.rate, inner.costs)
-        return replace(self.chains, made=inner).decoded(source)
+        return replace(self, made=inner).decoded(source)
 
     def best(self, rules: Sequence[Paced], folds: int, seed: int) -> RuleChoice:
         """The rule of most tokens per second, and what choosing it is worth over the best static chain."""
-        rule, choice = best_of(rules, self.served, self.chains.static(), self.document_X, folds, seed)
+        rule, choice = best_of(rules, self.under, self.static(), self.grid.starts.document_X, folds, seed)
         return replace(choice, rule=rule)
 
 
-def learned(train: Contest, profile: LatencyProfile, context: float) -> SourceRule:
+def learned(train: Contest, context: float) -> SourceRule:
     """The rule at the rate of chains, before anything says that it pays."""
     lookups = train.lookups
     features_VF, tokens_V, drafted_V = _chains(train)
@@ -107,12 +96,12 @@ def learned(train: Contest, profile: LatencyProfile, context: float) -> SourceRu
         mean=tuple(features_VF.mean(axis=0).tolist()),
         scale=tuple(np.where(scale_F > LEAST_SCALE, scale_F, 1.0).tolist()),
     )
-    return rule.at_prices(undisturbed(profile), context, not train.inner.settings.greedy)
+    return rule.at_prices(train.grid.starts.prices.profile, context, not train.made.settings.greedy)
 
 
 def distances(contest: Contest, rule: SourceRule) -> np.ndarray:
     """How far roots where something is found are from those learned from [V]."""
-    return np.asarray(rule.chosen(_roots(contest, MIDDLE)[1], 1.0, contest.inner.costs).far)
+    return np.asarray(rule.chosen(_roots(contest, MIDDLE)[1], 1.0, contest.made.costs).far)
 
 
 def _hazard(lookups: Lookups) -> tuple[float, ...]:
@@ -150,7 +139,7 @@ def _gained(lookups: Lookups) -> tuple[float, ...]:
 
 def _roots(contest: Contest, length: int) -> tuple[list[np.ndarray], Seen]:
     """Rounds [V] of a static chain of ``length`` tokens at whose roots something is found, and what is known there."""
-    places, *_ = contest.chains.grid.static(length)
+    places, *_ = contest.grid.static(length)
     found_V = contest.lookups.match_XS[places[:2]] > 0
     rounds = [one[found_V] for one in places]
     return rounds, contest.lookups.seen(*rounds)
@@ -158,11 +147,11 @@ def _roots(contest: Contest, length: int) -> tuple[list[np.ndarray], Seen]:
 
 def _chains(contest: Contest) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Of chains where something is found: what their roots know, tokens emitted and drafted [V]."""
-    made, chains = [], contest.chains
+    made = []
     for length in LENGTHS:
         rounds, seen = _roots(contest, length)
-        drafted_V, _ = chains.chain(*rounds)
-        accepted_V = np.minimum(chains.grid.starts.would_XS[rounds[0], rounds[1]], drafted_V)
+        drafted_V, _ = contest.chain(*rounds)
+        accepted_V = np.minimum(contest.grid.starts.would_XS[rounds[0], rounds[1]], drafted_V)
         made.append((root_features(seen), accepted_V + 1.0, drafted_V.astype(float)))
     features_VF, tokens_V, drafted_V = (np.concatenate(column) for column in zip(*made, strict=True))
     return features_VF, tokens_V, drafted_V

@@ -14,7 +14,7 @@ import numpy as np
 from predictors.controllers.takeover import TakeoverConfig
 from predictors.replay.grid import Columns, Drafts, Starts, first_of
 from predictors.source_rule import Seen, SourceRule
-from predictors.training.survival.grid import Source
+from predictors.training.survival.model import Source
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,6 @@ class Lookups:
 
     @cached_property
     def found_XS(self) -> np.ndarray:
-        """Tokens found."""
         return np.asarray((self.tokens_XSL >= 0).sum(axis=-1))
 
     @cached_property
@@ -49,7 +48,6 @@ class Lookups:
         return self.match_XS, self.found_XS, self._column("seen"), self._column("agreed")
 
     def seen(self, reading_V: np.ndarray, start_V: np.ndarray, rejected_V: np.ndarray, luck_V: np.ndarray) -> Seen:
-        """What is known at some roots."""
         match_V, found_V, seen_V, agreed_V = (values[reading_V, start_V] for values in self.known)
         return Seen(match_V, found_V, seen_V, agreed_V, rejected_V, luck_V)
 

@@ -17,7 +17,6 @@ from predictors.bundle import OTHERWISE
 from predictors.config import Checked, Count, Positive, Whole, not_empty, one_of
 from predictors.controllers.takeover import TakeoverConfig
 from predictors.schema import TEST, TRAIN, VALIDATION
-from predictors.survival.rule import SurvivalSetting
 from predictors.training.intervals import log_gain
 from predictors.training.predictor import Fitted, Materials, told, tracked_name
 from predictors.training.rule_choice import RuleChoice, worth
@@ -50,10 +49,20 @@ class SourcePredictor(Checked):
 
     def fit(self, name: str, materials: Materials, logger: Logger | None = None) -> Fitted:
         model = self.chains.model(materials, logger)
-        made = [self._chosen(model, place) for place in range(len(model.settings))]
-        parts = {one.inner.settings.name: self._scored(one, model, place) for place, one in enumerate(made)}
-        settings = [one.card(self.kind) for one in made]
-        inner = self.chains.exported(replace(model, settings=[one.chains(self.kind) for one in made]))
+        best = [self._chosen(model, place) for place in range(len(model.settings))]
+        served = [(made, choices[self.kind]) for made, choices in zip(model.settings, best, strict=True)]
+        parts = {made.settings.name: self._scored(model, place, best[place]) for place, (made, _) in enumerate(served)}
+        settings = [
+            {
+                "settings": asdict(made.settings),
+                "rule": {key: value for key, value in asdict(choice.rule.rule).items() if key != OTHERWISE},
+                "pays": choice.pays,
+            }
+            for made, choice in served
+        ]
+        # where no lookup takes over
+        paced = [made.at_pace(choice.rule.pace) if choice.pays else made for made, choice in served]
+        inner = self.chains.exported(replace(model, settings=paced))
         card = {
             "kind": self.kind,
             **{key: inner.card[key] for key in ("contract", "decoder", "lineage")},
@@ -62,34 +71,34 @@ class SourcePredictor(Checked):
             OTHERWISE: inner.card,
         }
         measured = {"parts": parts, "settings": settings, "survival": inner.quality}
-        measured["choices"] = [{kind: asdict(choice) for kind, choice in one.best.items()} for one in made]
+        measured["choices"] = [{kind: asdict(choice) for kind, choice in choices.items()} for choices in best]
         measured["documents"] = inner.quality["documents"]
         return Fitted(card, inner.tensors, measured, _metrics(parts), sentence(parts))
 
-    def _chosen(self, model: SurvivalModel, place: int) -> "Rules":
+    def _chosen(self, model: SurvivalModel, place: int) -> dict[str, RuleChoice]:
         """The best rule of each kind at the setting in that place."""
         train, validation = (self._contest(model, split, place) for split in (TRAIN, VALIDATION))
         simple = [TakeoverConfig(*values) for values in product(self.matches, self.lengths, self.tails)]
-        found = learned(train, model.profile, model.table.median_context)
+        found = learned(train, model.table.median_context)
         found = replace(found, max_distance=self.survival.largest(distances(validation, found)))
         weighed = [replace(found, share=share) for share in self.shares]
-        paces = self.paces if train.inner.pays else (1.0,)
+        paces = self.paces if train.made.pays else (1.0,)
         best = {}
         for kind, rules in ((TAKEOVER, simple), (SOURCE, weighed)):
             paced = [Paced(rule, pace) for rule in rules for pace in paces]
             best[kind] = validation.best(paced, self.folds, self.seed)
-        return Rules(train.inner, best)
+        return best
 
     def _contest(self, model: SurvivalModel, split: str, place: int) -> Contest:
         return Contest.of(model, split, place, self.survival.lookup, self.tails)
 
-    def _scored(self, made: "Rules", model: SurvivalModel, place: int) -> dict[str, Any]:
+    def _scored(self, model: SurvivalModel, place: int, best: dict[str, RuleChoice]) -> dict[str, Any]:
         """Every policy's tokens per second on texts that chose nothing; a rule that does not pay is ``tried``, too."""
         test = self._contest(model, TEST, place)
-        always, document_X = test.chains.static(), test.document_X
-        totals = {"static": always, SURVIVAL: test.served()}
-        for kind, choice in made.best.items():
-            tried = test.served(choice.rule)
+        always, document_X = test.static(), test.grid.starts.document_X
+        totals = {"static": always, SURVIVAL: test.decoded()}
+        for kind, choice in best.items():
+            tried = test.under(choice.rule)
             totals |= {kind: tried if choice.pays else totals[SURVIVAL], f"{kind} tried": tried}
         over = {
             f"{one} over {other}": log_gain(totals[one].sums_2X, totals[other].sums_2X, document_X)
@@ -97,30 +106,11 @@ class SourcePredictor(Checked):
         }
         return {
             "kind": self.kind,
-            "static_length": test.inner.static_length,
-            "pays": {kind: choice.pays for kind, choice in made.best.items()},
+            "static_length": test.made.static_length,
+            "pays": {kind: choice.pays for kind, choice in best.items()},
             "policies": {name: worth(one, always, document_X) for name, one in totals.items()},
             "over": over,
         }
-
-
-@dataclass(frozen=True)
-class Rules:
-    """How the best rule of each kind was chosen, in front of chains at setting ``inner``."""
-
-    inner: SurvivalSetting
-    best: dict[str, RuleChoice]
-
-    def chains(self, kind: str) -> SurvivalSetting:
-        """What a bundle of this kind does where no lookup takes over."""
-        choice = self.best[kind]
-        return self.inner.at_pace(choice.rule.pace) if choice.pays else self.inner
-
-    def card(self, kind: str) -> dict[str, Any]:
-        """What it does at these settings."""
-        choice = self.best[kind]
-        rule = {key: value for key, value in asdict(choice.rule.rule).items() if key != OTHERWISE}
-        return {"settings": asdict(self.inner.settings), "rule": rule, "pays": choice.pays}
 
 
 def sentence(parts: dict[str, Any]) -> str:

@@ -29,7 +29,7 @@ from predictors.training.labelling.table import Labels
 from predictors.training.metrics import binary
 from predictors.training.stops.rows import LABELS, SOFT, Drafts, SlotFeatures, TokenRows
 from predictors.training.text_table import TextTable
-from predictors.training.trainer import Rows, TrainConfig, Trained, Training, fitted, seeded, standardise
+from predictors.training.trainer import Rows, TrainConfig, trained
 
 CALIBRATED = ("scale", "bias", "rise")
 Said = Sequence[tuple[np.ndarray, Drafts]]  # logits [N, G] of a split's rows, and drafts from them
@@ -62,27 +62,20 @@ class StopModel:
         self.settings = table.settings
         self.features = {split: SlotFeatures(table.rows(split), config.inputs) for split in SPLITS}
         self.tokens = {split: TokenRows.of(made, labels, config.labels) for split, made in self.features.items()}
-        self.trained = self._trained(config, logger)
-        said = {split: self.features[split].everywhere(self._said) for split in SPLITS}
-        self.distance = {split: distance_NG for split, (_, distance_NG) in said.items()}
-        self.logits = {split: logits_NG for split, (logits_NG, _) in said.items()}
+        make = partial(StopNetwork, table.manifest.stop_spec.size(config.inputs), config.network)
+        loss = partial(log_loss, config.mismatch_weight)
+        # the rows are large, and not kept
+        self.trained = trained(make, config, loss, self._rows(TRAIN), self._rows(VALIDATION), logger)
+        said = {split: features.everywhere(self._said) for split, features in self.features.items()}
+        self.logits, self.distance = ({split: made[place] for split, made in said.items()} for place in (0, 1))
         every = {split: Drafts.of(self.features[split], config.calibrated_tokens) for split in (TRAIN, VALIDATION)}
-        whole = [(self.logits[split], made) for split, made in every.items()]
+        whole = [(self.logits[split], drafts) for split, drafts in every.items()]
         self.calibrations = []
         for number in range(len(self.settings)):
-            own = {split: made.take(self._setting_N(split)[made.start_D] == number) for split, made in every.items()}
-            parts = [(self.logits[split], made) for split, made in own.items()]
+            own = {split: self._setting_N(split)[drafts.start_D] == number for split, drafts in every.items()}
+            parts = [(self.logits[split], drafts.take(own[split])) for split, drafts in every.items()]
             # where all tokens of a setting have one fate, it is calibrated with the others
             self.calibrations.append(fit_calibration(parts if mixed(parts) else whole))
-
-    def _trained(self, config: StopTrainConfig, logger: Logger | None) -> Trained[StopNetwork]:
-        """The same for the same tokens, config and thread count."""
-        rows, held_out = (self._rows(split) for split in (TRAIN, VALIDATION))
-        with seeded(config):
-            network = StopNetwork(rows.columns[0].shape[1], config.network)
-            standardise(network.mean, network.scale, rows.columns[0])
-            loss = partial(log_loss, config.mismatch_weight)
-            return fitted(Training(network, config, loss), rows, held_out, logger)
 
     def _rows(self, split: str) -> Rows:
         tokens = self.tokens[split]

@@ -21,21 +21,19 @@ from lightning.pytorch.loggers import Logger
 
 from predictors.config import Count
 from predictors.latency.actions import undisturbed
-from predictors.latency.profile import LatencyProfile
 from predictors.latency.throughput import draft_cost
 from predictors.replay.grid import Starts, Totals, decoded
-from predictors.replay.policies import confidence, static, stopping
+from predictors.replay.policies import confidence, stopping
 from predictors.replay.prices import Prices
 from predictors.schema import TEST, TRAIN, VALIDATION
 from predictors.stopping.features import BEHIND
-from predictors.stopping.rule import StopRule, StopSetting
+from predictors.stopping.rule import StopPrices, StopRule, StopSetting
 from predictors.training.calibration import calibrated
 from predictors.training.labelling.tokens import KIND
-from predictors.training.predictor import Fitted, Materials, Trust, told, tracked_name
-from predictors.training.rule_choice import RuleChoice, best_of, scored, static_length
+from predictors.training.predictor import Fitted, Materials, Trust, card_of, told, tracked_name
+from predictors.training.rule_choice import RuleChoice, best_of, scored, static_length, static_totals
 from predictors.training.stops.model import StopModel, StopTrainConfig, quality
 from predictors.training.stops.rows import Drafts
-from predictors.training.text_table import TextTable
 
 THRESHOLDS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
 LEAST = (0, 1, 2, 3, 4)
@@ -55,9 +53,6 @@ class Played:
     far_XSG: np.ndarray
     inputs: str
     question: float
-
-    def static(self, length: int) -> Totals:
-        return decoded(self.starts, static(self.starts, length))
 
     def confidence(self, epsilon: float) -> Totals:
         return decoded(self.starts, confidence(self.starts, self.starts.column("confidence"), epsilon))
@@ -85,12 +80,13 @@ class StopPredictor(StopTrainConfig, Trust):
         limit = self.largest(distances[~np.isnan(distances)])
         made, choices, parts = [], [], {}
         for number, settings in enumerate(model.settings):
-            train, _ = self._starts(model, TRAIN, number, profile)
-            validation, test = (self._played(model, split, number, profile, limit) for split in (VALIDATION, TEST))
+            prices = Prices(profile, not settings.greedy)
+            train, _ = model.features[TRAIN].table.starts(settings, self.gamma, self.verifier, prices, self.seed)
+            validation, test = (self._played(model, split, number, prices, limit) for split in (VALIDATION, TEST))
             setting, choice, epsilon = self._chosen(model, number, train, validation)
             made.append(asdict(setting))
             choices.append(choice)
-            parts[settings.name] = self._scored(test, setting, epsilon, profile)
+            parts[settings.name] = self._scored(test, setting, epsilon)
         features = model.features[TEST]
         known = quality(model.tokens[TEST], Drafts.of(features, self.gamma), partial(model.chances, TEST))
         gains = [one.gain["value"] or 0.0 if one.pays else 0.0 for one in choices]
@@ -103,21 +99,27 @@ class StopPredictor(StopTrainConfig, Trust):
             "history": model.trained.history,
             "best_epoch": model.trained.best_epoch,
         }
-        card = self._card(table, profile, measured) | {"settings": made, "max_distance": limit}
+        chain, context, manifest = {"kind": "chain", "gamma": self.gamma}, table.median_context, table.manifest
+        decoder = {"method": "speculative", "drafter": chain, "verifier": self.verifier}
+        draft = draft_cost(undisturbed(profile), self.gamma, context, sampled=True)
+        chosen_by = StopPrices(draft, self.gamma, context, profile.profile_hash)
+        card = card_of(self.kind, manifest, decoder) | {
+            "stop_spec": asdict(manifest.stop_spec),
+            "inputs": self.inputs,
+            "network": asdict(self.network),
+            "prices": asdict(chosen_by),
+            "settings": made,
+            "max_distance": limit,
+            "measured_quality": {"split": TEST, "tokens": known["tokens"]["all"], "parts": parts},
+        }
         return Fitted(card, model.trained.network.state_dict(), measured, _metrics(measured), sentence(measured))
 
-    def _starts(self, model: StopModel, split: str, number: int, profile: LatencyProfile) -> tuple[Starts, list[slice]]:
-        """Every start of a split's texts at one sampling setting, and each text's rows of the split."""
-        settings = model.settings[number]
-        texts = model.features[split].table.readings(self.seed).get(settings, ())
-        readings, rows = [reading for reading, _ in texts], [rows for _, rows in texts]
-        return Starts.of(readings, self.gamma, self.verifier, Prices(profile, not settings.greedy)), rows
-
-    def _played(self, model: StopModel, split: str, number: int, profile: LatencyProfile, limit: float) -> Played:
+    def _played(self, model: StopModel, split: str, number: int, prices: Prices, limit: float) -> Played:
         """With what the model says at every slot of the texts; a token that it cannot judge has no chance."""
-        size = model.features[split].table.manifest.stop_spec.size(self.inputs)
-        question = undisturbed(profile).latency("stopping", features=size).seconds
-        starts, texts = self._starts(model, split, number, profile)
+        table = model.features[split].table
+        starts, texts = table.starts(model.settings[number], self.gamma, self.verifier, prices, self.seed)
+        size = table.manifest.stop_spec.size(self.inputs)
+        question = prices.profile.latency("stopping", features=size).seconds
         said = np.nan_to_num(model.logits[split], nan=-np.inf), model.distance[split] > limit
         logits_XSG, far_XSG = (starts.gather([values_NG[rows] for rows in texts]) for values_NG in said)
         drafted_G = np.maximum(np.arange(logits_XSG.shape[2]) - (self.inputs == BEHIND), 0)
@@ -131,45 +133,23 @@ class StopPredictor(StopTrainConfig, Trust):
         validation texts, the rules on validation texts."""
         length, starts = static_length([train, validation.starts]), validation.starts
         play = partial(validation.stopped, static_length=length)
-        tried, choice = best_of(RULES, play, validation.static(length), starts.document_X, self.folds, self.seed)
+        tried, choice = best_of(RULES, play, static_totals(starts, length), starts.document_X, self.folds, self.seed)
         epsilon = max(EPSILONS, key=lambda epsilon: validation.confidence(epsilon).rate)
         rule = tried if choice.pays else StopRule(0.0)
         return StopSetting(model.settings[number], rule, length, tried, model.calibrations[number]), choice, epsilon
 
-    def _scored(self, test: Played, made: StopSetting, epsilon: float, profile: LatencyProfile) -> dict[str, Any]:
+    def _scored(self, test: Played, made: StopSetting, epsilon: float) -> dict[str, Any]:
         """Every policy's tokens per second on texts that chose nothing."""
         length = made.static_length
         policies = {
-            "static": test.static(length),
+            "static": static_totals(test.starts, length),
             "confidence": test.confidence(epsilon),
             "paper": test.stopped(PAPERS.get(self.kind, MCSD), length),
             "model": test.stopped(made.rule, length),
             "asked": test.stopped(made.tried, length),
             "asked for nothing": test.stopped(made.tried, length, question=0.0),
         }
-        return {"static_length": length, "epsilon": epsilon, "policies": scored(policies, test.starts, profile)}
-
-    def _card(self, table: TextTable, profile: LatencyProfile, measured: dict[str, Any]) -> dict[str, Any]:
-        """The bundle's card (`predictors.controllers.early_stop`) but for what was chosen: a function of file contents only."""
-        manifest, context = table.manifest, table.median_context
-        draft = draft_cost(undisturbed(profile), self.gamma, context, sampled=True)
-        chain = {"kind": "chain", "gamma": self.gamma}
-        return {
-            "kind": self.kind,
-            "contract": manifest.contract,
-            "stop_spec": asdict(manifest.stop_spec),
-            "inputs": self.inputs,
-            "network": asdict(self.network),
-            "prices": {
-                "draft_cost": draft,
-                "gamma": self.gamma,
-                "context": context,
-                "profile_hash": profile.profile_hash,
-            },
-            "decoder": {"method": "speculative", "drafter": chain, "verifier": self.verifier},
-            "measured_quality": {"split": TEST, "tokens": measured["tokens"]["all"], "parts": measured["parts"]},
-            "lineage": {"traces_sha256": manifest.content_hash},
-        }
+        return {"static_length": length, "epsilon": epsilon, "policies": scored(policies, test.starts)}
 
 
 def sentence(measured: dict[str, Any]) -> str:
@@ -186,7 +166,6 @@ def sentence(measured: dict[str, Any]) -> str:
 
 
 def _metrics(measured: dict[str, Any]) -> dict[str, float | None]:
-    """Flat metrics for tracking."""
     known = {f"test_{name}": measured["tokens"]["all"][name] for name in ("auroc", "brier", "ece")}
     gains = {
         f"test_gain_{name}/{tracked_name(place)}": policy["gain"]["value"]

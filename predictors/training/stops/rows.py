@@ -66,11 +66,6 @@ class SlotFeatures:
         return ~np.isnan(self.table.column("entropy"))
 
     @cached_property
-    def end_N(self) -> np.ndarray:
-        """The row with which each row's text ends."""
-        return self.table.starts_T[self.table.text_N + 1] - 1
-
-    @cached_property
     def _stored_NGF(self) -> np.ndarray:
         stored_NGF = self.table.slots(TOPS if self.inputs == LAW else STATES)
         if stored_NGF.shape[1] < self.table.manifest.gamma_max:
@@ -104,7 +99,7 @@ class TokenRows:
         row_N = np.searchsorted(index_N, row_N)
         read_N = row_N + (on_path_N & features.sees)
         slot_N = (~on_path_N & features.sees).astype(int)
-        known_N = read_N <= features.end_N[row_N]
+        known_N = read_N <= features.table.end_N[row_N]
         known_N[known_N] = features.known_NG[read_N[known_N], slot_N[known_N]]
         target_N = on_path_N if kind == HARD else acceptance_N if features.sees else overlap_N
         columns = (read_N, slot_N, on_path_N, target_N.astype(np.float32), weight_N)
@@ -132,7 +127,7 @@ class Drafts:
         position_G = np.arange(min(depth, table.manifest.gamma_max - features.sees))
         start_S, left_S = np.arange(len(table)), table.manifest.max_new_tokens - 1 - table.column("place")
         row_SG = start_S[:, None] + position_G
-        whole_SG = (row_SG <= features.end_N[:, None]) & (position_G < left_S[:, None])
+        whole_SG = (row_SG <= table.end_N[:, None]) & (position_G < left_S[:, None])
         row_SG = np.minimum(row_SG, last)
         kept_SG = accepted(table)[row_SG]
         reached_SL = np.cumprod(np.insert(kept_SG, 0, 1.0, axis=1), axis=1)
@@ -142,14 +137,13 @@ class Drafts:
         fork_D = np.minimum(start_D + accepted_D, last)
         row_DG = np.where(on_path_DG, row_SG[start_D] + features.sees, fork_D[:, None])
         slot_DG = np.where(on_path_DG, 0, position_G - accepted_D[:, None] + features.sees)
-        known_DG = row_DG <= features.end_N[start_D][:, None]
+        known_DG = row_DG <= table.end_N[start_D][:, None]
         row_DG = np.minimum(row_DG, last)
         known_DG &= features.known_NG[row_DG, slot_DG] & whole_SG[start_D]
         known_DG = np.logical_and.accumulate(known_DG, axis=1)
         return Drafts(start_D, accepted_D, weight_SL[start_D, accepted_D], row_DG, slot_DG, whole_SG[start_D], known_DG)
 
     def take(self, mask_D: np.ndarray) -> "Drafts":
-        """Some of the drafts."""
         return Drafts(*(values[mask_D] for values in vars(self).values()))
 
     def said(self, values_NG: np.ndarray, unknown: float) -> np.ndarray:

@@ -12,6 +12,7 @@ Shape suffixes: V rounds, G positions of a chain.
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from itertools import product
 from typing import Annotated, Any
 
@@ -19,47 +20,53 @@ import numpy as np
 from lightning.pytorch.loggers import Logger
 
 from predictors.config import Count, Positive, not_empty
-from predictors.latency.actions import undisturbed
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.throughput import chain_costs
-from predictors.replay.grid import Columns, Starts, Totals, decoded
-from predictors.replay.policies import static
+from predictors.replay.grid import Columns, Totals
 from predictors.replay.prices import Prices
 from predictors.schema import SPLITS, TEST, TRAIN, VALIDATION
 from predictors.stopping.rule import StopCalibration
 from predictors.survival.features import SCALARS
 from predictors.survival.network import NEXT, NOW, SurvivalArrays, SurvivalNetwork
-from predictors.survival.rule import Priced, SurvivalRule, SurvivalSetting
-from predictors.training.predictor import Fitted, Materials, Trust, told, tracked_name
-from predictors.training.rule_choice import RuleChoice, best_of, scored, static_length
-from predictors.training.survival.grid import Source, SurvivalGrid
-from predictors.training.survival.model import SurvivalTrainConfig, calibrated, chances, fit_survival, follows, quality
+from predictors.survival.rule import Priced, SurvivalPrices, SurvivalRule, SurvivalSetting
+from predictors.training.predictor import Fitted, Materials, Trust, card_of, told, tracked_name
+from predictors.training.rule_choice import RuleChoice, best_of, scored, static_length, static_totals
+from predictors.training.survival.model import (
+    Source,
+    SurvivalGrid,
+    SurvivalTrainConfig,
+    calibrated,
+    chances,
+    follows,
+    log_loss,
+    quality,
+    token_rows,
+)
 from predictors.training.text_table import TextTable
-from predictors.training.trainer import Trained
+from predictors.training.trainer import Trained, trained
 
 
 @dataclass(frozen=True)
 class Played:
-    """A model on texts at one sampling setting, as ``made`` there, with ``question`` seconds a token."""
+    """A model on texts at one sampling setting, as ``made`` there."""
 
     grid: SurvivalGrid
     served: SurvivalArrays
-    question: float
     max_distance: float
     made: SurvivalSetting
 
     def asked(self, rule: SurvivalRule, question: float | None = None) -> Totals:
         """The model is asked by ``rule``, whether it pays or not; ``question``: seconds of that, if not as measured."""
-        made, question = replace(self.made, rule=rule, pays=True), self.question if question is None else question
-        return replace(self, made=made, question=question).decoded()
+        return replace(self, made=replace(self.made, rule=rule, pays=True)).decoded(question=question)
 
     def static(self) -> Totals:
-        """Always the static length."""
-        return decoded(self.grid.starts, static(self.grid.starts, self.made.static_length))
+        return static_totals(self.grid.starts, self.made.static_length)
 
-    def decoded(self, source: Source | None = None) -> Totals:
+    def decoded(self, source: Source | None = None, question: float | None = None) -> Totals:
         """What is done at the setting, where no ``source`` takes over."""
-        return self.grid.totals(self.grid.path(self.chain, source), self.question)
+        return self.grid.totals(
+            self.grid.path(self.chain, source), self.grid.question if question is None else question
+        )
 
     def chain(self, *rounds: np.ndarray) -> Columns:
         """Submitted tokens and queries of rounds [V], as `predictors.controllers.survival` decides."""
@@ -98,9 +105,8 @@ class SurvivalModel:
     settings: Sequence[SurvivalSetting] = ()
     choices: Sequence[RuleChoice] = ()
 
-    def played(self, grid: SurvivalGrid, made: SurvivalSetting, profile: LatencyProfile | None = None) -> Played:
-        """What is served at one setting, on some texts; ``profile``: on another machine."""
-        return Played(grid, self.served, _question(profile or self.profile), self.limit, made)
+    def played(self, grid: SurvivalGrid, made: SurvivalSetting) -> Played:
+        return Played(grid, self.served, self.limit, made)
 
 
 @dataclass(frozen=True)
@@ -129,22 +135,32 @@ class SurvivalPredictor(Trust):
         return self.exported(self.model(materials, logger))
 
     def model(self, materials: Materials, logger: Logger | None = None) -> SurvivalModel:
-        """Trained, and given rules."""
         table, profile = materials.text_table, materials.profile
-        grids = {split: self._grids(table, split, profile) for split in SPLITS}
-        trained = fit_survival(grids[TRAIN], grids[VALIDATION], self.training, logger)
-        served = SurvivalArrays(trained.network)
-        limit = self.largest(self._distances(grids[VALIDATION], served))
-        model = SurvivalModel(table, profile, grids, trained, served, limit)
-        settings, choices = zip(*(self._setting(model, number) for number in range(len(table.settings))), strict=True)
-        return replace(model, settings=settings, choices=choices)
+        grids: dict[str, list[SurvivalGrid]] = {split: [] for split in SPLITS}
+        for split in SPLITS:
+            texts = table.rows(split)
+            for settings in table.settings:
+                prices = Prices(profile, not settings.greedy)
+                starts, _ = texts.starts(settings, self.gamma, self.verifier, prices, self.seed, self.repeats)
+                grids[split].append(SurvivalGrid.of(starts))
+        make = partial(SurvivalNetwork, self.training.hidden)
+        # the rows are large, and not kept
+        fit = trained(make, self.training, log_loss, token_rows(grids[TRAIN]), token_rows(grids[VALIDATION]), logger)
+        served, distances = SurvivalArrays(fit.network), []
+        for grid in grids[VALIDATION]:  # of all tokens of the longest chains
+            places, _, cap_V1 = grid.static(self.gamma)
+            distances.append(served(grid.features(*places)[np.arange(self.gamma) < cap_V1])[1])
+        model = SurvivalModel(table, profile, grids, fit, served, self.largest(np.concatenate(distances)))
+        made, choices = zip(*(self._setting(model, number) for number in range(len(table.settings))), strict=True)
+        return replace(model, settings=made, choices=choices)
 
     def exported(self, model: SurvivalModel) -> Fitted:
-        """Scored, as a bundle."""
         parts, known = {}, {}
         for made, test in zip(model.settings, model.grids[TEST], strict=True):
-            parts[made.settings.name] = self._scored(model.played(test, made), model.profile)
-            known[made.settings.name] = quality(test, model.served, made.calibration, self._calibrated_tokens)
+            parts[made.settings.name] = _scored(model.played(test, made))
+            known[made.settings.name] = quality(
+                test, model.served, made.calibration, min(self.calibrated_tokens, self.gamma)
+            )
         settings = [asdict(made) for made in model.settings]
         measured = {
             "known": known,
@@ -155,32 +171,24 @@ class SurvivalPredictor(Trust):
             "best_epoch": model.trained.best_epoch,
             "documents": len(set(model.table.rows(TEST).column("document"))),
         }
-        card = self._card(model.table, model.profile, measured) | {"settings": settings, "max_distance": model.limit}
+        context, manifest = model.table.median_context, model.table.manifest
+        chain = {"kind": "chain", "gamma": self.gamma, "lookup": {"length": self.lookup}}
+        error = max(one["tokens"]["ece"] for one in known.values())
+        prices = SurvivalPrices(model.profile.cost_ratio(context), context, model.profile.profile_hash)
+        decoder = {"method": "speculative", "drafter": chain, "verifier": self.verifier}
+        card = card_of("survival", manifest, decoder) | {
+            "scalars": list(SCALARS),
+            "prices": asdict(prices),
+            "settings": settings,
+            "max_distance": model.limit,
+            "measured_quality": {"split": TEST, "parts": parts, "tokens": {"ece": error}},
+        }
         return Fitted(card, model.trained.network.state_dict(), measured, _metrics(measured), sentence(measured))
-
-    @property
-    def _calibrated_tokens(self) -> int:
-        return min(self.calibrated_tokens, self.gamma)
-
-    def _grids(self, table: TextTable, split: str, profile: LatencyProfile) -> list[SurvivalGrid]:
-        texts, grids = table.rows(split).readings(self.seed, self.repeats), []
-        for settings in table.settings:
-            readings, prices = [reading for reading, _ in texts.get(settings, ())], Prices(profile, not settings.greedy)
-            grids.append(SurvivalGrid.of(Starts.of(readings, self.gamma, self.verifier, prices)))
-        return grids
-
-    def _distances(self, grids: list[SurvivalGrid], served: SurvivalArrays) -> np.ndarray:
-        """Squared distances of all tokens of the longest chains."""
-        found = []
-        for grid in grids:
-            places, _, cap_V1 = grid.static(self.gamma)
-            found.append(served(grid.features(*places)[np.arange(self.gamma) < cap_V1])[1])
-        return np.concatenate(found)
 
     def _setting(self, model: SurvivalModel, number: int) -> tuple[SurvivalSetting, RuleChoice]:
         """What is served at a setting, here and at other prices, and how its rule was chosen."""
         grids = [model.grids[split][number] for split in (TRAIN, VALIDATION)]
-        calibration = calibrated(grids, model.served, self._calibrated_tokens)
+        calibration = calibrated(grids, model.served, min(self.calibrated_tokens, self.gamma))
         unpriced = SurvivalRule(1.0, follows=follows(grids[0]))
         draft = SurvivalSetting(model.table.settings[number], unpriced, False, 1, (1.0,), calibration)
         here, choice = self._priced(model, model.profile, number, draft)
@@ -198,8 +206,8 @@ class SurvivalPredictor(Trust):
         prices = Prices(profile, sampled)
         train, validation = (model.grids[split][number].at(prices) for split in (TRAIN, VALIDATION))
         length = static_length([train.starts, validation.starts])
-        costs = chain_costs(undisturbed(profile), self.gamma, context, sampled, _question(profile))
-        played = model.played(validation, replace(draft, static_length=length, costs=costs), profile)
+        costs = chain_costs(prices.profile, self.gamma, context, sampled, validation.question)
+        played = model.played(validation, replace(draft, static_length=length, costs=costs))
         always = played.static()
         rate = always.rate * prices.chain(0, round(context))
         tried = product(self.shares, self.least)
@@ -208,43 +216,23 @@ class SurvivalPredictor(Trust):
         rule, choice = best_of(rules, played.asked, always, document_X, self.folds, self.seed)
         return replace(played.made, rule=rule, pays=choice.pays), choice
 
-    def _scored(self, test: Played, profile: LatencyProfile) -> dict[str, Any]:
-        """Every policy's tokens per second on texts that chose nothing."""
-        made, always = test.made, test.static()
-        asked = test.asked(made.rule)
-        policies = {
-            "static": always,
-            "model": asked if made.pays else always,
-            "asked": asked,
-            "asked for nothing": test.asked(made.rule, question=0.0),
-        }
-        return {
-            "static_length": made.static_length,
-            "asks": made.pays,
-            "queries": float(asked.asked_X.sum() / asked.rounds_X.sum()),
-            "policies": scored(policies, test.grid.starts, profile),
-        }
 
-    def _card(self, table: TextTable, profile: LatencyProfile, measured: dict[str, Any]) -> dict[str, Any]:
-        """The bundle's card (`predictors.controllers.survival`) but for what was chosen."""
-        context, manifest = table.median_context, table.manifest
-        error = max(known["tokens"]["ece"] for known in measured["known"].values())
-        chain = {"kind": "chain", "gamma": self.gamma, "lookup": {"length": self.lookup}}
-        ratio = profile.cost_ratio(context)
-        return {
-            "kind": "survival",
-            "contract": manifest.contract,
-            "scalars": list(SCALARS),
-            "prices": {"cost_ratio": ratio, "context": context, "profile_hash": profile.profile_hash},
-            "decoder": {"method": "speculative", "drafter": chain, "verifier": self.verifier},
-            "measured_quality": {"split": TEST, "parts": measured["parts"], "tokens": {"ece": error}},
-            "lineage": {"traces_sha256": manifest.content_hash},
-        }
-
-
-def _question(profile: LatencyProfile) -> float:
-    """Seconds of asking about a token."""
-    return undisturbed(profile).latency("survival", positions=1).seconds
+def _scored(test: Played) -> dict[str, Any]:
+    """Every policy's tokens per second on texts that chose nothing."""
+    made, always = test.made, test.static()
+    asked = test.asked(made.rule)
+    policies = {
+        "static": always,
+        "model": asked if made.pays else always,
+        "asked": asked,
+        "asked for nothing": test.asked(made.rule, question=0.0),
+    }
+    return {
+        "static_length": made.static_length,
+        "asks": made.pays,
+        "queries": float(asked.asked_X.sum() / asked.rounds_X.sum()),
+        "policies": scored(policies, test.grid.starts),
+    }
 
 
 def sentence(measured: dict[str, Any]) -> str:

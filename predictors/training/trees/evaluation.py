@@ -26,7 +26,7 @@ from predictors.selection.network import ServedSelector
 from predictors.selection.rule import NEVER, RATIO, SURPLUS, SelectionRule
 from predictors.training.intervals import DocumentBootstrap, percentiles
 from predictors.training.predictor import Trust
-from predictors.training.trees.rows import Labelling, SelectorRows
+from predictors.training.trees.rows import Labelling, Outcome, Said, SelectorRows, at
 
 RATE_FACTORS = (0.8, 0.9, 1.0, 1.1, 1.2, 1.3)
 MARGINS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
@@ -41,25 +41,7 @@ class RuleCalibration(Trust):
     seed: int = 0
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a policy's choices bring at every root: expected tokens [N] and seconds [N], and the ``places`` chosen."""
-
-    tokens: np.ndarray
-    seconds: np.ndarray
-    places: np.ndarray | None = None
-
-    @property
-    def throughput(self) -> float:
-        """Tokens per second."""
-        return float(self.tokens.sum() / self.seconds.sum())
-
-    def at(self, mask_N: np.ndarray) -> "Outcome":
-        """At some roots."""
-        return Outcome(self.tokens[mask_N], self.seconds[mask_N])
-
-
-def served(selector: ServedSelector, rows: SelectorRows) -> tuple[np.ndarray, np.ndarray]:
+def served(selector: ServedSelector, rows: SelectorRows) -> Said:
     """Expected tokens [N, A] and squared distances [N], one root at a time as decoding asks for them."""
     with torch.inference_mode():
         said = torch.stack([selector(features) for features in rows.features]).double()
@@ -67,20 +49,15 @@ def served(selector: ServedSelector, rows: SelectorRows) -> tuple[np.ndarray, np
 
 
 def calibrated_rule(
-    selector: ServedSelector,
-    labelling: Labelling,
-    validation: SelectorRows,
-    scores: Sequence[str],
-    config: RuleCalibration,
+    said: Said, labelling: Labelling, validation: SelectorRows, scores: Sequence[str], config: RuleCalibration
 ) -> tuple[SelectionRule, float]:
     """The score, rate factor and margin of most tokens per second on validation roots (of equals the largest margin), with the
     trusted distance; and the gain over the static choice there. Where that gain is not surely one, nothing is asked: 0."""
-    tokens_NA, distance_N = served(selector, validation)
-    limit = config.largest(distance_N)
+    limit = config.largest(said[1])
     factors = {SURPLUS: RATE_FACTORS, RATIO: (1.0,)}
     tried = [(score, factor, margin) for score in scores for factor in factors[score] for margin in MARGINS]
     rules = [SelectionRule(*made, limit, labelling.settings) for made in [*tried, (SURPLUS, 1.0, NEVER)]]
-    outcomes = [chosen(validation, tokens_NA, distance_N, rule) for rule in rules]
+    outcomes = [validation.chosen(said, rule) for rule in rules]
     best = max(range(len(rules)), key=lambda place: (outcomes[place].throughput, rules[place].margin))
     bootstrap = DocumentBootstrap(validation.table.column("document"), config.bootstrap_replicates, config.seed)
     speed, static = (bootstrap.ratio(one.tokens, one.seconds) for one in (outcomes[best], outcomes[-1]))
@@ -89,39 +66,21 @@ def calibrated_rule(
     return (rules[best], gain) if low is not None and low > 0 else (rules[-1], 0.0)
 
 
-def chosen(rows: SelectorRows, tokens_NA: np.ndarray, distance_N: np.ndarray, rule: SelectionRule) -> Outcome:
-    """What the rule makes of expected tokens at every root."""
-    if not rule.asks:
-        return at_places(rows, rows.static_N, 0.0)
-    places_N = rule.places(tokens_NA, rows.seconds_NA, rows.static_N, rows.rate_N)
-    return at_places(rows, np.where(distance_N <= rule.max_distance, places_N, rows.static_N), rows.decision)
-
-
-def rates_by_setting(selector: ServedSelector, rows: SelectorRows, rule: SelectionRule) -> dict[str, dict[str, float]]:
+def rates_by_setting(said: Said, rows: SelectorRows, rule: SelectionRule) -> dict[str, dict[str, float]]:
     """Tokens per second of the ``static`` choice and of the ``selector`` at every sampling setting."""
-    outcomes = {"static": at_places(rows, rows.static_N, 0.0), "selector": chosen(rows, *served(selector, rows), rule)}
+    outcomes = {"static": rows.static, "selector": rows.chosen(said, rule)}
     return {
-        setting: {name: one.at(mask).throughput for name, one in outcomes.items()}
-        for setting, mask in by_setting(rows).items()
-        if mask.any()
+        setting: {name: one.at(mask_N).throughput for name, one in outcomes.items()}
+        for setting, mask_N in rows.by_setting.items()
+        if mask_N.any()
     }
-
-
-def by_setting(rows: SelectorRows) -> dict[str, np.ndarray]:
-    """Which rows are of a sampling setting, by its name."""
-    return {made.name: rows.table.setting_N == number for number, made in enumerate(rows.table.settings)}
-
-
-def at_places(rows: SelectorRows, places_N: np.ndarray, decision: float) -> Outcome:
-    """The actions at ``places_N``, labelled by all draws, and ``decision`` seconds each."""
-    return Outcome(_at(rows.efficiency_NA, places_N), _at(rows.spent_NA, places_N) + decision, places_N)
 
 
 def oracle_places(efficiency_NA: np.ndarray, seconds_NA: np.ndarray) -> np.ndarray:
     """argmax_a E_a - ρ T_a [N], ρ the throughput of these very choices: the most that any choice per root can reach."""
     places_N = (efficiency_NA / seconds_NA).argmax(axis=1)
     for _ in range(ORACLE_STEPS):
-        rate = _at(efficiency_NA, places_N).sum() / _at(seconds_NA, places_N).sum()
+        rate = at(efficiency_NA, places_N).sum() / at(seconds_NA, places_N).sum()
         better_N = (efficiency_NA - rate * seconds_NA).argmax(axis=1)
         if (better_N == places_N).all():
             break
@@ -138,39 +97,38 @@ def split_oracle(rows: SelectorRows) -> Outcome | None:
     for left_out in range(draws):
         others = np.delete(rows.efficiency_NDA, left_out, axis=1).mean(axis=1)
         places_N = oracle_places(others, rows.seconds_NA)
-        tokens += _at(rows.efficiency_NDA[:, left_out], places_N) / draws
-        seconds += _at(rows.spent_NA, places_N) / draws
+        tokens += at(rows.efficiency_NDA[:, left_out], places_N) / draws
+        seconds += at(rows.spent_NA, places_N) / draws
     return Outcome(tokens, seconds + rows.decision)
 
 
 def hindsight(rows: SelectorRows, mask_N: np.ndarray) -> Outcome:
     """The most that choices can bring at the roots of ``mask_N`` together, by their labels: not to choose is a choice there, too,
     which takes no time. Static elsewhere."""
-    static = at_places(rows, rows.static_N, 0.0)
+    static = rows.static
     tokens_NA = np.column_stack([static.tokens, rows.efficiency_NA])
     seconds_NA = np.column_stack([static.seconds, rows.spent_NA + rows.decision])
     places_N = np.zeros(len(rows), dtype=int)
     places_N[mask_N] = oracle_places(tokens_NA[mask_N], seconds_NA[mask_N])
-    return Outcome(_at(tokens_NA, places_N), _at(seconds_NA, places_N))
+    return Outcome(at(tokens_NA, places_N), at(seconds_NA, places_N))
 
 
 def evaluate_selector(
-    selector: ServedSelector, labelling: Labelling, rule: SelectionRule, test: SelectorRows, config: RuleCalibration
+    said: Said, labelling: Labelling, rule: SelectionRule, test: SelectorRows, config: RuleCalibration
 ) -> dict[str, Any]:
     """Every policy's block efficiency and tokens per second with intervals, at all settings and at each; what is chosen."""
-    tokens_NA, distance_N = served(selector, test)
-    policies = {"static": at_places(test, test.static_N, 0.0), "selector": chosen(test, tokens_NA, distance_N, rule)}
+    policies = {"static": test.static, "selector": test.chosen(said, rule)}
     split = split_oracle(test)
     if split is not None:
         policies["oracle"] = split
     documents = test.table.column("document")
-    parts = {"all": np.ones(len(test), dtype=bool)} | by_setting(test)
+    parts = {"all": np.ones(len(test), dtype=bool)} | test.by_setting
     return {
         "rule": labelling.rule,
         "score": rule.score,
         "rate_factor": rule.rate_factor,
         "margin": rule.margin,
-        "trusted": float((distance_N <= rule.max_distance).mean()),
+        "trusted": float((said[1] <= rule.max_distance).mean()),
         "roots": len(test),
         "documents": len(set(documents.tolist())),
         "static_actions": {
@@ -212,17 +170,11 @@ def _measured(
 
 def _uses(test: SelectorRows, outcome: Outcome, labelling: Labelling) -> dict[str, dict[str, float]]:
     """Share of every action by slice."""
-    assert outcome.places is not None
-    slices = test.table.column("slice")
-    names = [action.name for action in labelling.actions]
-    return {
-        slice_: {
-            names[place]: float((outcome.places[slices == slice_] == place).mean())
-            for place in sorted(set(outcome.places[slices == slice_].tolist()))
+    slice_N, places_N, uses = test.table.column("slice"), outcome.places, {}
+    assert places_N is not None
+    for name in sorted(set(slice_N.tolist())):
+        own_N = places_N[slice_N == name]
+        uses[name] = {
+            labelling.actions[place].name: float((own_N == place).mean()) for place in np.unique(own_N).tolist()
         }
-        for slice_ in sorted(set(slices.tolist()))
-    }
-
-
-def _at(values_NA: np.ndarray, places_N: np.ndarray) -> np.ndarray:
-    return np.asarray(np.take_along_axis(values_NA, places_N[:, None], axis=1)[:, 0])
+    return uses

@@ -4,40 +4,26 @@ Several candidates are trained; of them the one of the largest gain on validatio
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any
 
 from lightning.pytorch.loggers import Logger
 
 from predictors.config import Checked, not_empty
 from predictors.latency.profile import LatencyProfile
-from predictors.selection.network import SelectorNetwork, ServedSelector
-from predictors.selection.rule import SelectionRule
-from predictors.training.labelling.trees import KIND, LabelledRoots
-from predictors.training.predictor import Fitted, Materials, told
-from predictors.training.root_table import RootManifest, RootTable
-from predictors.training.trainer import Trained
+from predictors.schema import SPLITS
+from predictors.selection.network import ServedSelector
+from predictors.training.predictor import Fitted, Materials, card_of, told
+from predictors.training.root_table import KIND, RootTable
 from predictors.training.trees.evaluation import (
     RuleCalibration,
-    at_places,
     calibrated_rule,
     evaluate_selector,
     rates_by_setting,
+    served,
 )
 from predictors.training.trees.rows import Labelling
 from predictors.training.trees.training import SCORED, THROUGHPUT, Candidate, SelectorConfig, fit_selector
-
-
-@dataclass(frozen=True)
-class Made:
-    """A candidate with its rule, its ``gain`` over static on validation roots, and its ``quality`` on test roots."""
-
-    name: str
-    labelling: Labelling
-    trained: Trained[SelectorNetwork]
-    rule: SelectionRule
-    gain: float
-    quality: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -55,64 +41,57 @@ class TreePredictor(Checked):
     calibration: RuleCalibration = field(default_factory=RuleCalibration)
 
     def fit(self, name: str, materials: Materials, logger: Logger | None = None) -> Fitted:
-        """Train, calibrate and score every candidate; export the best."""
         roots = RootTable.read(materials.trees)
-        manifest = roots.manifest
-        table = LabelledRoots.of(roots, materials.labels_of(KIND, manifest))
-        made = [self.candidate(candidate, table, materials.profile, logger) for candidate in self.candidates]
-        best = max(made, key=lambda one: one.gain)
-        reason, rule = sentence(best.quality), best.rule
-        how = f"{best.name}, chosen by {rule.score} with margin {rule.margin:g}, κ {rule.rate_factor:g}"
-        card = build_card(manifest, best)
-        card["selection"] = {"predictor": name, "candidate": best.name, "reason": reason}
-        tried = {
-            one.name: {"validation_gain": one.gain, "test_gain": one.quality["parts"]["all"]["selector"]["gain"]}
-            for one in made
+        table = roots.labelled(materials.labels_of(KIND, roots.manifest))
+        made = {one.name: self.candidate(one, table, materials.profile, logger) for one in self.candidates}
+        tried: dict[str, dict[str, Any]] = {
+            candidate: {
+                "validation_gain": one.metrics["validation_gain"],
+                "test_gain": one.quality["parts"]["all"]["selector"]["gain"],
+            }
+            for candidate, one in made.items()
         }
-        quality = best.quality | {"candidates": tried}
-        return Fitted(card, best.trained.network.state_dict(), quality, _tracked(best), f"{reason}; {how}")
+        candidate = max(tried, key=lambda one: float(tried[one]["validation_gain"]))
+        best, rule = made[candidate], made[candidate].card["rule"]
+        selection = {"predictor": name, "candidate": candidate, "reason": best.sentence}
+        how = f"chosen by {rule['score']} with margin {rule['margin']:g}, κ {rule['rate_factor']:g}"
+        return replace(
+            best,
+            card=best.card | {"selection": selection},
+            quality=best.quality | {"candidates": tried},
+            sentence=f"{best.sentence}; {candidate}, {how}",
+        )
 
     def candidate(
-        self, candidate: Candidate, table: LabelledRoots, profile: LatencyProfile, logger: Logger | None = None
-    ) -> Made:
+        self, candidate: Candidate, table: RootTable, profile: LatencyProfile, logger: Logger | None = None
+    ) -> Fitted:
         """Train, calibrate on validation roots and evaluate on test roots; curves are logged under the candidate's name."""
         labelling = Labelling.of(table, self.rule, profile, candidate.states)
-        train, validation, test = (labelling.rows(table.rows(split)) for split in ("train", "validation", "test"))
+        train, validation, test = (labelling.rows(table.rows(split)) for split in SPLITS)
         trained = fit_selector(labelling, train, validation, candidate.objective, self.training)
         if logger is not None:
             for place, epoch in enumerate(trained.history):
                 logger.log_metrics({f"{candidate.name}_{key}": value for key, value in epoch.items()}, place)
-        served = ServedSelector(trained.network, train.features.device)
-        rule, gain = calibrated_rule(served, labelling, validation, SCORED[candidate.objective], self.calibration)
-        quality = evaluate_selector(served, labelling, rule, test, self.calibration) | {
+        selector = ServedSelector(trained.network, train.features.device)
+        held, said = served(selector, validation), served(selector, test)
+        rule, gain = calibrated_rule(held, labelling, validation, SCORED[candidate.objective], self.calibration)
+        quality = evaluate_selector(said, labelling, rule, test, self.calibration) | {
             "candidate": candidate.name,
-            "validation_tokens_per_second": at_places(validation, validation.static_N, 0.0).throughput * (1 + gain),
-            "validation": rates_by_setting(served, validation, rule),
+            "validation_tokens_per_second": validation.static.throughput * (1 + gain),
+            "validation": rates_by_setting(held, validation, rule),
             "history": trained.history,
             "best_epoch": trained.best_epoch,
         }
-        return Made(candidate.name, labelling, trained, rule, gain, quality)
-
-
-def build_card(manifest: RootManifest, best: Made) -> dict[str, Any]:
-    """The bundle's card (`predictors.controllers.delayed_tree`): a function of file contents only."""
-    labelling, measured = best.labelling, best.quality
-    static = labelling.actions[labelling.statics()[0].place]
-    return {
-        "kind": "delayed_tree",
-        "contract": manifest.contract,
-        "selection_spec": asdict(labelling.spec),
-        "rule": asdict(best.rule),
-        "prices": asdict(labelling.prices),
-        "traffic": [asdict(made) for made in labelling.traffic],
-        "decoder": {
-            "method": "speculative",
-            "drafter": {"kind": "delayed_tree", **asdict(static)},
-            "verifier": labelling.rule,
-        },
-        "measured_quality": {"split": "test", **{key: measured[key] for key in ("roots", "documents", "parts")}},
-        "lineage": {"traces_sha256": manifest.content_hash},
-    }
+        drafter = {"kind": "delayed_tree", **asdict(labelling.actions[labelling.statics()[0].place])}
+        decoder = {"method": "speculative", "drafter": drafter, "verifier": labelling.rule}
+        card = card_of("delayed_tree", table.manifest, decoder) | {
+            "selection_spec": asdict(labelling.spec),
+            "rule": asdict(rule),
+            "prices": asdict(labelling.prices),
+            "traffic": [asdict(made) for made in labelling.traffic],
+            "measured_quality": {"split": "test", **{key: quality[key] for key in ("roots", "documents", "parts")}},
+        }
+        return Fitted(card, trained.network.state_dict(), quality, _metrics(quality, gain), sentence(quality))
 
 
 def sentence(measured: Mapping[str, Any]) -> str:
@@ -127,14 +106,13 @@ def sentence(measured: Mapping[str, Any]) -> str:
     )
 
 
-def _tracked(best: Made) -> dict[str, float | None]:
-    """Flat metrics."""
-    part = best.quality["parts"]["all"]
-    names = [name for name in ("static", "selector", "oracle") if name in part]
+def _metrics(measured: Mapping[str, Any], gain: float) -> dict[str, float | None]:
+    part = measured["parts"]["all"]
     metrics = {
         f"test_{key}_{name}": part[name][key]["value"]
-        for name in names
+        for name in ("static", "selector", "oracle")
+        if name in part
         for key in ("block_efficiency", "tokens_per_second")
     }
-    metrics |= {"test_gain_over_best_static": part["selector"]["gain"]["value"], "validation_gain": best.gain}
-    return metrics | {"margin": best.quality["margin"]}
+    metrics |= {"test_gain_over_best_static": part["selector"]["gain"]["value"], "validation_gain": gain}
+    return metrics | {"margin": measured["margin"]}

@@ -1,4 +1,4 @@
-"""Rows to learn a selector of one rule from: features, labels and seconds by action, the static choice.
+"""Rows to learn a selector of one rule from: features, labels and seconds by action, the static choice; and what choices bring.
 
 Shape suffixes: N roots, D draws, A actions (those that the rule takes).
 """
@@ -14,8 +14,10 @@ from predictors.actions import Action
 from predictors.latency.actions import Prices, Traffic, prices
 from predictors.latency.profile import LatencyProfile
 from predictors.selection.features import SelectionSpec, assembled
-from predictors.selection.rule import Setting, Static
-from predictors.training.labelling.trees import LabelledRoots
+from predictors.selection.rule import SelectionRule, Setting, Static
+from predictors.training.root_table import RootTable
+
+Said = tuple[np.ndarray, np.ndarray]  # a selector's expected tokens [N, A] and squared distances [N]
 
 
 @dataclass(frozen=True)
@@ -33,10 +35,54 @@ class SelectorRows:
     decision: float
     static_N: np.ndarray
     rate_N: np.ndarray
-    table: LabelledRoots
+    table: RootTable
 
     def __len__(self) -> int:
         return len(self.features)
+
+    @property
+    def by_setting(self) -> dict[str, np.ndarray]:
+        """Which rows are of a sampling setting, by its name."""
+        return {made.name: self.table.setting_N == number for number, made in enumerate(self.table.settings)}
+
+    def outcome(self, places_N: np.ndarray, decision: float) -> "Outcome":
+        """The actions at ``places_N``, labelled by all draws, and ``decision`` seconds each."""
+        return Outcome(at(self.efficiency_NA, places_N), at(self.spent_NA, places_N) + decision, places_N)
+
+    @property
+    def static(self) -> "Outcome":
+        """The static choice of every root's setting."""
+        return self.outcome(self.static_N, 0.0)
+
+    def chosen(self, said: Said, rule: SelectionRule) -> "Outcome":
+        """What the rule makes of what a selector ``said`` of every root; an untrusted root is static."""
+        if not rule.asks:
+            return self.static
+        tokens_NA, distance_N = said
+        places_N = rule.places(tokens_NA, self.seconds_NA, self.static_N, self.rate_N)
+        return self.outcome(np.where(distance_N <= rule.max_distance, places_N, self.static_N), self.decision)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a policy's choices bring at every root: expected tokens [N] and seconds [N], and the ``places`` chosen."""
+
+    tokens: np.ndarray
+    seconds: np.ndarray
+    places: np.ndarray | None = None
+
+    @property
+    def throughput(self) -> float:
+        """Tokens per second."""
+        return float(self.tokens.sum() / self.seconds.sum())
+
+    def at(self, mask_N: np.ndarray) -> "Outcome":
+        return Outcome(self.tokens[mask_N], self.seconds[mask_N])
+
+
+def at(values_NA: np.ndarray, places_N: np.ndarray) -> np.ndarray:
+    """Each root's value [N] of one action."""
+    return np.asarray(np.take_along_axis(values_NA, places_N[:, None], axis=1)[:, 0])
 
 
 @dataclass(frozen=True)
@@ -55,7 +101,7 @@ class Labelling:
     settings: tuple[Setting, ...]
 
     @staticmethod
-    def of(table: LabelledRoots, rule: str, profile: LatencyProfile, states: bool) -> "Labelling":
+    def of(table: RootTable, rule: str, profile: LatencyProfile, states: bool) -> "Labelling":
         """Settings, and the nodes that prices count, are those of the training roots; ``states``: hidden states are read."""
         if rule not in table.manifest.rules:
             known = ", ".join(table.manifest.rules)
@@ -97,8 +143,7 @@ class Labelling:
         """The static action of every setting."""
         return [setting.static(self.prices) for setting in self.settings]
 
-    def rows(self, table: LabelledRoots) -> SelectorRows:
-        """``table``'s roots with this labelling."""
+    def rows(self, table: RootTable) -> SelectorRows:
         place = table.manifest.rules.index(self.rule)
         seconds_NA = self.prices.rows(table.column("position"))
         columns = list(self.columns)

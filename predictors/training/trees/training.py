@@ -135,33 +135,21 @@ def fit_selector(
 ) -> Trained[SelectorNetwork]:
     """Train on ``train`` for objective ``goal``, choose the epoch by ``validation``; the same for the same rows, config and
     number of threads."""
+    mean_A = train.efficiency_NA.mean(axis=0)
     with seeded(config):
         first, second = config.hidden_sizes
         network = SelectorNetwork(labelling.spec, config.width, (first, second), config.dropout)
         standardise(network.mean, network.scale, train.features)
-        begin_at_mean(network, train)
-        mean_A = torch.from_numpy(train.efficiency_NA.mean(axis=0)).float()
-        module = SelectorTraining(network, goal, mean_A, config)
+        last = network.head[-1]
+        assert isinstance(last, nn.Linear)
+        with torch.no_grad():  # untrained it expects an action's mean tokens, whatever the features
+            last.weight.zero_()
+            last.bias.copy_(torch.from_numpy(np.log(mean_A)))
+        module = SelectorTraining(network, goal, torch.from_numpy(mean_A).float(), config)
         trained = fitted(module, _in_memory(train), _in_memory(validation))
-        measure_space(network, train.features)
+        with torch.no_grad():  # the space that distances are measured in
+            standardise(network.centre, network.spread, network.reduced(train.features))
     return trained
-
-
-def begin_at_mean(network: SelectorNetwork, train: SelectorRows) -> None:
-    """The untrained network expects an action's mean tokens, whatever the features."""
-    last = network.head[-1]
-    assert isinstance(last, nn.Linear)
-    with torch.no_grad():
-        last.weight.zero_()
-        last.bias.copy_(torch.from_numpy(np.log(train.efficiency_NA.mean(axis=0))))
-
-
-@torch.no_grad()
-def measure_space(network: SelectorNetwork, features: Tensor) -> None:
-    """Centre and spread of the space that distances are measured in."""
-    network.centre.zero_()
-    network.spread.fill_(1.0)
-    standardise(network.centre, network.spread, network.reduced(features))
 
 
 def _in_memory(rows: SelectorRows) -> Rows:
