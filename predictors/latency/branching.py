@@ -28,6 +28,7 @@ from dataclasses import dataclass
 
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.tables import NO_TIME, Latency, slower
+from predictors.rounds import RoundRecord
 
 LONGEST_BRANCH = 1024  # where drafting is so cheap that branches of any length are hidden
 
@@ -55,6 +56,21 @@ class BranchRound:
         least = self.candidates + max(0, grown - 1)
         if (tokens < least or not grown) if self.candidates else (tokens or grown > 1):
             raise ValueError(f"branches have candidates and then a token on every level, or there are none: {self}.")
+
+    @staticmethod
+    def of(record: RoundRecord, context: int, continues: bool) -> "BranchRound":
+        """By what is recorded of a round, and what its record does not say."""
+        return BranchRound(
+            context,
+            record.submitted,
+            record.idle_levels,
+            record.levels,
+            record.drafted,
+            record.candidates,
+            continues,
+            record.law_known,
+            reached=record.accepted_in_sequence == record.submitted,
+        )
 
     @property
     def idle_passes(self) -> int:

@@ -15,10 +15,10 @@ import numpy as np
 
 from predictors.branch_settings import BranchSettings
 from predictors.controllers.base import Controller
-from predictors.latency.branching import BranchCosts
+from predictors.latency.branching import BranchCosts, BranchRound
 from predictors.latency.profile import LatencyProfile
 from predictors.replay.acceptance import accepted, reached
-from predictors.replay.branches import Chances, replayed_branches
+from predictors.replay.branches import replayed_branches
 from predictors.replay.chains import Accepted, ChainPolicy, ReplayedRound, replayed
 from predictors.replay.prices import Prices
 from predictors.replay.text import RecordedText
@@ -37,7 +37,14 @@ class Decode:
     passes: int
     accepted: int
     asked: int
-    looked_up: int = 0
+    looked_up: int
+
+    @staticmethod
+    def of(text: RecordedText, rounds: Sequence[ReplayedRound], seconds: float, passes: str = "passes") -> "Decode":
+        """The sums over ``rounds``; ``passes``: what they count as such."""
+        names = {name: name for name in COUNTS} | {"passes": passes}
+        counts = {count: sum(getattr(one, name) for one in rounds) for count, name in names.items()}
+        return Decode(text.length, seconds, len(rounds), **counts)
 
 
 @dataclass(frozen=True)
@@ -56,10 +63,6 @@ class Reading:
         """With uniform numbers that follow from ``seed`` and the prompt."""
         return Reading(text, *luck(text.prompt_id, text.length, seed))
 
-    def chances(self, verifier: str) -> Chances:
-        """What chance decides of branch-parallel decoding whose blocks ``verifier`` verifies."""
-        return Chances(self.accepted(verifier).__getitem__, lambda row, chance: bool(self.tried[row] < chance))
-
     def accepted(self, verifier: str) -> Sequence[int]:
         """By row: the drafted tokens that ``verifier`` would accept of any number."""
         return self.after_lookup(verifier, 0)
@@ -76,6 +79,11 @@ class Reading:
         if policy.lookup is not None:
             self.text.require_lookup(policy.lookup)
         return replayed(self.text, policy, lambda row, looked_up: self.after_lookup(policy.verifier, looked_up)[row])
+
+    def branch_rounds(self, controller: Controller, config: BranchSettings, verifier: str) -> Iterator[ReplayedRound]:
+        """The same of branch-parallel decoding whose blocks ``verifier`` verifies."""
+        would = self.accepted(verifier).__getitem__
+        return replayed_branches(self.text, controller, config, would, lambda row, p: bool(self.tried[row] < p))
 
     @cached_property
     def _accepted(self) -> dict[tuple[str, int], Sequence[int]]:
@@ -113,7 +121,7 @@ def luck(prompt_id: str, length: int, seed: int) -> np.ndarray:
 
 def plain_rounds(text: RecordedText) -> list[ReplayedRound]:
     """The target alone: a round a token."""
-    return [ReplayedRound(text.prompt_tokens + row, 0, 0, 0, 0, 1) for row in range(text.length - 1)]
+    return [ReplayedRound(context=text.prompt_tokens + row, emitted=1) for row in range(text.length - 1)]
 
 
 def clairvoyant(text: RecordedText, depth: int, accepted: Accepted, prices: Prices) -> list[ReplayedRound]:
@@ -134,7 +142,9 @@ def clairvoyant(text: RecordedText, depth: int, accepted: Accepted, prices: Pric
             spent = prices.chain(submitted, context) if submitted else prices.plain(context)
             options.append((spent + seconds[start + emitted], submitted, kept, emitted))
         seconds[start], submitted, kept, emitted = min(options, key=itemgetter(0))
-        chosen[start] = ReplayedRound(context, submitted, submitted, 0, kept, emitted)
+        chosen[start] = ReplayedRound(
+            context=context, drafted=submitted, passes=submitted, accepted=kept, emitted=emitted
+        )
     rounds, start = [], 1
     while start < text.length:
         rounds.append(chosen[start])
@@ -165,21 +175,12 @@ class Clock:
         """What branch-parallel decoding makes of the text, side by side on this machine (``concurrent``) or on the virtual
         clock."""
         text, sampled = reading.text, not reading.text.settings.greedy
-        rounds = list(replayed_branches(text, controller, config, reading.chances(verifier)))
-        prices = self._prices[sampled]
-        quiet, question = prices.profile, controller.question_seconds(prices.profile)
-        read = sum(prices.reading(one.block.confidences, one.block.entropies) for one in rounds)
-        made = [one.made for one in rounds]
-        seconds = BranchCosts(quiet, sampled, concurrent).request(made, text.prompt_tokens).seconds
-        return Decode(
-            tokens=text.length,
-            seconds=seconds + read + question * sum(one.asked for one in rounds),
-            rounds=len(rounds),
-            submitted=sum(one.submitted for one in made),
-            passes=sum(one.levels for one in made),
-            accepted=sum(one.accepted + one.hit for one in rounds),
-            asked=sum(one.asked for one in rounds),
-        )
+        rounds, prices = list(reading.branch_rounds(controller, config, verifier)), self._prices[sampled]
+        made = [BranchRound.of(one, one.context, one.survived) for one in rounds]
+        seconds = BranchCosts(prices.profile, sampled, concurrent).request(made, text.prompt_tokens).seconds
+        seconds += sum(prices.reading(one.confidences, one.entropies) for one in rounds)
+        seconds += controller.question_seconds(prices.profile) * sum(one.asked for one in rounds)
+        return Decode.of(text, rounds, seconds, passes="levels")
 
     def oracle(self, reading: Reading, depth: int, verifier: str = "block") -> Decode:
         """The fastest chains of at most ``depth`` tokens, by who knows what will be accepted."""
@@ -191,9 +192,4 @@ class Clock:
         self, text: RecordedText, rounds: Sequence[ReplayedRound], question: float, drafts: bool = True
     ) -> Decode:
         prices = self._prices[not text.settings.greedy]
-        return Decode(
-            tokens=text.length,
-            seconds=prices.prefill(text.prompt_tokens, drafts) + prices.rounds(rounds, question),
-            rounds=len(rounds),
-            **{name: sum(getattr(one, name) for one in rounds) for name in COUNTS},
-        )
+        return Decode.of(text, rounds, prices.prefill(text.prompt_tokens, drafts) + prices.rounds(rounds, question))

@@ -89,7 +89,7 @@ def test_prices_are_those_of_replayed_rounds(sampled):
     costs = lookup_costs(undisturbed(PROFILE), 4, (0, 2), context, sampled)
     for (place, tail), tokens in product(enumerate((0, 2)), range(5)):
         behind = tokens if tail else 0
-        made = ReplayedRound(context, tokens + tail, tail, 0, 0, 1, looked_up=tokens, behind=behind)
+        made = ReplayedRound(context=context, drafted=tokens + tail, passes=tail, looked_up=tokens, behind=behind)
         assert costs[place][tokens] * prices.chain(0, context) == pytest.approx(prices.rounds([made]), rel=1e-6)
     rule = RULE.at_prices(undisturbed(PROFILE), context, sampled)
     assert len(rule.costs[0]) == len(RULE.costs[0]) and rule.costs[1][2] > rule.costs[0][2] > rule.costs[0][1] > 1

@@ -28,21 +28,6 @@ class NotedDraft(TableModel):
         return state
 
 
-def composition(record, previous, context):
-    """What a round was made of."""
-    return BranchRound(
-        context,
-        record.submitted,
-        record.idle_levels,
-        record.levels,
-        record.drafted,
-        record.candidates,
-        continues=not previous.ends_segment,
-        law_known=record.law_known,
-        reached=record.accepted_in_sequence == record.submitted,
-    )
-
-
 def rounds(controller, temperature, draft_stage="idle"):
     """Every round of some requests: what it was made of, and the sizes of its draft passes."""
     model = NotedDraft()
@@ -55,7 +40,7 @@ def rounds(controller, temperature, draft_stage="idle"):
         previous, context = next(steps).record, 2
         for step in chained(steps, model.passes):
             record = step.record
-            round_ = composition(record, previous, context)
+            round_ = BranchRound.of(record, context, continues=not previous.ends_segment)
             assert record.passes == len(model.passes)
             made.append((round_, [*model.passes]))
             previous, context = record, context + record.emitted
