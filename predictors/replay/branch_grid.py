@@ -19,7 +19,7 @@ from predictors.branch_settings import BranchSettings
 from predictors.latency.branching import BranchCosts, BranchRound
 from predictors.replay.branches import MATCH, require_replayable
 from predictors.replay.decode import Reading
-from predictors.replay.grid import NO_MEMORY, Columns, Drafts, Memory, Path, Starts, Totals
+from predictors.replay.grid import Columns, Drafts, Memory, Path, Starts, Totals, no_memory
 from predictors.replay.prices import Prices
 from predictors.replay.text import BeyondRecordError
 
@@ -109,21 +109,21 @@ class BranchStarts:
 
 
 def branch_decoded(
-    starts: BranchStarts, idle: Drafts, retained: Drafts, question: float = 0.0, memory: Memory = NO_MEMORY
+    starts: BranchStarts, idle: Drafts, retained: Drafts, question: float = 0.0, memory: Memory = no_memory
 ) -> Totals:
     """Exact totals of every text by a policy that drafts as ``idle`` says, and keeps of a branch what ``retained`` says.
 
     On its path is known whether a branch survived, then the state of memory.
     """
-    both = ([*vars(one.by_state(memory)).values()] for one in (idle, retained))
-    staged = Drafts(*(np.stack(values, axis=2) for values in zip(*both, strict=True)))
+    both = zip(vars(idle).values(), vars(retained).values(), strict=True)
+    staged = Drafts(*(np.stack(np.broadcast_arrays(*values), axis=2) for values in both))
 
     def after(places: Columns, drafted: Columns, accepted_V: np.ndarray) -> Columns:
         hit_V = starts.hit_XSP[places[0], places[1], drafted[0]]
-        return hit_V.astype(int), memory.after(accepted_V, drafted[0])
+        return hit_V.astype(int), memory(accepted_V, drafted[0])
 
     chains = starts.retained
-    path = Path.of(chains, staged.tokens, after, 0, memory.first)
+    path = Path.of(chains, staged.tokens, after, 0, 0)
     drafts = staged.at(path.places)
     rounds, which_V = _rounds(starts, path, drafts)
     hit_V = starts.hit_XSP[path.reading_V, path.start_V, drafts.submitted]

@@ -171,7 +171,7 @@ def met(
     accepted_XS = np.minimum(starts.would_XS, submitted_XS)
     reading_P, start_P = np.nonzero(starts.left_XS > accepted_XS + 1)
     end_P = start_P + accepted_XS[reading_P, start_P] + 1
-    state_P = previous_round(gamma).after(accepted_XS, submitted_XS)[reading_P, start_P]
+    state_P = previous_round(gamma)(accepted_XS, submitted_XS)[reading_P, start_P]
     given_XS = np.zeros_like(past_XS)
     given_XS[reading_P, end_P] = state_P
     row_P = np.concatenate([row_XS[:, 0], row_XS[reading_P, end_P]])

@@ -20,7 +20,7 @@ from predictors.decision_rule import Calibration, DecisionRule, LengthRule
 from predictors.latency.profile import LatencyProfile
 from predictors.network import HRADNetwork, squared_distance
 from predictors.replay.branch_grid import BranchStarts, branch_decoded
-from predictors.replay.grid import NO_MEMORY, Drafts, Starts, Totals, decoded
+from predictors.replay.grid import Drafts, Starts, Totals, decoded, no_memory
 from predictors.replay.policies import confidence, heads, previous_round, static
 from predictors.replay.prices import Prices
 from predictors.schema import SPLITS, TRAIN
@@ -145,7 +145,7 @@ class Served:
         idle, branches = self.drafts(draft, False), self.decodes.branches
         retained = idle if branches is None else self.drafts(retention, True)
         remembers = any(one.submitted.shape[2] > 1 for one in (idle, retained))
-        memory = previous_round(self.roots.spec.gamma) if remembers else NO_MEMORY
+        memory = previous_round(self.roots.spec.gamma) if remembers else no_memory
         if branches is None:
             return decoded(self.decodes.idle, idle, self.query, memory)
         return branch_decoded(branches, idle, retained, self.query, memory)
