@@ -85,6 +85,21 @@ class RoundRecord:
         return min(self.accepted, self.submitted)
 
 
+@dataclass(kw_only=True)
+class ReplayedRound(RoundRecord):
+    """A round on a recorded text as the runtime would record it, behind ``context`` cached tokens, and what it takes besides.
+
+    Of distributions about which no model was asked, the host read the confidence of ``confidences`` and also the entropy of
+    ``entropies``, while the target waited. The first draft pass feeds ``behind`` tokens more than usual: those of rounds that
+    drew nothing, and this round's lookup. A round of branches may begin with one that ``survived`` the round before."""
+
+    context: int
+    confidences: int = 0
+    entropies: int = 0
+    behind: int = 0
+    survived: bool = False
+
+
 def block_efficiency(rounds: Sequence[RoundRecord]) -> float:
     """Emitted tokens per target pass, of ``rounds`` without the prefill round. NaN without rounds."""
     return _ratio(sum(record.emitted for record in rounds), len(rounds))

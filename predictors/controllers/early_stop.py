@@ -21,9 +21,8 @@ from torch import Tensor
 
 from predictors.bundle import Bundle
 from predictors.controllers.learned import LARGEST_FACTOR, LearnedSession, RuledConfig, RuledController
-from predictors.latency.actions import undisturbed
 from predictors.latency.profile import LatencyProfile
-from predictors.latency.throughput import draft_cost
+from predictors.replay.prices import Prices
 from predictors.rounds import Forecast
 from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, NextLaw, Root
@@ -132,7 +131,7 @@ class EarlyStop(RuledController):
 
     def doubt(self, profile: LatencyProfile) -> str | None:
         made = self.prices
-        here = draft_cost(undisturbed(profile), made.gamma, made.context, sampled=True)
+        here = Prices(profile, sampled=True).draft_cost(made.gamma, made.context)
         if max(here / made.draft_cost, made.draft_cost / here) <= LARGEST_FACTOR:
             return None
         return (

@@ -16,9 +16,8 @@ from torch import Tensor
 from predictors.bundle import Bundle
 from predictors.controllers.base import Rerun
 from predictors.controllers.learned import LARGEST_FACTOR, LearnedSession, RuledConfig, RuledController
-from predictors.latency.actions import undisturbed
 from predictors.latency.profile import LatencyProfile
-from predictors.latency.throughput import chain_costs
+from predictors.replay.prices import Prices
 from predictors.rounds import Forecast, RoundRecord
 from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, Root, token_numbers
@@ -134,11 +133,12 @@ class Survival(RuledController):
         return any(made.pays for made in self.settings)
 
     def repriced(self, profile: LatencyProfile) -> Self:
-        context, quiet, question = self.prices.context, undisturbed(profile), self.question_seconds(profile)
+        context, question = self.prices.context, self.question_seconds(profile)
 
         def here(made: SurvivalSetting) -> SurvivalSetting:
             rule, length = made.priced(profile.cost_ratio(context))
-            costs = chain_costs(quiet, len(made.costs) - 1, context, not made.settings.greedy, question)
+            prices = Prices(profile, not made.settings.greedy)
+            costs = prices.chain_costs(len(made.costs) - 1, context, question)
             return replace(made, rule=rule, static_length=length, costs=costs)
 
         return self.with_settings(map(here, self.settings))

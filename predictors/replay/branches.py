@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterator
 
 from predictors.branch_settings import BranchSettings
 from predictors.controllers.base import Controller
-from predictors.replay.chains import Accepted, ReplayedRound, Round
+from predictors.replay.chains import Accepted, Round
 from predictors.replay.text import BeyondRecordError, RecordedText
+from predictors.rounds import ReplayedRound
 
 MATCH, RRS = "match", "rrs"
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from predictors.controllers.base import Controller, Session, Sourced
 from predictors.replay.text import BeyondRecordError, LookupSettings, RecordedLaw, RecordedText, RecordedToken
-from predictors.rounds import RoundRecord
+from predictors.rounds import ReplayedRound
 from predictors.signals import Root
 
 # Drafted tokens that the verifier would accept, of any number: by the row where a round starts, and by that row and how many of
@@ -39,20 +39,6 @@ class ChainPolicy:
     verifier: str = "block"
     lookup: LookupSettings | None = None
     drafts: bool = True
-
-
-@dataclass(kw_only=True)
-class ReplayedRound(RoundRecord):
-    """A round as the runtime would record it, behind ``context`` cached tokens, and what it takes besides. Of distributions
-    about which no model was asked, the host read the confidence of ``confidences`` and also the entropy of ``entropies``, while
-    the target waited. The first draft pass feeds ``behind`` tokens more than usual: those of rounds that drew nothing, and this
-    round's lookup. A round of branches may begin with one that ``survived`` the round before."""
-
-    context: int
-    confidences: int = 0
-    entropies: int = 0
-    behind: int = 0
-    survived: bool = False
 
 
 @dataclass

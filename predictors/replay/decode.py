@@ -19,9 +19,10 @@ from predictors.latency.branching import BranchCosts, BranchRound
 from predictors.latency.profile import LatencyProfile
 from predictors.replay.acceptance import accepted, reached
 from predictors.replay.branches import replayed_branches
-from predictors.replay.chains import Accepted, ChainPolicy, ReplayedRound, replayed
+from predictors.replay.chains import Accepted, ChainPolicy, replayed
 from predictors.replay.prices import Prices
 from predictors.replay.text import RecordedText
+from predictors.rounds import ReplayedRound
 
 COUNTS = ("submitted", "passes", "accepted", "asked", "looked_up")  # of rounds
 

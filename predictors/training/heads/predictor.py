@@ -19,8 +19,8 @@ from predictors.config import Count, one_of
 from predictors.decision_rule import LENGTH_CHOICES, Calibration, ClassSetting, DecisionRule, LengthRule, LengthSetting
 from predictors.features import FEATURE_SETS
 from predictors.latency.actions import undisturbed
-from predictors.latency.throughput import draft_cost
 from predictors.replay.acceptance import acceptance_of
+from predictors.replay.prices import Prices
 from predictors.schema import SPLITS
 from predictors.training.calibration import fit_calibration
 from predictors.training.heads.quality import (
@@ -166,7 +166,7 @@ class HeadFit:
     def chosen(self, validation: Served, static: tuple[int, int], place: int) -> Chosen:
         """What is served at a setting; a drafted token's cost is that midway through the texts."""
         config, sampled = self.config, not self.settings[place].greedy
-        cost = draft_cost(undisturbed(self.profile), self.roots.spec.gamma, self.context, sampled)
+        cost = Prices(self.profile, sampled).draft_cost(self.roots.spec.gamma, self.context)
         rule = config.rule if config.choice is None else LengthRule(config.choice, cost)
         if rule is not None:
             return fixed_rules(static, rule, config.candidates)

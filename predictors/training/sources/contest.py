@@ -15,10 +15,10 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression
 
 from predictors.controllers.takeover import TakeoverConfig
-from predictors.latency.actions import undisturbed
 from predictors.latency.profile import LatencyProfile
 from predictors.lookup import LONGEST
 from predictors.replay.grid import Totals
+from predictors.replay.prices import Prices
 from predictors.source_rule import Seen, SourceRule, root_features, token_features
 from predictors.survival.rule import SurvivalSetting
 from predictors.training.rule_choice import RuleChoice, best_of
@@ -107,7 +107,7 @@ def learned(train: Contest, profile: LatencyProfile, context: float) -> SourceRu
         mean=tuple(features_VF.mean(axis=0).tolist()),
         scale=tuple(np.where(scale_F > LEAST_SCALE, scale_F, 1.0).tolist()),
     )
-    return rule.at_prices(undisturbed(profile), context, not train.inner.settings.greedy)
+    return rule.at_prices(Prices(profile, not train.inner.settings.greedy), context)
 
 
 def distances(contest: Contest, rule: SourceRule) -> np.ndarray:

@@ -22,7 +22,6 @@ from lightning.pytorch.loggers import Logger
 from predictors.config import Count
 from predictors.latency.actions import undisturbed
 from predictors.latency.profile import LatencyProfile
-from predictors.latency.throughput import draft_cost
 from predictors.replay.grid import Starts, Totals, decoded
 from predictors.replay.policies import confidence, static, stopping
 from predictors.replay.prices import Prices
@@ -152,7 +151,7 @@ class StopPredictor(StopTrainConfig, Trust):
     def _card(self, table: TextTable, profile: LatencyProfile, measured: dict[str, Any]) -> dict[str, Any]:
         """The bundle's card (`predictors.controllers.early_stop`) but for what was chosen: a function of file contents only."""
         manifest, context = table.manifest, table.median_context
-        draft = draft_cost(undisturbed(profile), self.gamma, context, sampled=True)
+        draft = Prices(profile, sampled=True).draft_cost(self.gamma, context)
         chain = {"kind": "chain", "gamma": self.gamma}
         return {
             "kind": self.kind,

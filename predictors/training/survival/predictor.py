@@ -21,7 +21,6 @@ from lightning.pytorch.loggers import Logger
 from predictors.config import Count, Positive, not_empty
 from predictors.latency.actions import undisturbed
 from predictors.latency.profile import LatencyProfile
-from predictors.latency.throughput import chain_costs
 from predictors.replay.grid import Columns, Starts, Totals, decoded
 from predictors.replay.policies import static
 from predictors.replay.prices import Prices
@@ -198,7 +197,7 @@ class SurvivalPredictor(Trust):
         prices = Prices(profile, sampled)
         train, validation = (model.grids[split][number].at(prices) for split in (TRAIN, VALIDATION))
         length = static_length([train.starts, validation.starts])
-        costs = chain_costs(undisturbed(profile), self.gamma, context, sampled, _question(profile))
+        costs = prices.chain_costs(self.gamma, context, _question(profile))
         played = model.played(validation, replace(draft, static_length=length, costs=costs), profile)
         always = played.static()
         rate = always.rate * prices.chain(0, round(context))
