@@ -112,7 +112,7 @@ def predicted_seconds(run: Row, profile: LatencyProfile) -> float:
     sampled = run["temperature"] > 0
     if arm is not None and any(row["candidates"] for row in rounds):
         made = branch_rounds(rounds)
-        return BranchCosts(profile, sampled, arm.wall).request(made, tokens).seconds
+        return BranchCosts(profile, sampled, arm.wall).request(made, tokens)
     total = profile.latency("target_prefill", tokens=tokens)  # plain decoding and chains: one phase after the other
     if run["arm"] != PLAIN:
         total += profile.latency("draft_prefill", tokens=tokens)

@@ -27,7 +27,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from predictors.latency.profile import LatencyProfile
-from predictors.latency.tables import NO_TIME, Latency, slower
 from predictors.rounds import RoundRecord
 
 LONGEST_BRANCH = 1024  # where drafting is so cheap that branches of any length are hidden
@@ -91,7 +90,7 @@ class BranchRound:
 
 @dataclass(frozen=True)
 class BranchCosts:
-    """Latencies of rounds and of their parts. ``sampled``: at a temperature above 0; ``concurrent``: both models at
+    """Seconds of rounds and of their parts. ``sampled``: at a temperature above 0; ``concurrent``: both models at
     work at once, of which the profile needs the tables ``beside_target``, ``beside_draft`` and ``exchange``; else one after the
     other, on the virtual clock."""
 
@@ -99,20 +98,19 @@ class BranchCosts:
     sampled: bool
     concurrent: bool
 
-    def request(self, rounds: Iterable[BranchRound], prompt_tokens: int) -> Latency:
+    def request(self, rounds: Iterable[BranchRound], prompt_tokens: int) -> float:
         """One request after a prompt of ``prompt_tokens``: the prefills and ``rounds``."""
-        times = [self.round(made) for made in rounds]
-        target, draft = (self.profile.latency(f"{name}_prefill", tokens=prompt_tokens) for name in ("target", "draft"))
+        target, draft = (self._spent(f"{name}_prefill", tokens=prompt_tokens) for name in ("target", "draft"))
         if self.concurrent:
             target, draft = target * self._slowdown("target", "tokens"), draft * self._slowdown("draft", "rows")
-        return sum(times, slower(target, draft))
+        return sum(map(self.round, rounds), max(target, draft))
 
-    def round(self, made: BranchRound) -> Latency:
+    def round(self, made: BranchRound) -> float:
         """One round."""
-        total = self._idle(made) + slower(self._target(made.context, made.submitted), self._branches(made))
+        total = self._idle(made) + max(self._target(made.context, made.submitted), self._branches(made))
         if made.reached and made.candidates:
             total += self._outside("branch_verdict", candidates=made.candidates)
-        return total + self.profile.latency("exchange", submitted=made.submitted) if self.concurrent else total
+        return total + self._spent("exchange", submitted=made.submitted) if self.concurrent else total
 
     def balanced_gamma(self, submitted: int, candidates: int, context: float) -> int:
         """The most continuation tokens (``gamma``) whose branches are grown within the target's pass over ``submitted`` tokens.
@@ -121,40 +119,40 @@ class BranchCosts:
         one level is hidden; `LONGEST_BRANCH` stands for any length.
         """
         end = context + submitted
-        hidden = self._target(context, submitted).seconds
+        hidden = self._target(context, submitted)
         branches = self._point(end, candidates, law_known=False)
         for gamma in range(LONGEST_BRANCH):
             branches += self._level(end, candidates, gamma)
-            if branches.seconds > hidden:
+            if branches > hidden:
                 return gamma
         return LONGEST_BRANCH
 
-    def _idle(self, made: BranchRound) -> Latency:
+    def _idle(self, made: BranchRound) -> float:
         """The draft stage with the target idle."""
         passes = made.idle_passes
-        total = self._outside("chain_drawing", drafted=passes) if passes else NO_TIME
+        total = self._outside("chain_drawing", drafted=passes) if passes else 0.0
         return sum((self._draft(1, made.context + place) for place in range(passes)), total)
 
-    def _target(self, context: float, submitted: int) -> Latency:
+    def _target(self, context: float, submitted: int) -> float:
         """The target's pass over the block, and its verdict."""
         table = "beside_target" if self.concurrent else "target"
-        passed = self.profile.latency(table, tokens=1 + submitted, context=context)
+        passed = self._spent(table, tokens=1 + submitted, context=context)
         return passed + self._outside("chain_verification", drafted=submitted)
 
-    def _branches(self, made: BranchRound) -> Latency:
+    def _branches(self, made: BranchRound) -> float:
         """Growing the branches."""
         if made.levels == made.idle_levels:
-            return NO_TIME
+            return 0.0
         end = made.context + made.submitted
         levels = (self._level(end, made.rows, place) for place in range(made.grown_levels))
         return sum(levels, self._point(end, made.candidates, made.law_known))
 
-    def _point(self, end: float, candidates: int, law_known: bool) -> Latency:
+    def _point(self, end: float, candidates: int, law_known: bool) -> float:
         """Candidates behind ``end`` tokens."""
         drawn = self._outside("branch_candidates", rows=candidates)
         return drawn if law_known else drawn + self._draft(1, end)
 
-    def _level(self, end: float, rows: float, place: int) -> Latency:
+    def _level(self, end: float, rows: float, place: int) -> float:
         """The branch level behind ``place`` others of ``rows`` that follow ``end`` tokens."""
         return self._draft(rows, end + place * rows) + self._outside("branch_drawing", rows=rows)
 
@@ -162,10 +160,13 @@ class BranchCosts:
         """The widest pass beside the other model, in such passes alone, at the shortest context."""
         table = self.profile.table(f"beside_{name}")
         at = {size: table.axes[size][-1], "context": table.axes["context"][0]}
-        return table.at(**at).seconds / self.profile.latency(name, **at).seconds
+        return table.at(**at).seconds / self._spent(name, **at)
 
-    def _draft(self, rows: float, context: float) -> Latency:
-        return self.profile.latency("beside_draft" if self.concurrent else "draft", rows=rows, context=context)
+    def _draft(self, rows: float, context: float) -> float:
+        return self._spent("beside_draft" if self.concurrent else "draft", rows=rows, context=context)
 
-    def _outside(self, table: str, **at: float) -> Latency:
-        return self.profile.latency(table, sampled=int(self.sampled), **at)
+    def _outside(self, table: str, **at: float) -> float:
+        return self._spent(table, sampled=int(self.sampled), **at)
+
+    def _spent(self, table: str, **at: float) -> float:
+        return self.profile.latency(table, **at).seconds

@@ -32,7 +32,7 @@ import numpy as np
 
 from predictors.latency.acceptance import require_at_least, truncated_law
 from predictors.latency.profile import LatencyProfile
-from predictors.latency.tables import NO_TIME, Latency
+from predictors.latency.tables import Latency
 
 # Tables of rules that chains and trees are verified by anyway; others have one by their own name, at temperatures above 0.
 VERIFICATION = {"block": "chain_verification", "tokenwise": "chain_verification", "traversal": "tree_verification"}
@@ -103,7 +103,7 @@ def generation_latency(
     require_at_least("prompt_tokens", prompt_tokens, 1)
     require_at_least("new_tokens", new_tokens, 1)
     law_G = truncated_law(accepted_law, gamma)
-    seconds_R = [NO_TIME]  # R: tokens to go
+    seconds_R = [Latency(0.0, 0.0, 0.0)]  # R: tokens to go
     for remaining in range(1, new_tokens):
         drafted = min(gamma, remaining - 1)
         cached = prompt_tokens + new_tokens - remaining - 1  # the newest token is not

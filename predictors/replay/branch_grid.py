@@ -26,12 +26,11 @@ from predictors.replay.text import BeyondRecordError
 
 @dataclass(frozen=True)
 class BranchStarts:
-    """Every round of branch-parallel decodes of ``readings`` at one sampling setting: chains from starts where the target is
-    ``idle``, and from those where a branch survived and is ``retained``; ``concurrent`` as for `Clock.branches`."""
+    """Every round of branch-parallel decodes at one sampling setting, and its ``costs``: chains from starts where the target is
+    ``idle``, and from those where a branch survived and is ``retained``."""
 
-    readings: Sequence[Reading]
     config: BranchSettings
-    concurrent: bool
+    costs: BranchCosts
     idle: Starts
     retained: Starts
 
@@ -39,13 +38,13 @@ class BranchStarts:
     def of(
         readings: Sequence[Reading], config: BranchSettings, verifier: str, prices: Prices, concurrent: bool
     ) -> "BranchStarts":
-        """`ValueError` if ``config`` goes beyond what was recorded."""
+        """Of ``readings``; ``concurrent`` as for `Clock.branches`. `ValueError` if ``config`` goes beyond what was recorded."""
         for one in readings:
             require_replayable(one.text, config)
         retained = Starts.of(readings, config.gamma, verifier, prices)
         most = (config.draft_stage_gamma or config.gamma) if config.draft_stage == "idle" else 0
         idle = replace(retained, cap_XS=np.minimum(retained.cap_XS, most))
-        return BranchStarts(readings, config, concurrent, idle, retained)
+        return BranchStarts(config, BranchCosts(prices.profile, prices.sampled, concurrent), idle, retained)
 
     def _after(self, values: Sequence[np.ndarray]) -> np.ndarray:
         """Of each reading's ``values`` by row: those after so many tokens of the text [X, S, P, …]."""
@@ -56,7 +55,7 @@ class BranchStarts:
     @cached_property
     def grown_XSP(self) -> np.ndarray:
         """Tokens on a branch after the candidate; 0 where there are no branches."""
-        budget_X = np.array([one.text.budget for one in self.readings])
+        budget_X = np.array([one.text.budget for one in self.retained.readings])
         start_SP = np.add.outer(np.arange(self.retained.would_XS.shape[1]), np.arange(self.config.gamma + 1)) + 3
         grown_XSP = np.clip(budget_X[:, None, None] - start_SP, 0, self.config.gamma)
         grown_XSP[..., 1:][self.retained.ends_XSG] = 0
@@ -72,7 +71,7 @@ class BranchStarts:
     @cached_property
     def hit_XSP(self) -> np.ndarray:
         """Whether a candidate is the text's token, and accepted, after a block that is accepted whole."""
-        texts, count_XSP = [one.text for one in self.readings], self.count_XSP
+        texts, count_XSP = [one.text for one in self.retained.readings], self.count_XSP
         place_P = np.arange(self.config.gamma + 1)
         open_XSP = (count_XSP > 0) & (place_P <= self.retained.would_XS[..., None])
         open_XSP &= place_P < self.retained.left_XS[..., None]
@@ -86,26 +85,17 @@ class BranchStarts:
             )
         which_XSP1 = np.clip(count_XSP - 1, 0, hits_XSPC.shape[-1] - 1)[..., None]
         chance_XSP = np.take_along_axis(hits_XSPC, which_XSP1, axis=-1)[..., 0]
-        return open_XSP & (self._after([one.tried[1:] for one in self.readings]) < chance_XSP)
-
-    @cached_property
-    def sampled(self) -> bool:
-        """Whether at a temperature above 0."""
-        return not self.readings[0].text.settings.greedy
-
-    @cached_property
-    def _costs(self) -> BranchCosts:
-        return BranchCosts(self.retained.prices.profile, self.sampled, self.concurrent)
+        return open_XSP & (self._after([one.tried[1:] for one in self.retained.readings]) < chance_XSP)
 
     @cached_property
     def prefill_X(self) -> np.ndarray:
         """Seconds of both models' prefills."""
-        return np.array([self._costs.request((), prompt).seconds for prompt in self.retained.context_X.tolist()])
+        return np.array([self.costs.request((), prompt) for prompt in self.retained.context_X.tolist()])
 
     @cached_property
     def round_seconds(self) -> Callable[[BranchRound], float]:
         """Of one round; the same rounds are met by many policies."""
-        return cache(lambda made: self._costs.round(made).seconds)
+        return cache(self.costs.round)
 
 
 def branch_decoded(

@@ -134,7 +134,7 @@ def clairvoyant(text: RecordedText, depth: int, accepted: Accepted, prices: Pric
     N(s) is what the verifier would accept from row s. No rule that decides when to stop a chain can be faster on the same text.
     """
     seconds = [0.0] * (text.length + 1)
-    chosen: dict[int, ReplayedRound] = {}
+    chosen: dict[int, list[int]] = {}
     for start in range(text.length - 1, 0, -1):
         context, options = text.prompt_tokens + start - 1, []
         for submitted in range(min(depth, text.cap(start)) + 1):
@@ -142,14 +142,15 @@ def clairvoyant(text: RecordedText, depth: int, accepted: Accepted, prices: Pric
             emitted = min(kept + 1, text.length - start)
             spent = prices.chain(submitted, context) if submitted else prices.plain(context)
             options.append((spent + seconds[start + emitted], submitted, kept, emitted))
-        seconds[start], submitted, kept, emitted = min(options, key=itemgetter(0))
-        chosen[start] = ReplayedRound(
-            context=context, drafted=submitted, passes=submitted, accepted=kept, emitted=emitted
-        )
+        seconds[start], *chosen[start] = min(options, key=itemgetter(0))
     rounds, start = [], 1
     while start < text.length:
-        rounds.append(chosen[start])
-        start += chosen[start].emitted
+        submitted, kept, emitted = chosen[start]
+        context = text.prompt_tokens + start - 1
+        rounds.append(
+            ReplayedRound(context=context, drafted=submitted, passes=submitted, accepted=kept, emitted=emitted)
+        )
+        start += emitted
     return rounds
 
 
@@ -178,7 +179,7 @@ class Clock:
         text, sampled = reading.text, not reading.text.settings.greedy
         rounds, prices = list(reading.branch_rounds(controller, config, verifier)), self._prices[sampled]
         made = [BranchRound.of(one, one.context, one.survived) for one in rounds]
-        seconds = BranchCosts(prices.profile, sampled, concurrent).request(made, text.prompt_tokens).seconds
+        seconds = BranchCosts(prices.profile, sampled, concurrent).request(made, text.prompt_tokens)
         seconds += sum(prices.reading(one.confidences, one.entropies) for one in rounds)
         seconds += controller.question_seconds(prices.profile) * sum(one.asked for one in rounds)
         return Decode.of(text, rounds, seconds, passes="levels")

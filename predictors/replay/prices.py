@@ -25,8 +25,7 @@ class Prices:
     """Seconds on the machine of ``profile``; ``sampled``: at a temperature above 0."""
 
     def __init__(self, profile: LatencyProfile, sampled: bool) -> None:
-        self.profile = undisturbed(profile)
-        self._sampled = sampled
+        self.profile, self.sampled = undisturbed(profile), sampled
         self.chain = cache(self._chain)
         self.plain = cache(lambda context: plain_latency(self.profile, context, sampled).seconds)
         self.law = cache(self._law)
@@ -93,7 +92,7 @@ class Prices:
         return self._round(Shape.of_chain(submitted), context)
 
     def _round(self, shape: Shape, context: float) -> float:
-        return round_latency(self.profile, shape, context, self._sampled).seconds
+        return round_latency(self.profile, shape, context, self.sampled).seconds
 
     def _law(self, context: float) -> float:
         """Of a draft pass and its law."""
@@ -103,7 +102,7 @@ class Prices:
         """Of so many tokens' laws and draws."""
         if not tokens:
             return 0.0
-        return self.profile.latency("chain_drawing", drafted=tokens, sampled=int(self._sampled)).seconds
+        return self.profile.latency("chain_drawing", drafted=tokens, sampled=int(self.sampled)).seconds
 
     def _catching_up(self, behind: int, context: float) -> float:
         """Of a draft pass over so many tokens more than one."""
