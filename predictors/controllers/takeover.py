@@ -21,7 +21,7 @@ import numpy as np
 
 from predictors.bundle import OTHERWISE, Bundle
 from predictors.config import Checked, Count, NotNegative, Positive, Whole, parse_config
-from predictors.controllers.base import Controller, Recorder, Session, Sourced
+from predictors.controllers.base import Controller, Session, Sourced
 from predictors.latency.profile import LatencyProfile
 from predictors.lookup import Found
 from predictors.rounds import Forecast, RoundRecord
@@ -30,7 +30,10 @@ from predictors.signals import Root
 
 Numbers = TypeVar("Numbers", int, np.ndarray)
 # What the other controller says, and what its session does, is said and done by this one too
-PASSED_ON = ("layers", "draft_layers", "actions", "reads_views", "follows_one_draft", "horizon", "verifier", "contract")
+PASSED_ON = (
+    *("layers", "draft_layers", "actions", "reads_views", "follows_one_draft", "horizon", "verifier", "contract"),
+    *("question_seconds", "record_with"),
+)
 HOOKS = ("tree", "stop_before", "stops_before", "stop_after", "branch_count")
 
 
@@ -108,12 +111,6 @@ class Sourcing(Controller):
     def setting(self, settings: SamplingSettings) -> Any:
         """What was exported for these sampling ``settings``; ``None`` for others."""
         return next((made for made in self.settings if made.settings == settings), None)
-
-    def question_seconds(self, profile: LatencyProfile) -> float:
-        return self.otherwise.question_seconds(profile)
-
-    def record_with(self, recorder: Recorder) -> None:
-        self.otherwise.record_with(recorder)
 
 
 def other_of(bundle: Bundle) -> Controller:

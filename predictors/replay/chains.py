@@ -98,11 +98,11 @@ class Round:
         ends = [place for place, token in enumerate(found) if token in self.text.eos_tokens]
         self.looked_up = ends[0] + 1 if ends else len(found)
         self.would = accepted(self.start, self.looked_up)
-        self.passes = self._drawn(0 if ends else min(sourced.drawn, room - self.looked_up))
+        self.passes = self.drawn_after_lookup(0 if ends else min(sourced.drawn, room - self.looked_up))
         self.submitted = self.looked_up + self.passes
 
-    def _drawn(self, most: int) -> int:
-        """Tokens drawn after a lookup: ``most``, or up to an end of sequence."""
+    def drawn_after_lookup(self, most: int) -> int:
+        """``most`` tokens, or up to an end of sequence."""
         if self.would < self.looked_up:
             return most
         for place in range(self.looked_up, self.looked_up + most):
