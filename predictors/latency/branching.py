@@ -100,10 +100,11 @@ class BranchCosts:
 
     def request(self, rounds: Iterable[BranchRound], prompt_tokens: int) -> float:
         """One request after a prompt of ``prompt_tokens``: the prefills and ``rounds``."""
+        times = [self.round(made) for made in rounds]
         target, draft = (self._spent(f"{name}_prefill", tokens=prompt_tokens) for name in ("target", "draft"))
         if self.concurrent:
             target, draft = target * self._slowdown("target", "tokens"), draft * self._slowdown("draft", "rows")
-        return sum(map(self.round, rounds), max(target, draft))
+        return sum(times, max(target, draft))
 
     def round(self, made: BranchRound) -> float:
         """One round."""
