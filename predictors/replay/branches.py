@@ -38,8 +38,6 @@ def replayed_branches(
     session, start, previous = controller.start(text.settings), 1, None
     grown = 0  # tokens behind the branch token that survived
     while start < text.length:
-        if previous is not None:
-            session.end_round(previous)
         here = Round(text, session, text.root(start, config.gamma, previous), start)
         survived = previous is not None and not previous.ends_segment
         idle, law_known = _block(here, would(start), config, grown if survived else None)
@@ -58,6 +56,7 @@ def replayed_branches(
             survived=survived,
         )
         previous.accepted += hit
+        session.end_round(previous)
         yield previous
         start += previous.emitted
 

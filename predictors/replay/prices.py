@@ -22,21 +22,27 @@ from predictors.rounds import ReplayedRound
 
 
 class Prices:
-    """Seconds on the machine of ``profile``; ``sampled``: at a temperature above 0."""
+    """Seconds on the machine of ``profile``; ``sampled``: at a temperature above 0. Kept once they are known:
+
+    chain(drafted, context)         a round of a chain of so many tokens behind ``context`` cached ones
+    plain(context)                  one of plain decoding
+    drawing(tokens)                 so many tokens' laws and draws
+    law(context)                    a draft pass and its law
+    catching_up(behind, context)    what a draft pass over so many tokens more than one takes longer
+    """
 
     def __init__(self, profile: LatencyProfile, sampled: bool) -> None:
         self.profile, self.sampled = undisturbed(profile), sampled
-        self.chain = cache(self._chain)
+        self.chain = cache(lambda drafted, context: self._round(Shape.of_chain(drafted), context))
         self.plain = cache(lambda context: plain_latency(self.profile, context, sampled).seconds)
-        self.law = cache(self._law)
         self.drawing = cache(self._drawing)
+        self.law = cache(lambda context: self._pass(1, context) + self.drawing(1))
         self.catching_up = cache(self._catching_up)
-        self._read = cache(lambda entropy: self.profile.latency("reading", entropy=entropy).seconds)
+        self._read = cache(lambda entropy: self._spent("reading", entropy=entropy))
 
     def prefill(self, tokens: int, drafts: bool) -> float:
         """Of a prompt of so many ``tokens``; ``drafts``: the draft's too."""
-        seconds = self.profile.latency("target_prefill", tokens=tokens).seconds
-        return seconds + self.profile.latency("draft_prefill", tokens=tokens).seconds * drafts
+        return self._spent("target_prefill", tokens=tokens) + self._spent("draft_prefill", tokens=tokens) * drafts
 
     def rounds(self, rounds: Iterable[ReplayedRound], question: float = 0.0) -> float:
         """Of rounds on chains, each ``question`` to a model included."""
@@ -87,29 +93,20 @@ class Prices:
         """`catching_up` with so many ``tokens``, per token; none where noise has the wider pass faster."""
         return max(0.0, self.catching_up(tokens, context)) / max(tokens, 1)
 
-    def _chain(self, submitted: int, context: float) -> float:
-        """Of a round of ``submitted`` tokens behind ``context`` cached ones."""
-        return self._round(Shape.of_chain(submitted), context)
-
     def _round(self, shape: Shape, context: float) -> float:
         return round_latency(self.profile, shape, context, self.sampled).seconds
 
-    def _law(self, context: float) -> float:
-        """Of a draft pass and its law."""
-        return self.profile.latency("draft", rows=1, context=context).seconds + self.drawing(1)
-
     def _drawing(self, tokens: int) -> float:
-        """Of so many tokens' laws and draws."""
-        if not tokens:
-            return 0.0
-        return self.profile.latency("chain_drawing", drafted=tokens, sampled=int(self.sampled)).seconds
+        return self._spent("chain_drawing", drafted=tokens, sampled=int(self.sampled)) if tokens else 0.0
 
     def _catching_up(self, behind: int, context: float) -> float:
-        """Of a draft pass over so many tokens more than one."""
-        if not behind:
-            return 0.0
-        wide, usual = (self.profile.latency("draft", rows=rows, context=context).seconds for rows in (1 + behind, 1))
-        return wide - usual
+        return self._pass(1 + behind, context) - self._pass(1, context) if behind else 0.0
+
+    def _pass(self, rows: float, context: float) -> float:
+        return self._spent("draft", rows=rows, context=context)
+
+    def _spent(self, table: str, **at: float) -> float:
+        return self.profile.latency(table, **at).seconds
 
 
 class PriceTable:
