@@ -32,7 +32,7 @@ from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, NextLaw, Root
 
 
-class Rule(Checked, Controller, Session):
+class Configured(Checked, Controller, Session):
     """A controller that is its settings, which a subclass has as fields. Sessions are copies, whose settings may move."""
 
     profile_hash: str | None = None  # of the latency profile by which an exported bundle's settings were chosen
@@ -51,7 +51,7 @@ class Rule(Checked, Controller, Session):
 
 
 @dataclass(eq=False)
-class Fixed(Rule):
+class Fixed(Configured):
     """Draft ``gamma`` tokens a round (``None``: the drafter's own): the static baseline of every controller."""
 
     gamma: Whole | None = None
@@ -81,7 +81,7 @@ class Fixed(Rule):
 
 
 @dataclass(eq=False)
-class Confidence(Rule):
+class Confidence(Configured):
     """Stop before the first token whose distribution is not confident, q at temperature 1 (SpecBranch, Eq. 6; Kangaroo).
 
         stop iff  max_x q_i(x) < ε                  with ``product``: Π_{j<=i} max_x q_j(x) < ε, so that long drafts end, too
@@ -124,7 +124,7 @@ class Confidence(Rule):
 
 
 @dataclass(eq=False)
-class Entropy(Rule):
+class Entropy(Configured):
     """AdaEDL: stop before the first token with a high-entropy law, with a threshold that follows the acceptance rate.
 
         stop iff  1 - sqrt(κ H(q)) < λ                              H in nats
@@ -144,6 +144,9 @@ class Entropy(Rule):
     step: float = 0.01
     decay: float = 0.9
     kind = "entropy"
+
+    def begin(self) -> None:
+        self._cap = 0
 
     def plan(self, root: Root) -> None:
         self._cap = root.cap
@@ -167,7 +170,7 @@ class Entropy(Rule):
 
 
 @dataclass(eq=False)
-class ROC(Rule):
+class ROC(Configured):
     """Hugging Face's dynamic assisted generation: stop after a token that is unlikely, with a threshold learned from outcomes.
 
         stop after x iff q(x) < threshold                 q: the processed law; of temperature 1 when decoding is greedy
@@ -220,7 +223,7 @@ def best_threshold(scores: Sequence[float], accepted: Sequence[bool], miss_cost:
 
 
 @dataclass(eq=False)
-class EMA(Rule):
+class EMA(Configured):
     """A moving average of accepted tokens chooses among draft lengths (as adaptive draft lengths of serving engines do).
 
         a ← decay a + (1 - decay) n_a                  n_a: tokens accepted in a row in the round that ended

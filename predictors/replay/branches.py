@@ -30,9 +30,9 @@ def replayed_branches(
     would: Accepted,
     hits: Callable[[int, float], bool],
 ) -> Iterator[ReplayedRound]:
-    """The rounds behind the prefill. Chance decides by row how many tokens of a chain from there ``would`` be accepted, and
-    whether a candidate that is with some probability ``hits``. `ValueError` if ``config`` or the controller's layers go beyond
-    what was recorded."""
+    """The rounds behind the prefill; of draft passes those of the block. Chance decides by row how many tokens of a chain from
+    there ``would`` be accepted, and whether a candidate that is accepted with some probability ``hits``. `ValueError` if
+    ``config`` or the controller's layers go beyond what was recorded."""
     require_replayable(text, config)
     text = text.tapped(controller.kind, controller.layers, controller.draft_layers)
     session, start, previous = controller.start(text.settings), 1, None
@@ -52,6 +52,7 @@ def replayed_branches(
             idle_levels=idle,
             candidates=count,
             law_known=law_known and count > 0,
+            rolled_back=0 if hit else max(here.submitted - here.would, 0) + levels,
             ends_segment=not hit,
             survived=survived,
         )

@@ -151,7 +151,8 @@ def replayed(text: RecordedText, policy: ChainPolicy, accepted: AcceptedAfter) -
         else:
             made.sourced(sourced, accepted)
         behind = waiting + made.looked_up if lookup is not None and made.passes else 0
-        previous = made.record(drafted=made.submitted, behind=behind)
+        rolled_back = max(made.submitted - made.would, 0)
+        previous = made.record(drafted=made.submitted, rolled_back=rolled_back, behind=behind)
         session.end_round(previous)
         yield previous
         waiting = 0 if made.passes else waiting + previous.emitted
