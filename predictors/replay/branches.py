@@ -30,7 +30,7 @@ def replayed_branches(
     would: Accepted,
     hits: Callable[[int, float], bool],
 ) -> Iterator[ReplayedRound]:
-    """The rounds behind the prefill; of draft passes those of the block. Chance decides by row how many tokens of a chain from
+    """The rounds behind the prefill, with a draft pass for every level. Chance decides by row how many tokens of a chain from
     there ``would`` be accepted, and whether a candidate that is accepted with some probability ``hits``. `ValueError` if
     ``config`` or the controller's layers go beyond what was recorded."""
     require_replayable(text, config)
@@ -56,7 +56,7 @@ def replayed_branches(
             ends_segment=not hit,
             survived=survived,
         )
-        previous.accepted += hit
+        previous.accepted, previous.passes = previous.accepted + hit, previous.levels
         session.end_round(previous)
         yield previous
         start += previous.emitted

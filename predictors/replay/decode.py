@@ -41,10 +41,9 @@ class Decode:
     looked_up: int
 
     @staticmethod
-    def of(text: RecordedText, rounds: Sequence[ReplayedRound], seconds: float, passes: str = "passes") -> "Decode":
-        """The sums over ``rounds``; ``passes``: what they count as such."""
-        names = {name: name for name in COUNTS} | {"passes": passes}
-        counts = {count: sum(getattr(one, name) for one in rounds) for count, name in names.items()}
+    def of(text: RecordedText, rounds: Sequence[ReplayedRound], seconds: float) -> "Decode":
+        """The sums over ``rounds``."""
+        counts = {name: sum(getattr(one, name) for one in rounds) for name in COUNTS}
         return Decode(text.length, seconds, len(rounds), **counts)
 
 
@@ -182,7 +181,7 @@ class Clock:
         seconds = BranchCosts(prices.profile, sampled, concurrent).request(made, text.prompt_tokens)
         seconds += sum(prices.reading(one.confidences, one.entropies) for one in rounds)
         seconds += controller.question_seconds(prices.profile) * sum(one.asked for one in rounds)
-        return Decode.of(text, rounds, seconds, passes="levels")
+        return Decode.of(text, rounds, seconds)
 
     def oracle(self, reading: Reading, depth: int, verifier: str = "block") -> Decode:
         """The fastest chains of at most ``depth`` tokens, by who knows what will be accepted."""
