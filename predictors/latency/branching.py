@@ -27,65 +27,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from predictors.latency.profile import LatencyProfile
-from predictors.rounds import RoundRecord
+from predictors.rounds import ReplayedRound
 
 LONGEST_BRANCH = 1024  # where drafting is so cheap that branches of any length are hidden
-
-
-@dataclass(frozen=True)
-class BranchRound:
-    """What one round of branch-parallel decoding was made of; counts as in `predictors.rounds.RoundRecord`."""
-
-    context: int  # cached tokens before the round: all committed ones but the newest
-    submitted: int  # tokens that the target verified
-    idle_levels: int  # levels drafted for them with the target idle
-    levels: int  # those and the branches'
-    drafted: int  # tokens of both
-    candidates: int  # tried at the branch point; 0 where there was none, or a controller wanted none
-    continues: bool  # a branch survived the round before: the block is what was retained of it
-    law_known: bool  # behind the block, before branches grew: drafting stopped there, or the branch's end was left out
-    reached: bool  # the whole block was accepted, so that the candidates were verified
-
-    def __post_init__(self) -> None:
-        grown, tokens = self.levels - self.idle_levels, self.drafted - self.idle_levels
-        if min(self.context, self.submitted, self.idle_levels, self.candidates, grown) < 0:
-            raise ValueError(f"a round has no counts below 0, and no fewer levels than idle ones: {self}.")
-        if self.idle_levels not in (0, self.submitted) or (self.continues and self.idle_levels):
-            raise ValueError(f"a block is drafted with the target idle, or retained, never both: {self}.")
-        least = self.candidates + max(0, grown - 1)
-        if (tokens < least or not grown) if self.candidates else (tokens or grown > 1):
-            raise ValueError(f"branches have candidates and then a token on every level, or there are none: {self}.")
-
-    @staticmethod
-    def of(record: RoundRecord, context: int, continues: bool) -> "BranchRound":
-        """By what is recorded of a round, and what its record does not say."""
-        return BranchRound(
-            context,
-            record.submitted,
-            record.idle_levels,
-            record.levels,
-            record.drafted,
-            record.candidates,
-            continues,
-            record.law_known,
-            reached=record.accepted_in_sequence == record.submitted,
-        )
-
-    @property
-    def idle_passes(self) -> int:
-        """Draft passes with the target idle."""
-        return self.idle_levels + (self.law_known and not self.continues)
-
-    @property
-    def grown_levels(self) -> int:
-        """Branch levels behind the candidates'."""
-        return max(0, self.levels - self.idle_levels - 1)
-
-    @property
-    def rows(self) -> float:
-        """Mean tokens on those levels."""
-        tokens = self.drafted - self.idle_levels - self.candidates
-        return tokens / self.grown_levels if self.grown_levels else 0.0
 
 
 @dataclass(frozen=True)
@@ -98,7 +42,7 @@ class BranchCosts:
     sampled: bool
     concurrent: bool
 
-    def request(self, rounds: Iterable[BranchRound], prompt_tokens: int) -> float:
+    def request(self, rounds: Iterable[ReplayedRound], prompt_tokens: int) -> float:
         """One request after a prompt of ``prompt_tokens``: the prefills and ``rounds``."""
         times = [self.round(made) for made in rounds]
         target, draft = (self._spent(f"{name}_prefill", tokens=prompt_tokens) for name in ("target", "draft"))
@@ -106,10 +50,11 @@ class BranchCosts:
             target, draft = target * self._slowdown("target", "tokens"), draft * self._slowdown("draft", "rows")
         return sum(times, max(target, draft))
 
-    def round(self, made: BranchRound) -> float:
-        """One round."""
+    def round(self, made: ReplayedRound) -> float:
+        """One round; `ValueError` for one that cannot be."""
+        require_possible(made)
         total = self._idle(made) + max(self._target(made.context, made.submitted), self._branches(made))
-        if made.reached and made.candidates:
+        if made.candidates and made.accepted >= made.submitted:
             total += self._outside("branch_verdict", candidates=made.candidates)
         return total + self._spent("exchange", submitted=made.submitted) if self.concurrent else total
 
@@ -128,7 +73,7 @@ class BranchCosts:
                 return gamma
         return LONGEST_BRANCH
 
-    def _idle(self, made: BranchRound) -> float:
+    def _idle(self, made: ReplayedRound) -> float:
         """The draft stage with the target idle."""
         passes = made.idle_passes
         total = self._outside("chain_drawing", drafted=passes) if passes else 0.0
@@ -140,7 +85,7 @@ class BranchCosts:
         passed = self._spent(table, tokens=1 + submitted, context=context)
         return passed + self._outside("chain_verification", drafted=submitted)
 
-    def _branches(self, made: BranchRound) -> float:
+    def _branches(self, made: ReplayedRound) -> float:
         """Growing the branches."""
         if made.levels == made.idle_levels:
             return 0.0
@@ -171,3 +116,15 @@ class BranchCosts:
 
     def _spent(self, table: str, **at: float) -> float:
         return self.profile.latency(table, **at).seconds
+
+
+def require_possible(made: ReplayedRound) -> None:
+    """`ValueError` unless branch-parallel decoding makes such rounds."""
+    grown, tokens = made.levels - made.idle_levels, made.drafted - made.idle_levels
+    if min(made.context, made.submitted, made.idle_levels, made.candidates, grown) < 0:
+        raise ValueError(f"a round has no counts below 0, and no fewer levels than idle ones: {made}.")
+    if made.idle_levels not in (0, made.submitted) or (made.survived and made.idle_levels):
+        raise ValueError(f"a block is drafted with the target idle, or retained, never both: {made}.")
+    least = made.candidates + max(0, grown - 1)
+    if (tokens < least or not grown) if made.candidates else (tokens or grown > 1):
+        raise ValueError(f"branches have candidates and then a token on every level, or there are none: {made}.")

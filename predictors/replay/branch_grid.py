@@ -16,12 +16,13 @@ from functools import cache, cached_property
 import numpy as np
 
 from predictors.branch_settings import BranchSettings
-from predictors.latency.branching import BranchCosts, BranchRound
+from predictors.latency.branching import BranchCosts
 from predictors.replay.branches import MATCH, require_replayable
 from predictors.replay.decode import Reading
 from predictors.replay.grid import Columns, Drafts, Memory, Path, Starts, Totals, no_memory
 from predictors.replay.prices import Prices
 from predictors.replay.text import BeyondRecordError
+from predictors.rounds import ReplayedRound
 
 
 @dataclass(frozen=True)
@@ -93,9 +94,9 @@ class BranchStarts:
         return np.array([self.costs.request((), prompt) for prompt in self.retained.context_X.tolist()])
 
     @cached_property
-    def round_seconds(self) -> Callable[[BranchRound], float]:
-        """Of one round; the same rounds are met by many policies."""
-        return cache(self.costs.round)
+    def round_seconds(self) -> Callable[[tuple[tuple[str, int], ...]], float]:
+        """Of one round, by what it is made of; the same rounds are met by many policies."""
+        return cache(lambda made: self.costs.round(ReplayedRound(**dict(made))))
 
 
 def branch_decoded(
@@ -115,35 +116,35 @@ def branch_decoded(
     chains = starts.retained
     path = Path.of(chains, staged.tokens, after, 0, 0)
     drafts = staged.at(path.places)
-    rounds, which_V = _rounds(starts, path, drafts)
+    levels_V, seconds_V = _priced(starts, path, drafts)
     hit_V = starts.hit_XSP[path.reading_V, path.start_V, drafts.submitted]
-    levels_V = np.array([made.levels for made in rounds])[which_V]
-    seconds_V = np.array([starts.round_seconds(made) for made in rounds])[which_V]
     seconds_X = starts.prefill_X + chains.summed(path, seconds_V)
     seconds_X += question * chains.summed(path, drafts.asked) + chains.read_seconds(path, drafts)
     return chains.totals(path, drafts, levels_V, path.accepted_V + hit_V, seconds_X)
 
 
-def _rounds(starts: BranchStarts, path: Path, drafts: Drafts) -> tuple[list[BranchRound], np.ndarray]:
-    """The different rounds of branch-parallel decodes, and which one each of them is [V]."""
+def _priced(starts: BranchStarts, path: Path, drafts: Drafts) -> tuple[np.ndarray, np.ndarray]:
+    """Levels, and seconds, of every round [V]; rounds that are made alike are priced once."""
     chains, size_V, survived_V = starts.retained, drafts.submitted, path.places[2] > 0
     after = path.reading_V, path.start_V, size_V
     count_V, grown_V = starts.count_XSP[after], starts.grown_XSP[after]
     idle_V, levels_V = np.where(survived_V, 0, size_V), np.where(count_V > 0, 1 + grown_V, 0)
     cut_V = size_V < chains.cap_XS[after[:2]]
     known_V = np.where(survived_V, cut_V, drafts.passes > size_V) & (count_V > 0)
-    columns = (
-        chains.context_X[path.reading_V] + path.start_V,
-        size_V,
-        idle_V,
-        idle_V + levels_V,
-        idle_V + count_V * levels_V,
-        count_V,
-        survived_V,
-        known_V,
-        chains.would_XS[after[:2]] >= size_V,
-    )
-    numbers_V = np.ravel_multi_index(columns, [int(column.max()) + 1 for column in columns])
+    columns = {
+        "context": chains.context_X[path.reading_V] + path.start_V,
+        "submitted": size_V,
+        "idle_levels": idle_V,
+        "levels": idle_V + levels_V,
+        "drafted": idle_V + count_V * levels_V,
+        "candidates": count_V,
+        "survived": survived_V,
+        "law_known": known_V,
+        "accepted": np.where(chains.would_XS[after[:2]] >= size_V, size_V, 0),  # all of them, or too few
+    }
+    sizes = [int(column.max()) + 1 for column in columns.values()]
+    numbers_V = np.ravel_multi_index([*columns.values()], sizes)
     _, first_U, which_V = np.unique(numbers_V, return_index=True, return_inverse=True)
-    rows_U = zip(*(column[first_U].tolist() for column in columns), strict=True)
-    return [BranchRound(*row) for row in rows_U], which_V
+    rows_U = zip(*(column[first_U].tolist() for column in columns.values()), strict=True)
+    seconds_U = np.array([starts.round_seconds(tuple(zip(columns, row, strict=True))) for row in rows_U])
+    return columns["levels"], seconds_U[which_V]

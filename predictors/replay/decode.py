@@ -15,7 +15,7 @@ import numpy as np
 
 from predictors.branch_settings import BranchSettings
 from predictors.controllers.base import Controller
-from predictors.latency.branching import BranchCosts, BranchRound
+from predictors.latency.branching import BranchCosts
 from predictors.latency.profile import LatencyProfile
 from predictors.replay.acceptance import accepted, reached
 from predictors.replay.branches import replayed_branches
@@ -177,8 +177,7 @@ class Clock:
         clock."""
         text, sampled = reading.text, not reading.text.settings.greedy
         rounds, prices = list(reading.branch_rounds(controller, config, verifier)), self._prices[sampled]
-        made = [BranchRound.of(one, one.context, one.survived) for one in rounds]
-        seconds = BranchCosts(prices.profile, sampled, concurrent).request(made, text.prompt_tokens)
+        seconds = BranchCosts(prices.profile, sampled, concurrent).request(rounds, text.prompt_tokens)
         seconds += sum(prices.reading(one.confidences, one.entropies) for one in rounds)
         seconds += controller.question_seconds(prices.profile) * sum(one.asked for one in rounds)
         return Decode.of(text, rounds, seconds)
