@@ -79,14 +79,10 @@ class StopSession(LearnedSession):
         return stops and not rule.keeps
 
     def _read(self, laws: Sequence[NextLaw]) -> None:
-        controller = self.controller
-        self.asked += 1
-        chances_E, distance, sketch = controller.predict(laws)
-        finite = all(map(math.isfinite, (*chances_E, distance)))
-        self.bypassed = not controller.guard.trusts(finite, distance, controller.max_distance)
+        chances_E, distance, sketch = self.controller.predict(laws)
         best = max(chances_E)
-        if finite:
-            self.forecasts.append(Forecast(controller.position(laws[0]), best, distance, sketch))
+        said = Forecast(self.controller.position(laws[0]), best, distance, sketch)
+        self.heard(said, finite=all(map(math.isfinite, (*chances_E, distance))))
         self.score = self.score * best if self.setting.rule.product else best
 
 

@@ -81,16 +81,12 @@ class SurvivalSession(LearnedSession):
 
     def _read(self, drawn: DrawnToken) -> float:
         """Take a token into account; P(it and the next one are accepted, and all before them)."""
-        controller, position = self.controller, drawn.drafted - 1
-        self.asked += 1
+        position = drawn.drafted - 1
         proposed = position < len(self._proposed) and self._proposed[position] == int(drawn.token)
-        said = self._course.add(*drawn.numbers(controller.look), proposed)
+        said = self._course.add(*drawn.numbers(self.controller.look), proposed)
         chance, following = self.setting.calibration.probability(said.now), UNCHANGED.probability(said.following)
-        finite = math.isfinite(chance + following + said.distance)
-        if finite:
-            self.forecasts.append(Forecast(position, chance, said.distance, said.sketch))
-        if not finite or said.distance > controller.max_distance:
-            self.bypassed |= not controller.guard.trusts(finite, said.distance, controller.max_distance)
+        forecast = Forecast(position, chance, said.distance, said.sketch)
+        self.heard(forecast, finite=math.isfinite(chance + following + said.distance))
         self._survival *= chance
         return self._survival * following
 
