@@ -283,7 +283,7 @@ class Path:
         return Path(places, drafted, accepted_V)
 
     def behind(self, passes_V: np.ndarray, looked_up_V: np.ndarray) -> np.ndarray:
-        """Tokens that the first draft pass of every round feeds more than usual (`predictors.replay.chains.ReplayedRound`)."""
+        """Tokens that the first draft pass of every round feeds more than usual (`predictors.rounds.ReplayedRound`)."""
         order_V = np.lexsort((self.start_V, self.reading_V))
         reading_V, start_V, drawn_V = self.reading_V[order_V], self.start_V[order_V], passes_V[order_V] > 0
         first_V = np.diff(reading_V, prepend=-1) > 0
