@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from predictors.controllers.base import Controller, Session, Sourced
-from predictors.replay.text import BeyondRecordError, LookupSettings, RecordedLaw, RecordedText, RecordedToken
+from predictors.lookup import LookupSettings
+from predictors.replay.text import BeyondRecordError, RecordedLaw, RecordedText, RecordedToken
 from predictors.rounds import ReplayedRound
 from predictors.signals import Root
 

@@ -21,9 +21,10 @@ from typing import Any
 
 import numpy as np
 
+from predictors.lookup import LookupSettings
 from predictors.replay.decode import Reading
 from predictors.replay.prices import Prices, PriceTable
-from predictors.replay.text import BeyondRecordError, LookupSettings
+from predictors.replay.text import BeyondRecordError
 
 Columns = tuple[np.ndarray, ...]  # of rounds, each [V]
 # of readings, starts and what is known there: submitted tokens, those of them that were looked up, and anything else

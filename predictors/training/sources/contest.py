@@ -16,7 +16,7 @@ from sklearn.linear_model import LogisticRegression
 
 from predictors.controllers.takeover import TakeoverConfig
 from predictors.latency.profile import LatencyProfile
-from predictors.lookup import LONGEST
+from predictors.lookup import LookupSettings
 from predictors.replay.grid import Totals
 from predictors.replay.prices import Prices
 from predictors.source_rule import Seen, SourceRule, root_features, token_features
@@ -28,15 +28,6 @@ from predictors.training.survival.predictor import Played, SurvivalModel
 
 LEAST_SCALE = 1e-3
 MIDDLE = LENGTHS[len(LENGTHS) // 2]
-
-
-@dataclass(frozen=True)
-class LookupLength:
-    """A lookup of ``length`` tokens, as a drafter has it."""
-
-    length: int
-    longest: int = LONGEST
-    least: int = 1
 
 
 @dataclass(frozen=True)
@@ -59,7 +50,7 @@ class Contest:
     def of(model: SurvivalModel, split: str, place: int, lookup: int, tails: tuple[int, ...]) -> "Contest":
         """On the texts of a split, at the setting in that place, beside a lookup of so many tokens."""
         grid = model.grids[split][place]
-        starts = replace(grid.starts, lookup=LookupLength(lookup))
+        starts = replace(grid.starts, lookup=LookupSettings(lookup))
         chains = model.played(replace(grid, starts=starts), model.settings[place])
         return Contest(Lookups(starts, tails), chains)
 
