@@ -15,7 +15,6 @@ from predictors.bundle import Bundle, read_bundle
 from predictors.config import parse_config
 from predictors.controllers import CONTROLLERS, Controller, build_controller
 from predictors.monitoring import Reference, RequestCounts, read_reference
-from predictors.replay.branches import replayed_branches
 from predictors.replay.decode import Reading
 from predictors.replay.text import BeyondRecordError, RecordedText
 from predictors.sampling import SamplingSettings
@@ -99,17 +98,16 @@ def replayed_counts(decoder: Mapping[str, Any], controller: Controller, reading:
     from runtime.build import BranchDecoderConfig
 
     require_chains(decoder)
-    text, verifier = reading.text, decoder.get("verifier", "block")
+    verifier = decoder.get("verifier", "block")
     if decoder["method"] == "branch_parallel":
         config = parse_config(BranchDecoderConfig, decoder, "decoder")
-        counts = RequestCounts(text.budget, config.gamma)
-        for ahead in replayed_branches(text, controller, config, reading.chances(verifier)):
-            counts.add(ahead.emitted, ahead.made.submitted, ahead.accepted + ahead.hit, ahead.forecasts)
-        return counts
-    policy = configured_policy(decoder, controller, verifier)
-    assert policy is not None, "require_chains let it pass"
-    counts = RequestCounts(text.budget, policy.depth)
-    for one in reading.rounds(policy):
+        depth, rounds = config.gamma, reading.branch_rounds(controller, config, verifier)
+    else:
+        policy = configured_policy(decoder, controller, verifier)
+        assert policy is not None, "require_chains let it pass"
+        depth, rounds = policy.depth, reading.rounds(policy)
+    counts = RequestCounts(reading.text.budget, depth)
+    for one in rounds:
         counts.add(one.emitted, one.submitted, one.accepted, one.forecasts, one.looked_up)
     return counts
 

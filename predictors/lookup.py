@@ -11,9 +11,28 @@ KB). Source: Saxena, Prompt Lookup Decoding, 2023; specification of drafting, se
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Annotated
+
+from predictors.config import Checked, Count, at_least, at_most
 
 LONGEST = 16  # tokens: longer matches say no more
 CONTEXT = 3  # tokens whose earlier continuations are counted
+
+
+@dataclass(frozen=True)
+class LookupSettings(Checked):
+    """At most ``length`` tokens after a match of at most ``longest``; a match of fewer than ``least`` tokens counts as none."""
+
+    length: Count = 10
+    longest: Annotated[int, at_least(1), at_most(1024)] = LONGEST
+    least: Count = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.least > self.longest:
+            raise ValueError(
+                f"least={self.least} is more than longest={self.longest}: nothing would be found. Lower it."
+            )
 
 
 @dataclass(frozen=True)

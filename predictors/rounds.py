@@ -85,6 +85,37 @@ class RoundRecord:
         return min(self.accepted, self.submitted)
 
 
+@dataclass(kw_only=True)
+class ReplayedRound(RoundRecord):
+    """A round on a recorded text as the runtime would record it, and what its price depends on besides.
+
+    Of distributions about which no model was asked, the host read the confidence of ``confidences`` and also the entropy of
+    ``entropies``, while the target waited. The first draft pass feeds ``behind`` tokens more than usual: those of rounds that
+    drew nothing, and this round's lookup."""
+
+    context: int  # cached tokens before the round: all committed ones but the newest
+    confidences: int = 0
+    entropies: int = 0
+    behind: int = 0
+    survived: bool = False  # a branch did, the round before: the block is what was retained of it
+
+    @property
+    def idle_passes(self) -> int:
+        """Draft passes with the target idle."""
+        return self.idle_levels + (self.law_known and not self.survived)
+
+    @property
+    def grown_levels(self) -> int:
+        """Branch levels behind the candidates'."""
+        return max(0, self.levels - self.idle_levels - 1)
+
+    @property
+    def rows(self) -> float:
+        """Mean tokens on those levels."""
+        tokens = self.drafted - self.idle_levels - self.candidates
+        return tokens / self.grown_levels if self.grown_levels else 0.0
+
+
 def block_efficiency(rounds: Sequence[RoundRecord]) -> float:
     """Emitted tokens per target pass, of ``rounds`` without the prefill round. NaN without rounds."""
     return _ratio(sum(record.emitted for record in rounds), len(rounds))

@@ -54,9 +54,7 @@ class NextLaw:
     drafted: int  # tokens before it
     logits_V: Tensor
     probs_V: Tensor
-    hidden_KD: Tensor | None = (
-        None  # the draft's at the row of these logits, if tapped: what it knew after the last token
-    )
+    hidden_KD: Tensor | None = None  # the draft's at the row of these logits, if it is tapped: after the last token
 
     @cached_property
     def unit_probs_V(self) -> Tensor:

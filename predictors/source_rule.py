@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from predictors.config import Checked, NotNegative, Positive
-from predictors.latency.profile import LatencyProfile
-from predictors.latency.throughput import Shape, catching_up, lookup_costs, round_latency
+from predictors.replay.prices import Prices
 from predictors.sampling import SamplingSettings
 from predictors.survival.features import LOG_OF
 
@@ -114,11 +113,10 @@ class SourceRule(Checked):
         far = np.square((features - mean_F) / scale_F).mean(axis=-1)
         return Chosen(flat.max(axis=-1) > chain, place + 1, tail, far)
 
-    def at_prices(self, profile: LatencyProfile, context: float, sampled: bool) -> "SourceRule":
-        """The same after ``context`` tokens on a machine of this latency ``profile``; ``sampled``: at a temperature above 0."""
-        costs = lookup_costs(profile, len(self.costs[0]) - 1, self.tails, context, sampled)
-        plain = round_latency(profile, Shape.of_chain(0), context, sampled).seconds
-        return replace(self, costs=costs, behind=catching_up(profile, BEHIND, context) / plain)
+    def at_prices(self, prices: Prices, context: float) -> "SourceRule":
+        """The same after ``context`` tokens at other ``prices``."""
+        costs = prices.lookup_costs(len(self.costs[0]) - 1, self.tails, context)
+        return replace(self, costs=costs, behind=prices.behind(BEHIND, context) / prices.chain(0, context))
 
     @cached_property
     def _numbers(self) -> tuple[np.ndarray, ...]:

@@ -182,7 +182,7 @@ def _is_chain(row: Row) -> bool:
 
 
 def _behind(rounds: Sequence[Row]) -> list[int]:
-    """By round: tokens that its first draft pass feeds more than usual (`predictors.replay.chains.ReplayedRound`). Only drafters
+    """By round: tokens that its first draft pass feeds more than usual (`predictors.rounds.ReplayedRound`). Only drafters
     with a lookup leave the draft model behind."""
     looking = {row["arm"] for row in rounds if row.get("looked_up")}
     waiting: dict[tuple[str, str], int] = {}

@@ -26,12 +26,13 @@ from pipelines.measuring.harness import BY_ROUND, apart
 from pipelines.measuring.measurement_log import Rows, logged_rows
 from pipelines.measuring.names import PLAIN, branch_arm
 from pipelines.reporting.comparison import rate_ratio
-from predictors.latency.branching import BranchCosts, BranchRound
+from predictors.latency.branching import BranchCosts
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.throughput import chain_latency
-from predictors.rounds import PHASES
+from predictors.rounds import PHASES, ReplayedRound
 
 Row = Mapping[str, Any]
+OF_BRANCHES = ("context", "submitted", "idle_levels", "levels", "drafted", "candidates", "law_known", "accepted")
 
 
 def read_rows(folder: Path, results: Mapping[str, Any]) -> Rows:
@@ -112,7 +113,7 @@ def predicted_seconds(run: Row, profile: LatencyProfile) -> float:
     sampled = run["temperature"] > 0
     if arm is not None and any(row["candidates"] for row in rounds):
         made = branch_rounds(rounds)
-        return BranchCosts(profile, sampled, arm.wall).request(made, tokens).seconds
+        return BranchCosts(profile, sampled, arm.wall).request(made, tokens)
     total = profile.latency("target_prefill", tokens=tokens)  # plain decoding and chains: one phase after the other
     if run["arm"] != PLAIN:
         total += profile.latency("draft_prefill", tokens=tokens)
@@ -122,26 +123,15 @@ def predicted_seconds(run: Row, profile: LatencyProfile) -> float:
     return float(total.seconds)
 
 
-def branch_rounds(rounds: Iterable[Row]) -> list[BranchRound]:
+def branch_rounds(rounds: Iterable[Row]) -> list[ReplayedRound]:
     """The rounds of a run of a branch-parallel arm, as the latency model reads them."""
     hit = False  # whether the round before kept a branch
     made = []
     for row in rounds:
         if row["prefill"]:
             continue
-        made.append(
-            BranchRound(
-                row["context"],
-                row["submitted"],
-                row["idle_levels"],
-                row["levels"],
-                row["drafted"],
-                row["candidates"],
-                continues=hit and not row["idle_levels"],  # a draft process that died drafts anew after a hit
-                law_known=row["law_known"],
-                reached=row["accepted"] >= row["submitted"],
-            )
-        )
+        survived = hit and not row["idle_levels"]  # a draft process that died drafts anew after a hit
+        made.append(ReplayedRound(**{name: row[name] for name in OF_BRANCHES}, survived=survived))
         hit = not row["ends_segment"]
     return made
 

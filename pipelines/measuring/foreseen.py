@@ -27,9 +27,10 @@ from pipelines.measuring.recorded import RecordedTexts, Recorder
 from pipelines.prompt_table import Prompt
 from predictors.latency.profile import LatencyProfile
 from predictors.replay.acceptance import CHAIN_RULES
-from predictors.replay.chains import ChainPolicy, ReplayedRound
+from predictors.replay.chains import ChainPolicy
 from predictors.replay.decode import Reading, plain_rounds
 from predictors.replay.text import RecordedText
+from predictors.rounds import ReplayedRound
 from predictors.sampling import SamplingSettings
 from predictors.schema import EDIT
 from runtime import Decoder

@@ -8,7 +8,7 @@ from pipelines.measuring.recorded import RecordedTexts
 from pipelines.prompt_table import Prompt
 from predictors.controllers.survival import SurvivalSession
 from predictors.controllers.takeover import Takeover
-from predictors.controllers.unlearned import Fixed, FixedSession
+from predictors.controllers.unlearned import Fixed
 from predictors.sampling import SamplingSettings
 from runtime import Decoder, ModelPair, Randomness, build_decoder
 from runtime.decoding.sequential import SequentialDecoder
@@ -90,7 +90,7 @@ def static_chain(decoder: Decoder, settings: SamplingSettings) -> StaticChain | 
     if not isinstance(chosen, SequentialDecoder) or not isinstance(chosen.drafter, ChainConfig):
         return None
     session = chosen.controller.start(settings)
-    if isinstance(session, FixedSession):
+    if isinstance(session, Fixed):
         length = session.gamma
     elif isinstance(session, SurvivalSession) and not session.setting.pays:
         length = session.setting.static_length

@@ -21,9 +21,8 @@ from torch import Tensor
 
 from predictors.bundle import Bundle
 from predictors.controllers.learned import LARGEST_FACTOR, LearnedSession, RuledConfig, RuledController
-from predictors.latency.actions import undisturbed
 from predictors.latency.profile import LatencyProfile
-from predictors.latency.throughput import draft_cost
+from predictors.replay.prices import Prices
 from predictors.rounds import Forecast
 from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, NextLaw, Root
@@ -80,14 +79,10 @@ class StopSession(LearnedSession):
         return stops and not rule.keeps
 
     def _read(self, laws: Sequence[NextLaw]) -> None:
-        controller = self.controller
-        self.asked += 1
-        chances_E, distance, sketch = controller.predict(laws)
-        finite = all(map(math.isfinite, (*chances_E, distance)))
-        self.bypassed = not controller.guard.trusts(finite, distance, controller.max_distance)
+        chances_E, distance, sketch = self.controller.predict(laws)
         best = max(chances_E)
-        if finite:
-            self.forecasts.append(Forecast(controller.position(laws[0]), best, distance, sketch))
+        said = Forecast(self.controller.position(laws[0]), best, distance, sketch)
+        self.heard(said, finite=all(map(math.isfinite, (*chances_E, distance))))
         self.score = self.score * best if self.setting.rule.product else best
 
 
@@ -132,7 +127,7 @@ class EarlyStop(RuledController):
 
     def doubt(self, profile: LatencyProfile) -> str | None:
         made = self.prices
-        here = draft_cost(undisturbed(profile), made.gamma, made.context, sampled=True)
+        here = Prices(profile, sampled=True).draft_cost(made.gamma, made.context)
         if max(here / made.draft_cost, made.draft_cost / here) <= LARGEST_FACTOR:
             return None
         return (

@@ -81,12 +81,9 @@ class HeadSession(LearnedSession):
 
     def _decide(self, root: Root, law: NextLaw | None) -> None:
         """Ask the head; where it cannot be trusted the round is bypassed."""
-        self.asked += 1
         probabilities_L, distance, sketch = self.controller.predict(root, law)
-        finite = bool(torch.isfinite(probabilities_L).all())
-        if finite:  # class 0: nothing is accepted
-            self.forecasts.append(Forecast(0, 1 - float(probabilities_L[0]), distance, sketch))
-        self.bypassed = not self.controller.guard.trusts(finite, distance, self.controller.max_distance)
+        accepts = 1 - float(probabilities_L[0])  # class 0: nothing is accepted
+        self.heard(Forecast(0, accepts, distance, sketch), finite=bool(torch.isfinite(probabilities_L).all()))
         self.decision = None if self.bypassed else int(self.rule.decisions(probabilities_L.unsqueeze(0)))
 
 

@@ -93,6 +93,14 @@ class LearnedSession(Session):
         self.asked, self.forecasts = 0, []
         self.bypassed = asks and (self.uncalibrated or not self.controller.guard.reaches(root.position))
 
+    def heard(self, forecast: Forecast, finite: bool) -> None:
+        """Take an answer of its model into account; one that is not to be trusted leaves the round to the static setting."""
+        self.asked += 1
+        if finite:
+            self.forecasts.append(forecast)
+        if not finite or not forecast.distance <= self.controller.max_distance:
+            self.bypassed |= not self.controller.guard.trusts(finite, forecast.distance, self.controller.max_distance)
+
 
 class Bundled(Controller):
     """The controller of an exported bundle (`predictors.bundle`)."""

@@ -14,9 +14,9 @@ from predictors.controllers.base import Session, Sourced
 from predictors.controllers.learned import Bundled, Guard
 from predictors.controllers.survival import Survival, SurvivalSession
 from predictors.controllers.takeover import SourcedSession, Sourcing, other_of
-from predictors.latency.actions import undisturbed
 from predictors.latency.profile import LatencyProfile
 from predictors.lookup import Found
+from predictors.replay.prices import Prices
 from predictors.sampling import SamplingSettings
 from predictors.signals import Root
 from predictors.source_rule import Seen, SourceSetting
@@ -75,9 +75,9 @@ class Source(Sourcing, Bundled):
     def at_latency(self, profile: LatencyProfile, reprice: bool) -> Self:
         changed = super().at_latency(profile, reprice)
         if reprice:
-            context, quiet = self.otherwise.prices.context, undisturbed(profile)
+            context = self.otherwise.prices.context
             changed.settings = tuple(
-                replace(made, rule=made.rule.at_prices(quiet, context, not made.settings.greedy))
+                replace(made, rule=made.rule.at_prices(Prices(profile, not made.settings.greedy), context))
                 for made in self.settings
             )
         return changed

@@ -16,9 +16,8 @@ from torch import Tensor
 from predictors.bundle import Bundle
 from predictors.controllers.base import Rerun
 from predictors.controllers.learned import LARGEST_FACTOR, LearnedSession, RuledConfig, RuledController
-from predictors.latency.actions import undisturbed
 from predictors.latency.profile import LatencyProfile
-from predictors.latency.throughput import chain_costs
+from predictors.replay.prices import Prices
 from predictors.rounds import Forecast, RoundRecord
 from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, Root, token_numbers
@@ -82,16 +81,12 @@ class SurvivalSession(LearnedSession):
 
     def _read(self, drawn: DrawnToken) -> float:
         """Take a token into account; P(it and the next one are accepted, and all before them)."""
-        controller, position = self.controller, drawn.drafted - 1
-        self.asked += 1
+        position = drawn.drafted - 1
         proposed = position < len(self._proposed) and self._proposed[position] == int(drawn.token)
-        said = self._course.add(*drawn.numbers(controller.look), proposed)
+        said = self._course.add(*drawn.numbers(self.controller.look), proposed)
         chance, following = self.setting.calibration.probability(said.now), UNCHANGED.probability(said.following)
-        finite = math.isfinite(chance + following + said.distance)
-        if finite:
-            self.forecasts.append(Forecast(position, chance, said.distance, said.sketch))
-        if not finite or said.distance > controller.max_distance:
-            self.bypassed |= not controller.guard.trusts(finite, said.distance, controller.max_distance)
+        forecast = Forecast(position, chance, said.distance, said.sketch)
+        self.heard(forecast, finite=math.isfinite(chance + following + said.distance))
         self._survival *= chance
         return self._survival * following
 
@@ -134,11 +129,12 @@ class Survival(RuledController):
         return any(made.pays for made in self.settings)
 
     def repriced(self, profile: LatencyProfile) -> Self:
-        context, quiet, question = self.prices.context, undisturbed(profile), self.question_seconds(profile)
+        context, question = self.prices.context, self.question_seconds(profile)
 
         def here(made: SurvivalSetting) -> SurvivalSetting:
             rule, length = made.priced(profile.cost_ratio(context))
-            costs = chain_costs(quiet, len(made.costs) - 1, context, not made.settings.greedy, question)
+            prices = Prices(profile, not made.settings.greedy)
+            costs = prices.chain_costs(len(made.costs) - 1, context, question)
             return replace(made, rule=rule, static_length=length, costs=costs)
 
         return self.with_settings(map(here, self.settings))

@@ -4,9 +4,10 @@ What is tested before a token is drawn is its distribution, never its own probab
 kept and verified. So all are lossless at every temperature.
 """
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 from torch import Tensor
@@ -31,26 +32,22 @@ from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, NextLaw, Root
 
 
-class Configured(Checked, Controller):
-    """A controller that is its settings: a subclass has them as fields, and sessions of ``session_class`` decide by them."""
+class Configured(Checked, Controller, Session):
+    """A controller that is its settings, which a subclass has as fields. Sessions are copies, whose settings may move."""
 
-    session_class: ClassVar[type[Any]]
     profile_hash: str | None = None  # of the latency profile by which an exported bundle's settings were chosen
 
     @classmethod
     def from_config(cls, values: Mapping[str, Any]) -> Self:
         return parse_config(cls, values, f"controller {cls.kind}")
 
-    def start(self, settings: SamplingSettings) -> Session:
-        return self.session_class(self)
+    def start(self, settings: SamplingSettings) -> Self:
+        session = copy.copy(self)
+        session.begin()
+        return session
 
-
-class FixedSession(Session):
-    def __init__(self, config: "Fixed") -> None:
-        self.gamma = config.gamma
-
-    def plan(self, root: Root) -> int | None:
-        return self.gamma
+    def begin(self) -> None:
+        """Set what a request has besides the settings."""
 
 
 @dataclass(eq=False)
@@ -59,7 +56,9 @@ class Fixed(Configured):
 
     gamma: Whole | None = None
     kind = "fixed"
-    session_class = FixedSession
+
+    def plan(self, root: Root) -> int | None:
+        return self.gamma
 
     @classmethod
     def from_bundle(cls, bundle: Bundle) -> Self:
@@ -81,29 +80,6 @@ class Fixed(Configured):
         )
 
 
-class ConfidenceSession(Session):
-    def __init__(self, config: "Confidence") -> None:
-        self.config = config
-        self._product: float | Tensor = 1.0
-
-    def plan(self, root: Root) -> int | None:
-        self._product = 1.0
-        return self.config.cap
-
-    def stop_before(self, law: NextLaw) -> bool | Tensor:
-        config = self.config
-        if config.product:
-            self._product = self._product * law.confidence
-        elif law.drafted >= config.min_tokens:
-            return law.confidence < config.epsilon
-        return law.drafted >= config.min_tokens and self._product < config.epsilon
-
-    def stops_before(self, laws: Sequence[NextLaw]) -> list[bool]:
-        if not self.config.product:
-            return super().stops_before(laws)
-        return [bool(self.stop_before(max(laws, key=lambda law: float(law.confidence))))] * len(laws)
-
-
 @dataclass(eq=False)
 class Confidence(Configured):
     """Stop before the first token whose distribution is not confident, q at temperature 1 (SpecBranch, Eq. 6; Kangaroo).
@@ -119,7 +95,6 @@ class Confidence(Configured):
     cap: Count | None = None
     product: bool = False
     kind = "confidence"
-    session_class = ConfidenceSession
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -128,33 +103,24 @@ class Confidence(Configured):
     def with_epsilon(self, epsilon: float) -> "Confidence":
         return replace(self, epsilon=epsilon)
 
+    def begin(self) -> None:
+        self._product: float | Tensor = 1.0
 
-class EntropySession(Session):
-    def __init__(self, config: "Entropy") -> None:
-        self.config = config
-        self.threshold, self.acceptance_rate = config.threshold, config.acceptance_rate
-        self.cap = 0
-
-    def plan(self, root: Root) -> None:
-        self.cap = root.cap
+    def plan(self, root: Root) -> int | None:
+        self._product = 1.0
+        return self.cap
 
     def stop_before(self, law: NextLaw) -> bool | Tensor:
-        if law.drafted == 0:
-            return False
-        entropy = law.entropy if law.settings.greedy else law.law_entropy
-        return 1 - (self.config.kappa * entropy).sqrt() < self.threshold
+        if self.product:
+            self._product = self._product * law.confidence
+        elif law.drafted >= self.min_tokens:
+            return law.confidence < self.epsilon
+        return law.drafted >= self.min_tokens and self._product < self.epsilon
 
-    def end_round(self, outcome: RoundRecord) -> None:
-        if outcome.submitted == 0:
-            return
-        config = self.config
-        self.acceptance_rate = 0.5 * self.acceptance_rate + 0.5 * outcome.accepted_in_sequence / outcome.submitted
-        moved = self.threshold
-        if self.acceptance_rate < config.goal:
-            moved += config.step
-        elif outcome.accepted_in_sequence != self.cap:
-            moved -= config.step
-        self.threshold = config.decay * self.threshold + (1 - config.decay) * moved
+    def stops_before(self, laws: Sequence[NextLaw]) -> list[bool]:
+        if not self.product:
+            return super().stops_before(laws)
+        return [bool(self.stop_before(max(laws, key=lambda law: float(law.confidence))))] * len(laws)
 
 
 @dataclass(eq=False)
@@ -178,13 +144,50 @@ class Entropy(Configured):
     step: float = 0.01
     decay: float = 0.9
     kind = "entropy"
-    session_class = EntropySession
+
+    def begin(self) -> None:
+        self._cap = 0
+
+    def plan(self, root: Root) -> None:
+        self._cap = root.cap
+
+    def stop_before(self, law: NextLaw) -> bool | Tensor:
+        if law.drafted == 0:
+            return False
+        entropy = law.entropy if law.settings.greedy else law.law_entropy
+        return 1 - (self.kappa * entropy).sqrt() < self.threshold
+
+    def end_round(self, outcome: RoundRecord) -> None:
+        if outcome.submitted == 0:
+            return
+        self.acceptance_rate = 0.5 * self.acceptance_rate + 0.5 * outcome.accepted_in_sequence / outcome.submitted
+        moved = self.threshold
+        if self.acceptance_rate < self.goal:
+            moved += self.step
+        elif outcome.accepted_in_sequence != self._cap:
+            moved -= self.step
+        self.threshold = self.decay * self.threshold + (1 - self.decay) * moved
 
 
-class ROCSession(Session):
-    def __init__(self, config: "ROC") -> None:
-        self.config = config
-        self.threshold = config.threshold
+@dataclass(eq=False)
+class ROC(Configured):
+    """Hugging Face's dynamic assisted generation: stop after a token that is unlikely, with a threshold learned from outcomes.
+
+        stop after x iff q(x) < threshold                 q: the processed law; of temperature 1 when decoding is greedy
+        after a round, tested tokens add pairs (q(x), accepted); with more than ``min_pairs``, and both outcomes among them,
+        threshold = argmin_t FPR(t) + miss_cost FNR(t)    over the points of the ROC curve; of equals the highest
+
+    A round whose tree branches adds no pairs. Source: transformers' ``ConfidenceCriteria`` and
+    ``AssistedCandidateGenerator.update_candidate_strategy``; specification of drafting, section 7.4.
+    """
+
+    threshold: Probability = 0.4
+    miss_cost: Positive = 3.0
+    min_pairs: int = 5
+    kind = "roc"
+    follows_one_draft = True
+
+    def begin(self) -> None:
         self.scores: list[float] = []  # of all tested tokens
         self.accepted: list[bool] = []
         self.drawn: list[tuple[int, Tensor]] = []  # of this round: depth and score
@@ -204,8 +207,8 @@ class ROCSession(Session):
         tested = min(accepted + 1, outcome.submitted)
         self.scores += [float(score) for _, score in self.drawn[:tested]]
         self.accepted += [place < accepted for place in range(tested)]
-        if len(self.scores) > self.config.min_pairs and 0 < sum(self.accepted) < len(self.accepted):
-            self.threshold = best_threshold(self.scores, self.accepted, self.config.miss_cost)
+        if len(self.scores) > self.min_pairs and 0 < sum(self.accepted) < len(self.accepted):
+            self.threshold = best_threshold(self.scores, self.accepted, self.miss_cost)
 
 
 def best_threshold(scores: Sequence[float], accepted: Sequence[bool], miss_cost: float) -> float:
@@ -217,41 +220,6 @@ def best_threshold(scores: Sequence[float], accepted: Sequence[bool], miss_cost:
     rejected, kept = np.cumsum(~positive)[ends], np.cumsum(positive)[ends]
     costs = np.append(0.0, rejected / rejected[-1]) + miss_cost * np.append(1.0, 1 - kept / kept[-1])
     return float(np.append(np.inf, values[ends])[costs.argmin()])
-
-
-@dataclass(eq=False)
-class ROC(Configured):
-    """Hugging Face's dynamic assisted generation: stop after a token that is unlikely, with a threshold learned from outcomes.
-
-        stop after x iff q(x) < threshold                 q: the processed law; of temperature 1 when decoding is greedy
-        after a round, tested tokens add pairs (q(x), accepted); with more than ``min_pairs``, and both outcomes among them,
-        threshold = argmin_t FPR(t) + miss_cost FNR(t)    over the points of the ROC curve; of equals the highest
-
-    A round whose tree branches adds no pairs. Source: transformers' ``ConfidenceCriteria`` and
-    ``AssistedCandidateGenerator.update_candidate_strategy``; specification of drafting, section 7.4.
-    """
-
-    threshold: Probability = 0.4
-    miss_cost: Positive = 3.0
-    min_pairs: int = 5
-    kind = "roc"
-    session_class = ROCSession
-    follows_one_draft = True
-
-
-class EMASession(Session):
-    def __init__(self, config: "EMA") -> None:
-        self.config = config
-        self.average = max(config.tiers[len(config.tiers) // 2] - config.reach, 0.0)
-
-    def plan(self, root: Root) -> int:
-        enough = [tier for tier in self.config.tiers if tier >= self.average + self.config.reach]
-        return enough[0] if enough else self.config.tiers[-1]
-
-    def end_round(self, outcome: RoundRecord) -> None:
-        if outcome.submitted:
-            decay = self.config.decay
-            self.average = decay * self.average + (1 - decay) * outcome.accepted_in_sequence
 
 
 @dataclass(eq=False)
@@ -269,4 +237,14 @@ class EMA(Configured):
     decay: Share = 0.8
     reach: NotNegative = 1.0
     kind = "ema"
-    session_class = EMASession
+
+    def begin(self) -> None:
+        self.average = max(self.tiers[len(self.tiers) // 2] - self.reach, 0.0)
+
+    def plan(self, root: Root) -> int:
+        enough = [tier for tier in self.tiers if tier >= self.average + self.reach]
+        return enough[0] if enough else self.tiers[-1]
+
+    def end_round(self, outcome: RoundRecord) -> None:
+        if outcome.submitted:
+            self.average = self.decay * self.average + (1 - self.decay) * outcome.accepted_in_sequence

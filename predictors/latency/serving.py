@@ -16,9 +16,7 @@ class ModelServing:
 
     dtype: str  # number format: float32, …
     forward: str  # of `runtime.causal_model.ForwardPath`
-    config_hash: str | None = (
-        None  # of the model's shape it was decided for: other weights cost the same; None: unknown
-    )
+    config_hash: str | None = None  # of the shape it was decided for: other weights cost the same; None: unknown
 
     @property
     def name(self) -> str:

@@ -44,14 +44,6 @@ class Latency:
         return tokens / self.seconds, tokens / self.high, tokens / self.low
 
 
-NO_TIME = Latency(0.0, 0.0, 0.0)
-
-
-def slower(one: Latency, other: Latency) -> Latency:
-    """Both at once: as long as the longer of them, in the median and in each quartile."""
-    return Latency(max(one.seconds, other.seconds), max(one.low, other.low), max(one.high, other.high))
-
-
 @dataclass(frozen=True, eq=False)
 class LatencyTable:
     """Measured seconds on a grid; `ValueError` for one that is none.

@@ -8,7 +8,7 @@ the models: drawing tokens one after the other (chain) or beside each other (tre
 A drafted chain has γ passes of one row and N = γ; trees: `predictors.latency.actions`.
 
 Where nothing is drafted, passes follow passes, and find warmer caches than behind a draft's: such a round is scaled to how plain
-decoding ran. Costs in rounds of none are in units of T.
+decoding ran.
 
     T_plain(l) = T(l) plain(l') / T(l')      l': where it was measured
 
@@ -32,7 +32,7 @@ import numpy as np
 
 from predictors.latency.acceptance import require_at_least, truncated_law
 from predictors.latency.profile import LatencyProfile
-from predictors.latency.tables import NO_TIME, Latency
+from predictors.latency.tables import Latency
 
 # Tables of rules that chains and trees are verified by anyway; others have one by their own name, at temperatures above 0.
 VERIFICATION = {"block": "chain_verification", "tokenwise": "chain_verification", "traversal": "tree_verification"}
@@ -89,43 +89,6 @@ def chain_latency(profile: LatencyProfile, drafted: int, context: float, sampled
     return round_latency(profile, Shape.of_chain(drafted), context, sampled)
 
 
-def draft_cost(profile: LatencyProfile, gamma: int, context: float, sampled: bool) -> float:
-    """A drafted token of a chain of ``gamma`` in target passes: a round's drafting per token over all the rest of the round."""
-    verifying = round_latency(profile, Shape((), gamma), context, sampled).seconds
-    return (round_latency(profile, Shape.of_chain(gamma), context, sampled).seconds / verifying - 1) / gamma
-
-
-def chain_costs(
-    profile: LatencyProfile, gamma: int, context: float, sampled: bool, question: float = 0.0
-) -> tuple[float, ...]:
-    """Rounds of 0, 1, … ``gamma`` drafted tokens, in rounds of none; about each token a ``question`` of so many seconds."""
-    seconds = [
-        round_latency(profile, Shape.of_chain(drafted), context, sampled).seconds + drafted * question
-        for drafted in range(gamma + 1)
-    ]
-    return tuple(one / seconds[0] for one in seconds)
-
-
-def lookup_costs(
-    profile: LatencyProfile, length: int, tails: Sequence[int], context: float, sampled: bool
-) -> tuple[tuple[float, ...], ...]:
-    """Rounds of 0, 1, … ``length`` tokens of a lookup, after which each of ``tails`` tokens are drawn, in rounds of none. Before
-    a tail the draft model reads the lookup's tokens."""
-    plain = round_latency(profile, Shape.of_chain(0), context, sampled).seconds
-
-    def seconds(tokens: int, tail: int) -> float:
-        made = round_latency(profile, Shape((1,) * tail, tokens + tail, tail), context, sampled).seconds
-        return made + tokens * catching_up(profile, tokens, context) if tail else made
-
-    return tuple(tuple(seconds(tokens, tail) / plain for tokens in range(length + 1)) for tail in tails)
-
-
-def catching_up(profile: LatencyProfile, tokens: int, context: float) -> float:
-    """Seconds that a draft pass over so many tokens more takes longer, per token; none where noise has the wider one faster."""
-    wide, usual = (profile.latency("draft", rows=rows, context=context).seconds for rows in (1 + tokens, 1))
-    return max(0.0, wide - usual) / max(tokens, 1)
-
-
 def generation_latency(
     profile: LatencyProfile,
     accepted_law: Sequence[float] | np.ndarray,
@@ -140,7 +103,7 @@ def generation_latency(
     require_at_least("prompt_tokens", prompt_tokens, 1)
     require_at_least("new_tokens", new_tokens, 1)
     law_G = truncated_law(accepted_law, gamma)
-    seconds_R = [NO_TIME]  # R: tokens to go
+    seconds_R = [Latency(0.0, 0.0, 0.0)]  # R: tokens to go
     for remaining in range(1, new_tokens):
         drafted = min(gamma, remaining - 1)
         cached = prompt_tokens + new_tokens - remaining - 1  # the newest token is not

@@ -16,22 +16,22 @@ from functools import cache, cached_property
 import numpy as np
 
 from predictors.branch_settings import BranchSettings
-from predictors.latency.branching import BranchCosts, BranchRound
+from predictors.latency.branching import BranchCosts
 from predictors.replay.branches import MATCH, require_replayable
 from predictors.replay.decode import Reading
-from predictors.replay.grid import NO_MEMORY, Columns, Drafts, Memory, Path, Starts, Totals
+from predictors.replay.grid import Columns, Drafts, Memory, Path, Starts, Totals, no_memory
 from predictors.replay.prices import Prices
 from predictors.replay.text import BeyondRecordError
+from predictors.rounds import ReplayedRound
 
 
 @dataclass(frozen=True)
 class BranchStarts:
-    """Every round of branch-parallel decodes of ``readings`` at one sampling setting: chains from starts where the target is
-    ``idle``, and from those where a branch survived and is ``retained``; ``concurrent`` as for `Clock.branches`."""
+    """Every round of branch-parallel decodes at one sampling setting, and its ``costs``: chains from starts where the target is
+    ``idle``, and from those where a branch survived and is ``retained``."""
 
-    readings: Sequence[Reading]
     config: BranchSettings
-    concurrent: bool
+    costs: BranchCosts
     idle: Starts
     retained: Starts
 
@@ -39,13 +39,13 @@ class BranchStarts:
     def of(
         readings: Sequence[Reading], config: BranchSettings, verifier: str, prices: Prices, concurrent: bool
     ) -> "BranchStarts":
-        """`ValueError` if ``config`` goes beyond what was recorded."""
+        """Of ``readings``; ``concurrent`` as for `Clock.branches`. `ValueError` if ``config`` goes beyond what was recorded."""
         for one in readings:
             require_replayable(one.text, config)
         retained = Starts.of(readings, config.gamma, verifier, prices)
         most = (config.draft_stage_gamma or config.gamma) if config.draft_stage == "idle" else 0
         idle = replace(retained, cap_XS=np.minimum(retained.cap_XS, most))
-        return BranchStarts(readings, config, concurrent, idle, retained)
+        return BranchStarts(config, BranchCosts(prices.profile, prices.sampled, concurrent), idle, retained)
 
     def _after(self, values: Sequence[np.ndarray]) -> np.ndarray:
         """Of each reading's ``values`` by row: those after so many tokens of the text [X, S, P, …]."""
@@ -56,7 +56,7 @@ class BranchStarts:
     @cached_property
     def grown_XSP(self) -> np.ndarray:
         """Tokens on a branch after the candidate; 0 where there are no branches."""
-        budget_X = np.array([one.text.budget for one in self.readings])
+        budget_X = np.array([one.text.budget for one in self.retained.readings])
         start_SP = np.add.outer(np.arange(self.retained.would_XS.shape[1]), np.arange(self.config.gamma + 1)) + 3
         grown_XSP = np.clip(budget_X[:, None, None] - start_SP, 0, self.config.gamma)
         grown_XSP[..., 1:][self.retained.ends_XSG] = 0
@@ -72,7 +72,7 @@ class BranchStarts:
     @cached_property
     def hit_XSP(self) -> np.ndarray:
         """Whether a candidate is the text's token, and accepted, after a block that is accepted whole."""
-        texts, count_XSP = [one.text for one in self.readings], self.count_XSP
+        texts, count_XSP = [one.text for one in self.retained.readings], self.count_XSP
         place_P = np.arange(self.config.gamma + 1)
         open_XSP = (count_XSP > 0) & (place_P <= self.retained.would_XS[..., None])
         open_XSP &= place_P < self.retained.left_XS[..., None]
@@ -86,74 +86,65 @@ class BranchStarts:
             )
         which_XSP1 = np.clip(count_XSP - 1, 0, hits_XSPC.shape[-1] - 1)[..., None]
         chance_XSP = np.take_along_axis(hits_XSPC, which_XSP1, axis=-1)[..., 0]
-        return open_XSP & (self._after([one.tried[1:] for one in self.readings]) < chance_XSP)
-
-    @cached_property
-    def sampled(self) -> bool:
-        """Whether at a temperature above 0."""
-        return not self.readings[0].text.settings.greedy
-
-    @cached_property
-    def _costs(self) -> BranchCosts:
-        return BranchCosts(self.retained.prices.profile, self.sampled, self.concurrent)
+        return open_XSP & (self._after([one.tried[1:] for one in self.retained.readings]) < chance_XSP)
 
     @cached_property
     def prefill_X(self) -> np.ndarray:
         """Seconds of both models' prefills."""
-        return np.array([self._costs.request((), prompt).seconds for prompt in self.retained.context_X.tolist()])
+        return np.array([self.costs.request((), prompt) for prompt in self.retained.context_X.tolist()])
 
     @cached_property
-    def round_seconds(self) -> Callable[[BranchRound], float]:
-        """Of one round; the same rounds are met by many policies."""
-        return cache(lambda made: self._costs.round(made).seconds)
+    def round_seconds(self) -> Callable[[tuple[tuple[str, int], ...]], float]:
+        """Of one round, by what it is made of; the same rounds are met by many policies."""
+        return cache(lambda made: self.costs.round(ReplayedRound(**dict(made))))
 
 
 def branch_decoded(
-    starts: BranchStarts, idle: Drafts, retained: Drafts, question: float = 0.0, memory: Memory = NO_MEMORY
+    starts: BranchStarts, idle: Drafts, retained: Drafts, question: float = 0.0, memory: Memory = no_memory
 ) -> Totals:
     """Exact totals of every text by a policy that drafts as ``idle`` says, and keeps of a branch what ``retained`` says.
 
     On its path is known whether a branch survived, then the state of memory.
     """
-    both = ([*vars(one.by_state(memory)).values()] for one in (idle, retained))
-    staged = Drafts(*(np.stack(values, axis=2) for values in zip(*both, strict=True)))
+    both = zip(vars(idle).values(), vars(retained).values(), strict=True)
+    staged = Drafts(*(np.stack(np.broadcast_arrays(*values), axis=2) for values in both))
 
     def after(places: Columns, drafted: Columns, accepted_V: np.ndarray) -> Columns:
         hit_V = starts.hit_XSP[places[0], places[1], drafted[0]]
-        return hit_V.astype(int), memory.after(accepted_V, drafted[0])
+        return hit_V.astype(int), memory(accepted_V, drafted[0])
 
     chains = starts.retained
-    path = Path.of(chains, staged.tokens, after, 0, memory.first)
+    path = Path.of(chains, staged.tokens, after, 0, 0)
     drafts = staged.at(path.places)
-    rounds, which_V = _rounds(starts, path, drafts)
+    levels_V, seconds_V = _priced(starts, path, drafts)
     hit_V = starts.hit_XSP[path.reading_V, path.start_V, drafts.submitted]
-    levels_V = np.array([made.levels for made in rounds])[which_V]
-    seconds_V = np.array([starts.round_seconds(made) for made in rounds])[which_V]
     seconds_X = starts.prefill_X + chains.summed(path, seconds_V)
     seconds_X += question * chains.summed(path, drafts.asked) + chains.read_seconds(path, drafts)
     return chains.totals(path, drafts, levels_V, path.accepted_V + hit_V, seconds_X)
 
 
-def _rounds(starts: BranchStarts, path: Path, drafts: Drafts) -> tuple[list[BranchRound], np.ndarray]:
-    """The different rounds of branch-parallel decodes, and which one each of them is [V]."""
+def _priced(starts: BranchStarts, path: Path, drafts: Drafts) -> tuple[np.ndarray, np.ndarray]:
+    """Levels, and seconds, of every round [V]; rounds that are made alike are priced once."""
     chains, size_V, survived_V = starts.retained, drafts.submitted, path.places[2] > 0
     after = path.reading_V, path.start_V, size_V
     count_V, grown_V = starts.count_XSP[after], starts.grown_XSP[after]
     idle_V, levels_V = np.where(survived_V, 0, size_V), np.where(count_V > 0, 1 + grown_V, 0)
     cut_V = size_V < chains.cap_XS[after[:2]]
     known_V = np.where(survived_V, cut_V, drafts.passes > size_V) & (count_V > 0)
-    columns = (
-        chains.context_X[path.reading_V] + path.start_V,
-        size_V,
-        idle_V,
-        idle_V + levels_V,
-        idle_V + count_V * levels_V,
-        count_V,
-        survived_V,
-        known_V,
-        chains.would_XS[after[:2]] >= size_V,
-    )
-    numbers_V = np.ravel_multi_index(columns, [int(column.max()) + 1 for column in columns])
+    columns = {
+        "context": chains.context_X[path.reading_V] + path.start_V,
+        "submitted": size_V,
+        "idle_levels": idle_V,
+        "levels": idle_V + levels_V,
+        "drafted": idle_V + count_V * levels_V,
+        "candidates": count_V,
+        "survived": survived_V,
+        "law_known": known_V,
+        "accepted": np.where(chains.would_XS[after[:2]] >= size_V, size_V, 0),  # all of them, or too few
+    }
+    sizes = [int(column.max()) + 1 for column in columns.values()]
+    numbers_V = np.ravel_multi_index([*columns.values()], sizes)
     _, first_U, which_V = np.unique(numbers_V, return_index=True, return_inverse=True)
-    rows_U = zip(*(column[first_U].tolist() for column in columns), strict=True)
-    return [BranchRound(*row) for row in rows_U], which_V
+    rows_U = zip(*(column[first_U].tolist() for column in columns.values()), strict=True)
+    seconds_U = np.array([starts.round_seconds(tuple(zip(columns, row, strict=True))) for row in rows_U])
+    return columns["levels"], seconds_U[which_V]

@@ -16,10 +16,12 @@ Not recorded is what would be drawn after a *wrong* lookup: there no end-of-sequ
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from predictors.controllers.base import Controller, Session, Sourced
-from predictors.replay.text import BeyondRecordError, LookupSettings, RecordedLaw, RecordedText, RecordedToken
-from predictors.rounds import Forecast, RoundRecord
+from predictors.lookup import LookupSettings
+from predictors.replay.text import BeyondRecordError, RecordedLaw, RecordedText, RecordedToken
+from predictors.rounds import ReplayedRound
 from predictors.signals import Root
 
 # Drafted tokens that the verifier would accept, of any number: by the row where a round starts, and by that row and how many of
@@ -40,33 +42,16 @@ class ChainPolicy:
     drafts: bool = True
 
 
-@dataclass(frozen=True)
-class ReplayedRound:
-    """One round behind ``context`` cached tokens: ``submitted`` tokens, draft ``passes``, questions ``asked`` of a model, and
-    ``emitted`` tokens of which ``accepted`` were drafted; ``forecasts`` are what a model said of them. Of laws about
-    which no model was asked, the host read the confidence of ``confidences`` and also the entropy of ``entropies``. The first
-    ``looked_up`` tokens came from a lookup. The first draft pass feeds ``behind`` tokens more than usual: those of rounds that
-    drew nothing, and this round's lookup."""
-
-    context: int
-    submitted: int
-    passes: int
-    asked: int
-    accepted: int
-    emitted: int
-    confidences: int = 0
-    entropies: int = 0
-    forecasts: tuple[Forecast, ...] = ()
-    looked_up: int = 0
-    behind: int = 0
-
-
 @dataclass
-class Drafted:
-    """What was drafted in a round, counted as in `ReplayedRound`. ``would``: of any number so drafted, so many would be accepted;
-    ``ended``: the last one is an end of sequence."""
+class Round:
+    """A round in the making: a ``session`` drafts from row ``start`` of a ``text`` and sees ``root``. Of any number of tokens
+    drafted like its own ``would`` be accepted; its last one ``ended`` the text. All else is counted as in `ReplayedRound`."""
 
-    would: int
+    text: RecordedText
+    session: Session
+    root: Root
+    start: int
+    would: int = 0
     submitted: int = 0
     passes: int = 0
     looked_up: int = 0
@@ -74,75 +59,75 @@ class Drafted:
     entropies: int = 0
     ended: bool = False
 
-    def read(self, law: RecordedLaw) -> None:
-        """Count what the host read of ``law`` without asking a model."""
-        self.entropies += law.entropy_read
-        self.confidences += law.confidence_read and not law.entropy_read
-
-
-@dataclass
-class Round:
-    """A round of a ``session`` that starts at row ``start`` of a ``text`` and sees ``root``. Its methods are told how many tokens
-    of a chain from there ``would`` be accepted."""
-
-    text: RecordedText
-    session: Session
-    root: Root
-    start: int
-
     def planned(self) -> int:
         """Most tokens to draft: what the session plans, within its cap and the budget."""
         wanted = self.session.plan(self.root)
         return min(self.root.cap, self.text.cap(self.start), self.root.cap if wanted is None else wanted)
 
-    def law(self, would: int, place: int) -> RecordedLaw:
+    def law(self, place: int) -> RecordedLaw:
         """The draft's law behind ``place`` tokens of the chain; of a longer way beside the text than was recorded, the last
         one."""
-        along = min(place, would)
+        along = min(place, self.would)
         slot = min(place - along, self.text.slots - 1)
         return RecordedLaw(self.text, self.root, place, self.start + along, slot)
 
-    def chain(self, would: int, most: int) -> Drafted:
-        """A chain of at most ``most`` tokens, up to where the session stops or the text ends."""
-        session, drafted, stops = self.session, Drafted(would), False
+    def chain(self, would: int, most: int) -> None:
+        """Draft a chain of at most ``most`` tokens, of which ``would`` be accepted, up to where the session stops or the text
+        ends."""
+        self.would, session, stops = would, self.session, False
         if not session.stops and not self.text.ends:
-            drafted.submitted = drafted.passes = max(most, 0)
-            return drafted
-        while drafted.submitted < most and not stops:
-            place, asked = drafted.passes, session.asked
-            law = self.law(would, place)
-            drafted.passes += 1
+            self.submitted = self.passes = max(most, 0)
+            return
+        while self.submitted < most and not stops:
+            asked, law = session.asked, self.law(self.passes)
+            self.passes += 1
             stops = bool(session.stop_before(law))
             if not stops:
-                drafted.submitted += 1
-                token = RecordedToken(law, on_path=place < would)
-                drafted.ended = token.id in self.text.eos_tokens
-                stops = bool(session.stop_after(token)) or drafted.ended
+                token = RecordedToken(law, on_path=self.submitted < would)
+                self.submitted += 1
+                self.ended = token.id in self.text.eos_tokens
+                stops = bool(session.stop_after(token)) or self.ended
             if session.asked == asked:
-                drafted.read(law)
-        return drafted
+                self.entropies += law.entropy_read
+                self.confidences += law.confidence_read and not law.entropy_read
 
-    def sourced(self, sourced: Sourced, accepted: AcceptedAfter) -> Drafted:
-        """What is drafted of what was found, and after it."""
+    def sourced(self, sourced: Sourced, accepted: AcceptedAfter) -> None:
+        """Draft of what was found, and after it."""
         assert self.root.found is not None
         room = min(self.root.cap, self.text.cap(self.start))
         found = self.root.found.tokens[: min(sourced.looked_up, room)]
         ends = [place for place, token in enumerate(found) if token in self.text.eos_tokens]
-        looked_up = ends[0] + 1 if ends else len(found)
-        drafted = Drafted(accepted(self.start, looked_up), looked_up=looked_up)
-        most = 0 if ends else min(sourced.drawn, room - looked_up)
-        drafted.passes = self.drawn_after(looked_up, drafted.would, most)
-        drafted.submitted = looked_up + drafted.passes
-        return drafted
+        self.looked_up = ends[0] + 1 if ends else len(found)
+        self.would = accepted(self.start, self.looked_up)
+        self.passes = self.drawn_after_lookup(0 if ends else min(sourced.drawn, room - self.looked_up))
+        self.submitted = self.looked_up + self.passes
 
-    def drawn_after(self, looked_up: int, would: int, most: int) -> int:
-        """Tokens drawn after a lookup: ``most``, or up to an end of sequence."""
-        if would < looked_up:
+    def drawn_after_lookup(self, most: int) -> int:
+        """``most`` tokens, or up to an end of sequence."""
+        if self.would < self.looked_up:
             return most
-        for place in range(looked_up, looked_up + most):
-            if RecordedToken(self.law(would, place), on_path=place < would).id in self.text.eos_tokens:
-                return place - looked_up + 1
+        for place in range(self.looked_up, self.looked_up + most):
+            if RecordedToken(self.law(place), on_path=place < self.would).id in self.text.eos_tokens:
+                return place - self.looked_up + 1
         return most
+
+    def record(self, **further: Any) -> ReplayedRound:
+        """What was drafted, and what came of it; ``further``: of a `ReplayedRound`."""
+        accepted = min(self.would, self.submitted)
+        return ReplayedRound(
+            context=self.text.prompt_tokens + self.start - 1,
+            submitted=self.submitted,
+            passes=self.passes,
+            asked=self.session.asked,
+            accepted=accepted,
+            emitted=min(accepted + 1, self.text.length - self.start),
+            looked_up=self.looked_up,
+            bypassed=self.session.bypassed,
+            forecasts=tuple(self.session.forecasts),
+            confidences=self.confidences,
+            entropies=self.entropies,
+            **further,
+        )
 
 
 def replayed(text: RecordedText, policy: ChainPolicy, accepted: AcceptedAfter) -> Iterator[ReplayedRound]:
@@ -162,25 +147,14 @@ def replayed(text: RecordedText, policy: ChainPolicy, accepted: AcceptedAfter) -
         if sourced is None:
             most = made.planned()
             sourced = None if policy.drafts else Sourced(most)
-        drafted = made.chain(accepted(start, 0), most) if sourced is None else made.sourced(sourced, accepted)
-        submitted = drafted.submitted
-        kept = min(drafted.would, submitted)
-        emitted = min(kept + 1, text.length - start)
-        previous = RoundRecord(drafted=submitted, accepted=kept, emitted=emitted, rolled_back=submitted - kept)
-        previous.bypassed, previous.looked_up = session.bypassed, drafted.looked_up
+        if sourced is None:
+            made.chain(accepted(start, 0), most)
+        else:
+            made.sourced(sourced, accepted)
+        behind = waiting + made.looked_up if lookup is not None and made.passes else 0
+        rolled_back = max(made.submitted - made.would, 0)
+        previous = made.record(drafted=made.submitted, rolled_back=rolled_back, behind=behind)
         session.end_round(previous)
-        yield ReplayedRound(
-            context=text.prompt_tokens + start - 1,
-            submitted=submitted,
-            passes=drafted.passes,
-            asked=session.asked,
-            accepted=kept,
-            emitted=emitted,
-            confidences=drafted.confidences,
-            entropies=drafted.entropies,
-            forecasts=tuple(session.forecasts),
-            looked_up=drafted.looked_up,
-            behind=waiting + drafted.looked_up if lookup is not None and drafted.passes else 0,
-        )
-        waiting = 0 if drafted.passes else waiting + emitted
-        start += emitted
+        yield previous
+        waiting = 0 if made.passes else waiting + previous.emitted
+        start += previous.emitted

@@ -18,10 +18,11 @@ from predictors.controllers.base import Controller
 from predictors.latency.branching import BranchCosts
 from predictors.latency.profile import LatencyProfile
 from predictors.replay.acceptance import accepted, reached
-from predictors.replay.branches import Chances, replayed_branches
-from predictors.replay.chains import Accepted, ChainPolicy, ReplayedRound, replayed
+from predictors.replay.branches import replayed_branches
+from predictors.replay.chains import Accepted, ChainPolicy, replayed
 from predictors.replay.prices import Prices
 from predictors.replay.text import RecordedText
+from predictors.rounds import ReplayedRound
 
 COUNTS = ("submitted", "passes", "accepted", "asked", "looked_up")  # of rounds
 
@@ -37,7 +38,13 @@ class Decode:
     passes: int
     accepted: int
     asked: int
-    looked_up: int = 0
+    looked_up: int
+
+    @staticmethod
+    def of(text: RecordedText, rounds: Sequence[ReplayedRound], seconds: float) -> "Decode":
+        """The sums over ``rounds``."""
+        counts = {name: sum(getattr(one, name) for one in rounds) for name in COUNTS}
+        return Decode(text.length, seconds, len(rounds), **counts)
 
 
 @dataclass(frozen=True)
@@ -56,10 +63,6 @@ class Reading:
         """With uniform numbers that follow from ``seed`` and the prompt."""
         return Reading(text, *luck(text.prompt_id, text.length, seed))
 
-    def chances(self, verifier: str) -> Chances:
-        """What chance decides of branch-parallel decoding whose blocks ``verifier`` verifies."""
-        return Chances(self.accepted(verifier).__getitem__, lambda row, chance: bool(self.tried[row] < chance))
-
     def accepted(self, verifier: str) -> Sequence[int]:
         """By row: the drafted tokens that ``verifier`` would accept of any number."""
         return self.after_lookup(verifier, 0)
@@ -76,6 +79,11 @@ class Reading:
         if policy.lookup is not None:
             self.text.require_lookup(policy.lookup)
         return replayed(self.text, policy, lambda row, looked_up: self.after_lookup(policy.verifier, looked_up)[row])
+
+    def branch_rounds(self, controller: Controller, config: BranchSettings, verifier: str) -> Iterator[ReplayedRound]:
+        """The same of branch-parallel decoding whose blocks ``verifier`` verifies."""
+        would = self.accepted(verifier).__getitem__
+        return replayed_branches(self.text, controller, config, would, lambda row, p: bool(self.tried[row] < p))
 
     @cached_property
     def _accepted(self) -> dict[tuple[str, int], Sequence[int]]:
@@ -113,7 +121,7 @@ def luck(prompt_id: str, length: int, seed: int) -> np.ndarray:
 
 def plain_rounds(text: RecordedText) -> list[ReplayedRound]:
     """The target alone: a round a token."""
-    return [ReplayedRound(text.prompt_tokens + row, 0, 0, 0, 0, 1) for row in range(text.length - 1)]
+    return [ReplayedRound(context=text.prompt_tokens + row, emitted=1) for row in range(text.length - 1)]
 
 
 def clairvoyant(text: RecordedText, depth: int, accepted: Accepted, prices: Prices) -> list[ReplayedRound]:
@@ -125,7 +133,7 @@ def clairvoyant(text: RecordedText, depth: int, accepted: Accepted, prices: Pric
     N(s) is what the verifier would accept from row s. No rule that decides when to stop a chain can be faster on the same text.
     """
     seconds = [0.0] * (text.length + 1)
-    chosen: dict[int, ReplayedRound] = {}
+    chosen: dict[int, list[int]] = {}
     for start in range(text.length - 1, 0, -1):
         context, options = text.prompt_tokens + start - 1, []
         for submitted in range(min(depth, text.cap(start)) + 1):
@@ -133,12 +141,15 @@ def clairvoyant(text: RecordedText, depth: int, accepted: Accepted, prices: Pric
             emitted = min(kept + 1, text.length - start)
             spent = prices.chain(submitted, context) if submitted else prices.plain(context)
             options.append((spent + seconds[start + emitted], submitted, kept, emitted))
-        seconds[start], submitted, kept, emitted = min(options, key=itemgetter(0))
-        chosen[start] = ReplayedRound(context, submitted, submitted, 0, kept, emitted)
+        seconds[start], *chosen[start] = min(options, key=itemgetter(0))
     rounds, start = [], 1
     while start < text.length:
-        rounds.append(chosen[start])
-        start += chosen[start].emitted
+        submitted, kept, emitted = chosen[start]
+        context = text.prompt_tokens + start - 1
+        rounds.append(
+            ReplayedRound(context=context, drafted=submitted, passes=submitted, accepted=kept, emitted=emitted)
+        )
+        start += emitted
     return rounds
 
 
@@ -165,21 +176,11 @@ class Clock:
         """What branch-parallel decoding makes of the text, side by side on this machine (``concurrent``) or on the virtual
         clock."""
         text, sampled = reading.text, not reading.text.settings.greedy
-        rounds = list(replayed_branches(text, controller, config, reading.chances(verifier)))
-        prices = self._prices[sampled]
-        quiet, question = prices.profile, controller.question_seconds(prices.profile)
-        read = sum(prices.reading(one.block.confidences, one.block.entropies) for one in rounds)
-        made = [one.made for one in rounds]
-        seconds = BranchCosts(quiet, sampled, concurrent).request(made, text.prompt_tokens).seconds
-        return Decode(
-            tokens=text.length,
-            seconds=seconds + read + question * sum(one.asked for one in rounds),
-            rounds=len(rounds),
-            submitted=sum(one.submitted for one in made),
-            passes=sum(one.levels for one in made),
-            accepted=sum(one.accepted + one.hit for one in rounds),
-            asked=sum(one.asked for one in rounds),
-        )
+        rounds, prices = list(reading.branch_rounds(controller, config, verifier)), self._prices[sampled]
+        seconds = BranchCosts(prices.profile, sampled, concurrent).request(rounds, text.prompt_tokens)
+        seconds += sum(prices.reading(one.confidences, one.entropies) for one in rounds)
+        seconds += controller.question_seconds(prices.profile) * sum(one.asked for one in rounds)
+        return Decode.of(text, rounds, seconds)
 
     def oracle(self, reading: Reading, depth: int, verifier: str = "block") -> Decode:
         """The fastest chains of at most ``depth`` tokens, by who knows what will be accepted."""
@@ -191,9 +192,4 @@ class Clock:
         self, text: RecordedText, rounds: Sequence[ReplayedRound], question: float, drafts: bool = True
     ) -> Decode:
         prices = self._prices[not text.settings.greedy]
-        return Decode(
-            tokens=text.length,
-            seconds=prices.prefill(text.prompt_tokens, drafts) + prices.rounds(rounds, question),
-            rounds=len(rounds),
-            **{name: sum(getattr(one, name) for one in rounds) for name in COUNTS},
-        )
+        return Decode.of(text, rounds, prices.prefill(text.prompt_tokens, drafts) + prices.rounds(rounds, question))

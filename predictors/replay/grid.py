@@ -21,15 +21,18 @@ from typing import Any
 
 import numpy as np
 
+from predictors.lookup import LookupSettings
 from predictors.replay.decode import Reading
 from predictors.replay.prices import Prices, PriceTable
-from predictors.replay.text import BeyondRecordError, LookupSettings
+from predictors.replay.text import BeyondRecordError
 
 Columns = tuple[np.ndarray, ...]  # of rounds, each [V]
 # of readings, starts and what is known there: submitted tokens, those of them that were looked up, and anything else
 Draft = Callable[..., Columns]
 # of such places, what was drafted and the tokens accepted: what is known in the next round
 After = Callable[[Columns, Columns, np.ndarray], Columns]
+# What a policy knows of the round before: a state, from tokens accepted and submitted in it; 0 in the first round
+Memory = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 def first_of(holds_XSG: np.ndarray) -> np.ndarray:
@@ -201,31 +204,24 @@ class Drafts:
         others = (none if one is None else one for one in (asked, confidences, looked_up))
         return Drafts(submitted, submitted if passes is None else passes, *others)
 
-    def by_state(self, memory: "Memory") -> "Drafts":
-        """In every state of ``memory``, where a policy does not listen to it."""
-        shape_XSM = (*self.submitted.shape[:2], memory.states)
-        return Drafts(*(np.broadcast_to(values, shape_XSM) for values in vars(self).values()))
-
     def at(self, places: Columns) -> "Drafts":
         """In rounds [V] at readings, starts and states."""
-        return Drafts(*(values[places] for values in vars(self).values()))
+        cells = self._cells(*places)
+        return Drafts(*(values[cells] for values in vars(self).values()))
 
     def tokens(self, *places: np.ndarray | int) -> tuple[np.ndarray, np.ndarray]:
         """There, tokens that are submitted and those of them that were looked up."""
-        return self.submitted[places], self.looked_up[places]
+        cells = self._cells(*places)
+        return self.submitted[cells], self.looked_up[cells]
+
+    def _cells(self, *places: np.ndarray | int) -> tuple[np.ndarray | int, ...]:
+        """A policy that does not listen to its memory has one state."""
+        return *places[:-1], places[-1] * (self.submitted.shape[-1] > 1)
 
 
-@dataclass(frozen=True)
-class Memory:
-    """What a policy knows of the round before: the state in the ``first`` round, and the one ``after`` so many accepted and
-    submitted tokens (arrays of one shape), of so many ``states``."""
-
-    first: int
-    after: Callable[[np.ndarray, np.ndarray], np.ndarray]
-    states: int
-
-
-NO_MEMORY = Memory(0, lambda accepted, submitted: np.zeros_like(accepted), 1)
+def no_memory(accepted: np.ndarray, submitted: np.ndarray) -> np.ndarray:
+    """A `Memory` of nothing."""
+    return np.zeros_like(accepted)
 
 
 @dataclass(frozen=True)
@@ -288,7 +284,7 @@ class Path:
         return Path(places, drafted, accepted_V)
 
     def behind(self, passes_V: np.ndarray, looked_up_V: np.ndarray) -> np.ndarray:
-        """Tokens that the first draft pass of every round feeds more than usual (`predictors.replay.chains.ReplayedRound`)."""
+        """Tokens that the first draft pass of every round feeds more than usual (`predictors.rounds.ReplayedRound`)."""
         order_V = np.lexsort((self.start_V, self.reading_V))
         reading_V, start_V, drawn_V = self.reading_V[order_V], self.start_V[order_V], passes_V[order_V] > 0
         first_V = np.diff(reading_V, prepend=-1) > 0
@@ -299,12 +295,11 @@ class Path:
         return behind_V
 
 
-def decoded(starts: Starts, drafts: Drafts, question: float = 0.0, memory: Memory = NO_MEMORY) -> Totals:
+def decoded(starts: Starts, drafts: Drafts, question: float = 0.0, memory: Memory = no_memory) -> Totals:
     """Exact totals of every text under a policy whose ``question`` takes so many seconds."""
-    drafts = drafts.by_state(memory)
 
     def after(places: Columns, drafted: Columns, accepted_V: np.ndarray) -> Columns:
-        return (np.where(drafted[1] > 0, places[2], memory.after(accepted_V, drafted[0])),)
+        return (np.where(drafted[1] > 0, places[2], memory(accepted_V, drafted[0])),)
 
-    path = Path.of(starts, drafts.tokens, after, memory.first)
+    path = Path.of(starts, drafts.tokens, after, 0)
     return starts.decoded(path, drafts.at(path.places), question)

@@ -110,14 +110,14 @@ def _paid(starts: Starts, length: int, passes: int) -> Drafts:
 
 
 def previous_round(gamma: int) -> Memory:
-    """What features know of the round before (`predictors.features.scalar_features`): state 0 nothing, state 1 + a that a of
-    ``gamma`` tokens were accepted."""
+    """What features know of the round before (`predictors.features.scalar_features`), one of ``gamma`` + 2 states: 0 nothing,
+    1 + a that a of ``gamma`` tokens were accepted."""
 
-    def after(accepted: np.ndarray, submitted: np.ndarray) -> np.ndarray:
+    def state(accepted: np.ndarray, submitted: np.ndarray) -> np.ndarray:
         seen = (accepted < submitted) | (submitted >= gamma)
         return np.where(seen, 1 + np.minimum(accepted, gamma), 0)
 
-    return Memory(0, after, gamma + 2)
+    return state
 
 
 def remembered(gamma: int) -> tuple[np.ndarray, np.ndarray]:

@@ -1,4 +1,4 @@
-"""What replayed rounds take on a machine, from its latency profile without its neighbours (`undisturbed`).
+"""What rounds take on a machine, replayed ones among them, from its latency profile without its neighbours (`undisturbed`).
 
     round    = Σ_{i<passes} draft(1, context + i) + target(1 + submitted, context) + drawing + verification + readings + questions
              + draft(1 + behind, context) - draft(1, context)                         if the draft model has to catch up first
@@ -6,10 +6,11 @@
 
 A rule that stops in front of a token has paid for that token's law, and reading a law's numbers costs the host some time. Tokens
 of a lookup take no pass and are not drawn. Prefills are the request's own. Left out: what a request takes to begin, what a decode
-spends between its phases, and the search for a match.
+spends between its phases, and the search for a match. Costs in rounds of none are in units of the summed round of no tokens, not
+of plain decoding's.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 
 import numpy as np
@@ -17,26 +18,31 @@ import numpy as np
 from predictors.latency.actions import undisturbed
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.throughput import Shape, plain_latency, round_latency
-from predictors.replay.chains import ReplayedRound
+from predictors.rounds import ReplayedRound
 
 
 class Prices:
-    """Seconds on the machine of ``profile``; ``sampled``: at a temperature above 0."""
+    """Seconds on the machine of ``profile``; ``sampled``: at a temperature above 0. Kept once they are known:
+
+    chain(drafted, context)         a round of a chain of so many tokens behind ``context`` cached ones
+    plain(context)                  one of plain decoding
+    drawing(tokens)                 so many tokens' laws and draws
+    law(context)                    a draft pass and its law
+    catching_up(behind, context)    what a draft pass over so many tokens more than one takes longer
+    """
 
     def __init__(self, profile: LatencyProfile, sampled: bool) -> None:
-        self.profile = undisturbed(profile)
-        self._sampled = sampled
-        self.chain = cache(self._chain)
+        self.profile, self.sampled = undisturbed(profile), sampled
+        self.chain = cache(lambda drafted, context: self._round(Shape.of_chain(drafted), context))
         self.plain = cache(lambda context: plain_latency(self.profile, context, sampled).seconds)
-        self.law = cache(self._law)
         self.drawing = cache(self._drawing)
+        self.law = cache(lambda context: self._pass(1, context) + self.drawing(1))
         self.catching_up = cache(self._catching_up)
-        self._read = cache(lambda entropy: self.profile.latency("reading", entropy=entropy).seconds)
+        self._read = cache(lambda entropy: self._spent("reading", entropy=entropy))
 
     def prefill(self, tokens: int, drafts: bool) -> float:
         """Of a prompt of so many ``tokens``; ``drafts``: the draft's too."""
-        seconds = self.profile.latency("target_prefill", tokens=tokens).seconds
-        return seconds + self.profile.latency("draft_prefill", tokens=tokens).seconds * drafts
+        return self._spent("target_prefill", tokens=tokens) + self._spent("draft_prefill", tokens=tokens) * drafts
 
     def rounds(self, rounds: Iterable[ReplayedRound], question: float = 0.0) -> float:
         """Of rounds on chains, each ``question`` to a model included."""
@@ -54,10 +60,6 @@ class Prices:
         """Of the host reading laws: of so many the confidence, of so many the entropy too."""
         return sum(count * self._read(entropy) for entropy, count in enumerate((confidences, entropies)) if count)
 
-    def _chain(self, submitted: int, context: int) -> float:
-        """Of a round of ``submitted`` tokens behind ``context`` cached ones."""
-        return round_latency(self.profile, Shape.of_chain(submitted), context, self._sampled).seconds
-
     def looked_up(self, tokens: int, submitted: int, context: int) -> float:
         """What changes, below 0, where so many of a chain's ``submitted`` tokens came from a lookup."""
         if not tokens:
@@ -66,22 +68,45 @@ class Prices:
         passes = sum(self.law(context + place) - self.drawing(1) for place in range(drawn, submitted))
         return self.drawing(drawn) - self.drawing(submitted) - passes
 
-    def _law(self, context: int) -> float:
-        """Of a draft pass and its law."""
-        return self.profile.latency("draft", rows=1, context=context).seconds + self.drawing(1)
+    def draft_cost(self, gamma: int, context: float) -> float:
+        """A drafted token of a chain of ``gamma`` in target passes: a round's drafting per token over all the rest of the
+        round."""
+        return (self.chain(gamma, context) / self._round(Shape((), gamma), context) - 1) / gamma
+
+    def chain_costs(self, gamma: int, context: float, question: float = 0.0) -> tuple[float, ...]:
+        """Rounds of 0, 1, … ``gamma`` drafted tokens, in rounds of none; about each token a ``question`` of so many seconds."""
+        seconds = [self.chain(drafted, context) + drafted * question for drafted in range(gamma + 1)]
+        return tuple(one / seconds[0] for one in seconds)
+
+    def lookup_costs(self, length: int, tails: Sequence[int], context: float) -> tuple[tuple[float, ...], ...]:
+        """Rounds of 0, 1, … ``length`` tokens of a lookup, after which each of ``tails`` tokens are drawn, in rounds of none.
+        Before a tail the draft model reads the lookup's tokens."""
+
+        def seconds(tokens: int, tail: int) -> float:
+            made = self._round(Shape((1,) * tail, tokens + tail, tail), context)
+            return made + tokens * self.behind(tokens, context) if tail else made
+
+        plain = self.chain(0, context)
+        return tuple(tuple(seconds(tokens, tail) / plain for tokens in range(length + 1)) for tail in tails)
+
+    def behind(self, tokens: int, context: float) -> float:
+        """`catching_up` with so many ``tokens``, per token; none where noise has the wider pass faster."""
+        return max(0.0, self.catching_up(tokens, context)) / max(tokens, 1)
+
+    def _round(self, shape: Shape, context: float) -> float:
+        return round_latency(self.profile, shape, context, self.sampled).seconds
 
     def _drawing(self, tokens: int) -> float:
-        """Of so many tokens' laws and draws."""
-        if not tokens:
-            return 0.0
-        return self.profile.latency("chain_drawing", drafted=tokens, sampled=int(self._sampled)).seconds
+        return self._spent("chain_drawing", drafted=tokens, sampled=int(self.sampled)) if tokens else 0.0
 
-    def _catching_up(self, behind: int, context: int) -> float:
-        """Of a draft pass over so many tokens more than one."""
-        if not behind:
-            return 0.0
-        wide, usual = (self.profile.latency("draft", rows=rows, context=context).seconds for rows in (1 + behind, 1))
-        return wide - usual
+    def _catching_up(self, behind: int, context: float) -> float:
+        return self._pass(1 + behind, context) - self._pass(1, context) if behind else 0.0
+
+    def _pass(self, rows: float, context: float) -> float:
+        return self._spent("draft", rows=rows, context=context)
+
+    def _spent(self, table: str, **at: float) -> float:
+        return self.profile.latency(table, **at).seconds
 
 
 class PriceTable:

@@ -12,13 +12,13 @@ Shape suffixes: N rows, G slots (γ_max), T most likely tokens, K tapped layers,
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from predictors.lookup import LONGEST, NOTHING, Found
+from predictors.lookup import LONGEST, NOTHING, Found, LookupSettings
 from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, NextLaw, Root, TokenNumbers
@@ -27,17 +27,6 @@ from predictors.survival.features import numbers_of
 
 class BeyondRecordError(ValueError):
     """A decoder or a controller needs what a text trace does not hold: it can be run, and not replayed."""
-
-
-class LookupSettings(Protocol):
-    """What a replay needs of `runtime.drafting.chain.LookupConfig`."""
-
-    @property
-    def length(self) -> int: ...
-    @property
-    def longest(self) -> int: ...
-    @property
-    def least(self) -> int: ...
 
 
 class LazyRows:

@@ -13,15 +13,14 @@ vocabulary.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from predictors.config import Count, NotNegative, at_least, at_most
+from predictors.config import Count, NotNegative
 from predictors.controllers import Session
 from predictors.controllers.base import Sourced
-from predictors.lookup import LONGEST, NOTHING, Found, Lookup
+from predictors.lookup import NOTHING, Found, Lookup, LookupSettings
 from predictors.signals import DrawnToken, NextLaw, Root
 from runtime.adapter import LanguageModel, Row
 from runtime.clock import PhaseClock
@@ -34,21 +33,10 @@ from runtime.tree import EMPTY_TREE, TokenTree, chain_tree
 
 
 @dataclass(frozen=True)
-class LookupConfig(Drafter):
-    """At most ``length`` tokens after a match of at most ``longest``; a match of fewer than ``least`` tokens counts as none."""
-
-    length: Count = 10
-    longest: Annotated[int, at_least(1), at_most(1024)] = LONGEST
-    least: Count = 1
+class LookupConfig(LookupSettings, Drafter):
+    """Drafts of a lookup alone."""
 
     needs_draft = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.least > self.longest:
-            raise ValueError(
-                f"least={self.least} is more than longest={self.longest}: nothing would be found. Lower it."
-            )
 
     @property
     def depth(self) -> int:

@@ -19,7 +19,6 @@ from pipelines.prompt_table import EDIT, FILE, read_prompts, write_prompts
 from predictors.bundle import read_bundle
 from predictors.controllers import CONTROLLERS, build_controller
 from predictors.replay.acceptance import reached
-from predictors.replay.branches import replayed_branches
 from predictors.replay.chains import ChainPolicy
 from predictors.replay.decode import Clock, Reading
 from predictors.replay.prices import Prices
@@ -239,11 +238,11 @@ def test_branches_pay_for_what_they_read_while_the_target_waits(folder, stage):
     text = next(text for text in TextTable.read(folder / "texts").texts() if text.settings.greedy)
     reading, config = Reading.of(text, 0), BranchConfig(gamma=2, k_max=64, draft_stage=stage)
     controller = build_controller({"kind": "confidence", "epsilon": 0.1})
-    rounds = list(replayed_branches(text, controller, config, reading.chances("block")))
-    read = sum(one.block.confidences for one in rounds)
-    reads = [one for one in rounds if one.block.confidences]
+    rounds = list(reading.branch_rounds(controller, config, "block"))
+    read = sum(one.confidences for one in rounds)
+    reads = [one for one in rounds if one.confidences]
     assert read == len(reads), "the law behind the first token of a stage is read, and no other"
-    assert (stage == "preverify") in {one.made.continues for one in reads}
+    assert (stage == "preverify") in {one.survived for one in reads}
     free = toy_profile(reading=lambda entropy: 1e-12)
     paid, unpaid = (Clock(profile).branches(reading, controller, config, "block", False) for profile in (PROFILE, free))
     assert paid.seconds - unpaid.seconds == pytest.approx(0.5 * 0.125 * read)

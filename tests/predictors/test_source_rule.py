@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 
 from predictors.config import parse_config
-from predictors.latency.actions import undisturbed
-from predictors.latency.throughput import lookup_costs
-from predictors.replay.chains import ReplayedRound
 from predictors.replay.prices import Prices
+from predictors.rounds import ReplayedRound
 from predictors.source_rule import ROOT, TOKEN, Seen, SourceRule
 from tests.bundles import WEIGHED
 from tests.predictors.affine_profile import PROFILE
@@ -86,12 +84,12 @@ def test_arrays_decide_as_numbers_do():
 def test_prices_are_those_of_replayed_rounds(sampled):
     """In one table: target, what is drawn, and what the draft model reads of the lookup before it draws."""
     prices, context = Prices(PROFILE, sampled), 40
-    costs = lookup_costs(undisturbed(PROFILE), 4, (0, 2), context, sampled)
+    costs = prices.lookup_costs(4, (0, 2), context)
     for (place, tail), tokens in product(enumerate((0, 2)), range(5)):
         behind = tokens if tail else 0
-        made = ReplayedRound(context, tokens + tail, tail, 0, 0, 1, looked_up=tokens, behind=behind)
+        made = ReplayedRound(context=context, drafted=tokens + tail, passes=tail, looked_up=tokens, behind=behind)
         assert costs[place][tokens] * prices.chain(0, context) == pytest.approx(prices.rounds([made]), rel=1e-6)
-    rule = RULE.at_prices(undisturbed(PROFILE), context, sampled)
+    rule = RULE.at_prices(prices, context)
     assert len(rule.costs[0]) == len(RULE.costs[0]) and rule.costs[1][2] > rule.costs[0][2] > rule.costs[0][1] > 1
     assert rule.behind * prices.chain(0, context) == pytest.approx(prices.catching_up(5, context) / 5, rel=1e-6)
 

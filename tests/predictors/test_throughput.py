@@ -11,14 +11,8 @@ from hypothesis import strategies as st
 from predictors.latency.acceptance import AcceptanceStatistics, iid_accepted_law, truncated_law
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.tables import LatencyTable
-from predictors.latency.throughput import (
-    Shape,
-    chain_costs,
-    draft_cost,
-    generation_latency,
-    plain_latency,
-    round_latency,
-)
+from predictors.latency.throughput import Shape, generation_latency, plain_latency, round_latency
+from predictors.replay.prices import Prices
 from tests.predictors.affine_profile import COSTS, PROFILE, toy_profile
 
 untimed = settings(deadline=None, derandomize=True)
@@ -36,7 +30,7 @@ def test_a_drafted_token_in_target_passes():
     """Steps at contexts 10 and 11 and two draws, per token, over the pass of three with its verdict."""
     drafting = (1.25 + 10 / 64) + (1.25 + 11 / 64) + 0.125 * 2 * 2
     verifying = 9 + 1.5 + 10 / 16 + 0.5 + 0.5 + 1
-    assert draft_cost(PROFILE, 2, context=10, sampled=True) == pytest.approx(drafting / 2 / verifying)
+    assert Prices(PROFILE, sampled=True).draft_cost(2, context=10) == pytest.approx(drafting / 2 / verifying)
 
 
 def test_chains():
@@ -61,7 +55,7 @@ def test_plain_decoding_costs_what_it_ran(sampled):
     assert plain.seconds == pytest.approx(summed * ran / chain_round(0, 1, 0))
     assert (plain.low, plain.high) == pytest.approx((plain.seconds / 2, plain.seconds * 3))
     assert plain_latency(PROFILE, 40, sampled).seconds == pytest.approx(summed)
-    assert chain_costs(profile, 1, 40, sampled) == pytest.approx((1, chain_round(1, 40, sampled) / summed))
+    assert Prices(profile, sampled).chain_costs(1, 40) == pytest.approx((1, chain_round(1, 40, sampled) / summed))
     token, prefill = plain_latency(profile, 5, sampled).seconds, COSTS["target_prefill"](5)
     assert generation_latency(profile, [1.0], 0, 5, 2, sampled).seconds == pytest.approx(prefill + token)
 

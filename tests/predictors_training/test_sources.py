@@ -8,10 +8,11 @@ import pytest
 
 from predictors.bundle import OTHERWISE, Bundle
 from predictors.controllers import CONTROLLERS, Survival
+from predictors.lookup import LookupSettings
 from predictors.replay.chains import ChainPolicy
 from predictors.replay.decode import Clock, Reading
 from predictors.source_rule import Seen
-from predictors.training.sources.contest import LookupLength, _hazard
+from predictors.training.sources.contest import _hazard
 from predictors.training.sources.predictor import SOURCE, TAKEOVER, SourcePredictor
 from predictors.training.text_table import TextTable
 from tests.predictors_training.synthetic_drafts import BAD, GAMMA, GOOD, LONG
@@ -48,7 +49,7 @@ def fitted(materials):
 
 def rate_of(controller, texts, setting):
     """Tokens per second of real sessions, replayed."""
-    clock, lookup = Clock(PROFILE), LookupLength(GAMMA)
+    clock, lookup = Clock(PROFILE), LookupSettings(GAMMA)
     repeats = range(1 if setting == "T=0" else SURVIVAL.repeats)
     readings = [Reading.of(text, repeat) for text in texts for repeat in repeats if text.settings.name == setting]
     decodes = [clock.policy(reading, ChainPolicy(controller, GAMMA, lookup=lookup)) for reading in readings]

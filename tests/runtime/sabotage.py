@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from predictors.controllers.unlearned import Confidence, ConfidenceSession
+from predictors.controllers.unlearned import Confidence
 
 EPSILON = 0.2
 
@@ -30,13 +30,7 @@ class Sabotaged(Confidence):
             fcntl.flock(self.held, fcntl.LOCK_EX)
         (self.folder / "pid").write_text(str(os.getpid()))
         (self.folder / "threads").write_text(str(torch.get_num_threads()))
-        return SabotagedSession(self)
-
-
-class SabotagedSession(ConfidenceSession):
-    def __init__(self, controller):
-        super().__init__(controller)
-        self.folder = controller.folder
+        return super().start(settings)
 
     def plan(self, root):
         survived = root.previous is not None and not root.previous.ends_segment

@@ -1,8 +1,9 @@
-"""A `BranchRound` read off a round's record asks for exactly the draft passes that the real decoder makes."""
+"""A `ReplayedRound` read off a round's record asks for exactly the draft passes that the real decoder makes."""
 
 import pytest
 
-from predictors.latency.branching import BranchRound
+from predictors.latency.branching import require_possible
+from predictors.rounds import ReplayedRound
 from runtime import ModelPair, Randomness, build_decoder
 from tests.toys import TableModel
 
@@ -28,21 +29,6 @@ class NotedDraft(TableModel):
         return state
 
 
-def composition(record, previous, context):
-    """What a round was made of."""
-    return BranchRound(
-        context,
-        record.submitted,
-        record.idle_levels,
-        record.levels,
-        record.drafted,
-        record.candidates,
-        continues=not previous.ends_segment,
-        law_known=record.law_known,
-        reached=record.accepted_in_sequence == record.submitted,
-    )
-
-
 def rounds(controller, temperature, draft_stage="idle"):
     """Every round of some requests: what it was made of, and the sizes of its draft passes."""
     model = NotedDraft()
@@ -55,7 +41,8 @@ def rounds(controller, temperature, draft_stage="idle"):
         previous, context = next(steps).record, 2
         for step in chained(steps, model.passes):
             record = step.record
-            round_ = composition(record, previous, context)
+            round_ = ReplayedRound(**vars(record), context=context, survived=not previous.ends_segment)
+            require_possible(round_)
             assert record.passes == len(model.passes)
             made.append((round_, [*model.passes]))
             previous, context = record, context + record.emitted
@@ -91,7 +78,7 @@ def test_the_passes_of_a_round_are_those_of_its_composition(controller, temperat
     require_passes(made)
     if controller["kind"] == "confidence":
         known = [(round_, passes) for round_, passes in made if round_.law_known]
-        assert {round_.continues for round_, _ in known} == {False, True}
+        assert {round_.survived for round_, _ in known} == {False, True}
         # the wrong variants: no pass for the law that idle drafting stopped at, or one for retention's, too
         assert any(len(passes) != round_.idle_levels + round_.grown_levels for round_, passes in known)
         assert any(len(passes) != round_.idle_levels + 1 + round_.grown_levels for round_, passes in known)

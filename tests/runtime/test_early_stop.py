@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from predictors.controllers import EarlyStop
-from predictors.latency.actions import undisturbed
-from predictors.latency.throughput import draft_cost
+from predictors.replay.prices import Prices
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from runtime.drafting.chain import ChainDraft
@@ -285,7 +284,7 @@ def test_a_machine_of_other_prices_is_warned_about(tiny_pair, tmp_path):
         load_decoder(folder, tiny_pair, latency=file)
     with pytest.raises(ValueError, match="a bundle has no traces: reprice is not possible"):
         load_decoder(folder, tiny_pair, latency=file, reprice=True)
-    here = draft_cost(undisturbed(PROFILE), 3, 40.0, sampled=True)
+    here = Prices(PROFILE, sampled=True).draft_cost(3, 40.0)
     same = stop_bundle(tmp_path / "c", tiny_pair, change=lambda card: card["prices"].update(draft_cost=here))
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -59,8 +59,10 @@ def totals_of(starts, controller):
 
 def differences(starts, controller, totals):
     """Texts whose totals are not those of the controller's own session."""
-    for place, one in enumerate(starts.readings):
-        real = Clock(PROFILE).branches(one, controller, starts.config, starts.retained.verifier, starts.concurrent)
+    for place, one in enumerate(starts.retained.readings):
+        real = Clock(PROFILE).branches(
+            one, controller, starts.config, starts.retained.verifier, starts.costs.concurrent
+        )
         counts = [int(getattr(totals, f"{name}_X")[place]) for name in COUNTS]
         seconds = pytest.approx(real.seconds, rel=1e-9)
         if counts != [getattr(real, name) for name in COUNTS] or totals.seconds_X[place] != seconds:

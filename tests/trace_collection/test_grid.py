@@ -14,7 +14,7 @@ from predictors.features import assemble
 from predictors.network import squared_distance
 from predictors.replay.chains import ChainPolicy
 from predictors.replay.decode import Clock, Reading
-from predictors.replay.grid import NO_MEMORY, Starts, decoded
+from predictors.replay.grid import Starts, decoded, no_memory
 from predictors.replay.policies import confidence, heads, previous_round, remembered, static, stopping
 from predictors.replay.prices import Prices
 from predictors.stopping.features import LAW
@@ -72,14 +72,14 @@ def stop_drafts(starts, controller, retains=False):
         chances.append(np.array(list(map(made.calibration.probability, logits.tolist()))).reshape(rows.shape[:2]))
         far.append(distance.reshape(rows.shape[:2]).numpy() > controller.max_distance)
     values = starts.gather(chances), made.rule, controller.inputs, made.static_length, starts.gather(far)
-    return stopping(starts, *values), NO_MEMORY
+    return stopping(starts, *values), no_memory
 
 
 def head_drafts(starts, controller, retains=False):
     """What an exported head does, by what it knows of the round before; ``retains``: where a branch survived."""
     spec, made = controller.spec, controller.setting(starts.readings[0].text.settings)
     rule, length, at_root = made.of(retains), made.static(retains), spec.decides_before_drafting
-    memory = NO_MEMORY if at_root else previous_round(spec.gamma)
+    memory, num_states = (no_memory, 1) if at_root else (previous_round(spec.gamma), spec.gamma + 2)
     if rule is None:
         return static(starts, length), memory
     before = [torch.tensor([0])] * 2 if at_root else list(map(torch.from_numpy, remembered(spec.gamma)))
@@ -88,12 +88,12 @@ def head_drafts(starts, controller, retains=False):
         text, count = one.text, one.text.length - 1
         first = [text.columns[name][:, 0] for name in ("confidence", "entropy")]
         rows = np.asarray(text.roots.states_NS), *first
-        states, *laws = (torch.from_numpy(values).repeat_interleave(memory.states, 0) for values in rows)
+        states, *laws = (torch.from_numpy(values).repeat_interleave(num_states, 0) for values in rows)
         features = assemble(spec, states, *(values.repeat(count) for values in before), *laws)
         with torch.inference_mode():
             probabilities = made.calibration.probabilities(controller.network(features))
             distance = squared_distance(controller.network.reduction(features))
-        said.append(probabilities.reshape(count, memory.states, -1).numpy())
+        said.append(probabilities.reshape(count, num_states, -1).numpy())
         far.append(distance.reshape(count, -1).numpy() > controller.max_distance)
     values = rule, spec.gamma, at_root, starts.column("confidence"), length, starts.by_start(far)
     return heads(starts, starts.by_start(said), *values), memory
@@ -102,9 +102,9 @@ def head_drafts(starts, controller, retains=False):
 def drafts_of(starts, controller, retains=False):
     """What ``controller`` does at every start, and its memory: the one place that knows how controllers are built."""
     if controller.kind == "fixed":
-        return static(starts, starts.depth if controller.gamma is None else controller.gamma), NO_MEMORY
+        return static(starts, starts.depth if controller.gamma is None else controller.gamma), no_memory
     if controller.kind == "confidence":
-        return confidence(starts, starts.column("confidence"), controller.epsilon), NO_MEMORY
+        return confidence(starts, starts.column("confidence"), controller.epsilon), no_memory
     return (head_drafts if controller.kind in ("hrad", "length") else stop_drafts)(starts, controller, retains)
 
 
@@ -247,9 +247,8 @@ class Beside(Starts):
 
 
 def forgets(starts, controller):
-    drafts, memory = drafts_of(starts, controller)
-    forgetful = replace(memory, after=lambda accepted, submitted: np.zeros_like(accepted))
-    return decoded(starts, drafts, controller.question_seconds(starts.prices.profile), forgetful)
+    drafts, _ = drafts_of(starts, controller)
+    return decoded(starts, drafts, controller.question_seconds(starts.prices.profile), no_memory)
 
 
 def trusts_all(starts, controller):

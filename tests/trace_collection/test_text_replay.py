@@ -14,7 +14,7 @@ from predictors.bundle import read_bundle
 from predictors.controllers import build_controller, learned_controller
 from predictors.monitoring import OLD, RequestCounts, fractions_of
 from predictors.replay.acceptance import accepted, reached
-from predictors.replay.branches import Chances, replayed_branches
+from predictors.replay.branches import replayed_branches
 from predictors.replay.chains import ChainPolicy, replayed
 from predictors.replay.decode import Reading
 from predictors.schema import EDIT
@@ -264,25 +264,25 @@ def test_branch_replay_is_the_decoder_at_temperature_0(pair, prompts, folder, tm
             reach = [
                 reached(text.columns["ratio"][row:], text.columns["probability"][row:], "block") for row in range(24)
             ]
-            chances = Chances(
-                lambda start, reach=reach: accepted(reach[start - 1], np.full(len(reach[start - 1]), 0.5)),
-                lambda row, chance: chance > 0.5,
-            )
-            rounds = list(replayed_branches(text, decoder.controller, decoder.config, chances))
-            expected = [
-                (one.submitted, one.idle_levels, one.candidates, one.law_known, one.accepted, one.emitted)
-                for one in out.rounds[1:]
-            ]
-            counts = [
-                (
-                    *(one.made.submitted, one.made.idle_levels, one.made.candidates, one.made.law_known),
-                    *(one.accepted + one.hit, one.emitted),
+            rounds = list(
+                replayed_branches(
+                    text,
+                    decoder.controller,
+                    decoder.config,
+                    lambda start, reach=reach: accepted(reach[start - 1], np.full(len(reach[start - 1]), 0.5)),
+                    lambda row, chance: chance > 0.5,
                 )
-                for one in rounds
-            ]
+            )
+            expected, counts = (
+                [
+                    (one.submitted, one.idle_levels, one.candidates, one.law_known, one.accepted, one.emitted)
+                    for one in some
+                ]
+                for some in (out.rounds[1:], rounds)
+            )
             assert counts == expected, config
-            hits += sum(one.hit for one in rounds)
-            seen |= {one.made.submitted for one in rounds}
+            hits += sum(not one.ends_segment for one in rounds)
+            seen |= {one.submitted for one in rounds}
     assert hits > 20 and len(seen) > 4
 
 

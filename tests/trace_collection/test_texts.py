@@ -12,7 +12,7 @@ import torch
 from predictors.controllers import build_controller
 from predictors.lookup import CONTEXT, LONGEST, Found, founds
 from predictors.replay.acceptance import reached
-from predictors.replay.branches import Chances, replayed_branches
+from predictors.replay.branches import replayed_branches
 from predictors.replay.chains import ChainPolicy, replayed
 from predictors.replay.text import RecordedText
 from predictors.sampling import SamplingSettings
@@ -221,12 +221,9 @@ def replayed_branch_rounds(config, settings, wrong=lambda probability: probabili
         def hit(row, probability):
             return bool(chance.categorical(torch.tensor([1 - wrong(probability), wrong(probability)])))
 
-        rounds = replayed_branches(text, controller, BranchConfig(**options), Chances(would, hit))
+        rounds = replayed_branches(text, controller, BranchConfig(**options), would, hit)
         counts = [
-            (
-                *(one.made.submitted, one.made.idle_levels, one.made.levels, one.made.candidates, one.made.law_known),
-                *(one.accepted + one.hit, one.emitted),
-            )
+            (one.submitted, one.idle_levels, one.levels, one.candidates, one.law_known, one.accepted, one.emitted)
             for one in rounds
         ]
         return (*tokens, *counts)

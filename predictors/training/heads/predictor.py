@@ -19,8 +19,8 @@ from predictors.config import Count, one_of
 from predictors.decision_rule import LENGTH_CHOICES, Calibration, ClassSetting, DecisionRule, LengthRule, LengthSetting
 from predictors.features import FEATURE_SETS
 from predictors.latency.actions import undisturbed
-from predictors.latency.throughput import draft_cost
 from predictors.replay.acceptance import acceptance_of
+from predictors.replay.prices import Prices
 from predictors.schema import SPLITS, TEST, TRAIN, VALIDATION
 from predictors.training.calibration import fit_calibration
 from predictors.training.heads.quality import (
@@ -163,7 +163,7 @@ class HeadFit:
         """What is served at a setting, by a rule that is given or the best; a drafted token's cost is that midway through the
         texts."""
         config, sampled = self.config, not self.settings[place].greedy
-        cost = draft_cost(undisturbed(self.profile), self.roots.spec.gamma, self.context, sampled)
+        cost = Prices(self.profile, sampled).draft_cost(self.roots.spec.gamma, self.context)
         rule = config.rule if config.choice is None else LengthRule(config.choice, cost)
         if rule is not None:
             epsilon = getattr(rule, "epsilon", config.candidates.epsilons[0])

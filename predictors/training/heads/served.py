@@ -20,7 +20,7 @@ from predictors.decision_rule import Calibration, DecisionRule, LengthRule
 from predictors.latency.profile import LatencyProfile
 from predictors.network import HRADNetwork, squared_distance
 from predictors.replay.branch_grid import BranchStarts, branch_decoded
-from predictors.replay.grid import NO_MEMORY, Drafts, Starts, Totals, decoded
+from predictors.replay.grid import Drafts, Starts, Totals, decoded, no_memory
 from predictors.replay.policies import confidence, heads, previous_round, static
 from predictors.replay.prices import Prices
 from predictors.schema import SPLITS, TRAIN
@@ -111,7 +111,7 @@ class Served:
         idle = self.drafts(draft, False)
         retained = idle if self.branches is None else self.drafts(retention, True)
         remembers = any(one.submitted.shape[2] > 1 for one in (idle, retained))
-        memory = previous_round(self.roots.spec.gamma) if remembers else NO_MEMORY
+        memory = previous_round(self.roots.spec.gamma) if remembers else no_memory
         if self.branches is None:
             return decoded(self.idle, idle, self.query, memory)
         return branch_decoded(self.branches, idle, retained, self.query, memory)
@@ -140,7 +140,7 @@ class Served:
         accepted_XS = np.minimum(self.idle.would_XS, submitted_XS)
         reading_P, start_P = np.nonzero(self.idle.left_XS > accepted_XS + 1)
         end_P = start_P + accepted_XS[reading_P, start_P] + 1
-        state_P = previous_round(self.roots.spec.gamma).after(accepted_XS, submitted_XS)[reading_P, start_P]
+        state_P = previous_round(self.roots.spec.gamma)(accepted_XS, submitted_XS)[reading_P, start_P]
         given_XS = np.zeros_like(past_XS)
         given_XS[reading_P, end_P] = state_P
         row_P = np.concatenate([self.row_XS[:, 0], self.row_XS[reading_P, end_P]])

@@ -16,7 +16,7 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression
 
 from predictors.controllers.takeover import TakeoverConfig
-from predictors.lookup import LONGEST
+from predictors.lookup import LookupSettings
 from predictors.replay.grid import Totals
 from predictors.source_rule import Seen, SourceRule, root_features, token_features
 from predictors.training.rule_choice import RuleChoice, best_of
@@ -26,15 +26,6 @@ from predictors.training.survival.predictor import Played, SurvivalModel
 
 LEAST_SCALE = 1e-3
 MIDDLE = LENGTHS[len(LENGTHS) // 2]
-
-
-@dataclass(frozen=True)
-class LookupLength:
-    """A lookup of ``length`` tokens, as a drafter has it."""
-
-    length: int
-    longest: int = LONGEST
-    least: int = 1
 
 
 @dataclass(frozen=True)
@@ -56,7 +47,7 @@ class Contest(Played):
     def of(model: SurvivalModel, split: str, place: int, lookup: int, tails: tuple[int, ...]) -> "Contest":
         """On the texts of a split, at the setting in that place, beside a lookup of so many tokens."""
         grid = model.grids[split][place]
-        grid = replace(grid, starts=replace(grid.starts, lookup=LookupLength(lookup)))
+        grid = replace(grid, starts=replace(grid.starts, lookup=LookupSettings(lookup)))
         return Contest(grid, model.served, model.limit, model.settings[place], tails)
 
     @cached_property
@@ -96,7 +87,7 @@ def learned(train: Contest, context: float) -> SourceRule:
         mean=tuple(features_VF.mean(axis=0).tolist()),
         scale=tuple(np.where(scale_F > LEAST_SCALE, scale_F, 1.0).tolist()),
     )
-    return rule.at_prices(train.grid.starts.prices.profile, context, not train.made.settings.greedy)
+    return rule.at_prices(train.grid.starts.prices, context)
 
 
 def distances(contest: Contest, rule: SourceRule) -> np.ndarray:

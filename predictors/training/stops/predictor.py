@@ -20,8 +20,6 @@ import numpy as np
 from lightning.pytorch.loggers import Logger
 
 from predictors.config import Count
-from predictors.latency.actions import undisturbed
-from predictors.latency.throughput import draft_cost
 from predictors.replay.grid import Starts, Totals, decoded
 from predictors.replay.policies import confidence, stopping
 from predictors.replay.prices import Prices
@@ -101,7 +99,7 @@ class StopPredictor(StopTrainConfig, Trust):
         }
         chain, context, manifest = {"kind": "chain", "gamma": self.gamma}, table.median_context, table.manifest
         decoder = {"method": "speculative", "drafter": chain, "verifier": self.verifier}
-        draft = draft_cost(undisturbed(profile), self.gamma, context, sampled=True)
+        draft = Prices(profile, sampled=True).draft_cost(self.gamma, context)
         chosen_by = StopPrices(draft, self.gamma, context, profile.profile_hash)
         card = card_of(self.kind, manifest, decoder) | {
             "stop_spec": asdict(manifest.stop_spec),

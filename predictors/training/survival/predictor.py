@@ -21,7 +21,6 @@ from lightning.pytorch.loggers import Logger
 
 from predictors.config import Count, Positive, not_empty
 from predictors.latency.profile import LatencyProfile
-from predictors.latency.throughput import chain_costs
 from predictors.replay.grid import Columns, Totals
 from predictors.replay.prices import Prices
 from predictors.schema import SPLITS, TEST, TRAIN, VALIDATION
@@ -206,7 +205,7 @@ class SurvivalPredictor(Trust):
         prices = Prices(profile, sampled)
         train, validation = (model.grids[split][number].at(prices) for split in (TRAIN, VALIDATION))
         length = static_length([train.starts, validation.starts])
-        costs = chain_costs(prices.profile, self.gamma, context, sampled, validation.question)
+        costs = prices.chain_costs(self.gamma, context, validation.question)
         played = model.played(validation, replace(draft, static_length=length, costs=costs))
         always = played.static()
         rate = always.rate * prices.chain(0, round(context))
