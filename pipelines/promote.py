@@ -22,20 +22,10 @@ from pipelines.outputs import write_json
 from pipelines.parameters import add_pair_arguments
 from pipelines.places import add_place_arguments, fill_in
 from pipelines.promotion.champions import Champions, Version
-from pipelines.promotion.earlier import (
-    evidence_on,
-    looks_among,
-    next_look,
-    other_code,
-    read_evidence,
-    require_match,
-    require_new,
-    require_same_bounds,
-)
-from pipelines.promotion.evidence import Evidence
+from pipelines.promotion.evidence import Evidence, evidence_on, other_code, read_evidence, require_match
 from pipelines.promotion.gate import fingerprint, judged
 from pipelines.promotion.names import CHALLENGER, CHAMPION, VERDICT
-from pipelines.promotion.plan import load_plan
+from pipelines.promotion.plan import Record, load_plan, looks_among, next_look, require_new, require_same_bounds
 from pipelines.promotion.verdict import PASSED, lines, reasons
 from pipelines.registry import Registry
 from pipelines.terminal import LINES, add_json_argument, brief, recording
@@ -48,7 +38,6 @@ PLACES = {
     "texts": "traces/texts",
     "output": "promotion",
 }
-Record = dict[str, Any]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

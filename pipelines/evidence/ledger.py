@@ -43,19 +43,13 @@ class Replayed:
     timed: Sequence[Row]
     prices: PriceFit
 
-    def named(self, names: Mapping[str, str], before: str = "") -> "Replayed":
-        """The arms that ``names`` names, under their new ones; ``before`` goes before a block's name."""
+    def named(self, arms: Mapping[str, str], before: str = "") -> "Replayed":
+        """What it says of ``arms``, by the name that each goes by from now on; ``before`` goes before a block's name."""
         texts, timed = (
-            [{**row, "arm": names[row["arm"]]} for row in rows if row["arm"] in names]
+            [{**row, "arm": name} for name, arm in arms.items() for row in rows if row["arm"] == arm]
             for rows in (self.texts, self.timed)
         )
         return Replayed(texts, [{**row, "block": f"{before}{row['block']}"} for row in timed], self.prices)
-
-    def joined(self, other: "Replayed", setting: str, timed: Iterable[Row]) -> "Replayed":
-        """With what ``other`` says at one sampling setting, where these decodes were ``timed``."""
-        blocks = {row["block"] for row in timed}
-        texts = [*self.texts, *(row for row in other.texts if setting_of(row) == setting)]
-        return Replayed(texts, [*self.timed, *(row for row in other.timed if row["block"] in blocks)], self.prices)
 
     def covers(self, *arms: str) -> bool:
         """Whether there are both kinds of rows of every arm."""

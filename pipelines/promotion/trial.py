@@ -11,14 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.evidence.allocation import allocated, mix_of
-from pipelines.evidence.ledger import Replayed
-from pipelines.evidence.timed_blocks import Row
 from pipelines.measuring.arm_rows import ArmRow, chain, expanded
 from pipelines.measuring.exactness import format_of, greedy_differences
 from pipelines.measuring.names import CHAIN, PLAIN, PLAIN_FAMILY, TEST
-from pipelines.promotion.evidence import Evidence, compared
-from pipelines.promotion.names import CHAMPION, RESERVE
-from pipelines.promotion.plan import Bounds, TrialConfig
+from pipelines.promotion.names import RESERVE
+from pipelines.promotion.plan import TrialConfig
 from pipelines.prompt_table import Prompt, read_prompts
 from predictors.bundle import AUTO, bundle_hash, read_bundle
 from predictors.config import parse_config
@@ -182,36 +179,3 @@ def learned_documents(known: Iterable[Prompt], test: Iterable[Prompt], facts: Ma
     of_pair = facts["corpus"]["trained_on"] if facts["source"] == "builtin" else []
     names = {f"{source}/{document}" for source in {prompt.source for prompt in test} for document in of_pair}
     return names | {prompt.document for prompt in known}
-
-
-def evidence_of(
-    who: tuple[str, str, Path],
-    decodes: Sequence[Row],
-    look: Look,
-    bounds: Bounds,
-    exactness: Mapping[str, bool],
-    trained: Iterable[str],
-    origin: Mapping[str, Any],
-    champion: str | None = None,
-    replayed: Replayed | None = None,
-) -> Evidence:
-    """What timed ``decodes`` and replay of their texts say of a bundle, the arm `CHALLENGER`, over `CHAMPION` among them if
-    ``champion`` names its content. ``who``: pair, predictor, and the bundle's folder."""
-    pair, predictor, bundle = who
-    found = compared(decodes, bounds, None if champion is None else CHAMPION, look.mix, replayed)
-    calibration = calibration_of(bundle)
-    return Evidence(
-        problem=None,
-        pair=pair,
-        predictor=predictor,
-        bundle_sha256=bundle_hash(bundle),
-        champion=champion,
-        exactness=dict(exactness),
-        calibration_error=calibration.error,
-        **vars(found),
-        trained_documents=tuple(sorted(set(trained))),
-        look=look.number,
-        documents_left=look.documents_left,
-        origin={**origin, "lineage": read_bundle(bundle).card.get("lineage")},
-        exemption=calibration.exemption,
-    )
