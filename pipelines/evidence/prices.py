@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from predictors.latency.actions import undisturbed
 from predictors.latency.profile import LatencyProfile
+from predictors.replay.prices import Prices
 
 TARGET_ROWS = (1, 4, 8)  # largest number of rows of a target pass in a component; the last holds all above
 COMPONENTS = ("prefill", "draft", "target-1", "target-4", "target-8", "target-more", "verify", "question", "rest")
@@ -31,45 +31,35 @@ TARGET = "seconds_target"
 Row = Mapping[str, Any]
 
 
-class RoundParts:
+class RoundParts(Prices):
     """Seconds of rounds on chains by component [K], as a latency ``profile`` has them; ``sampled``: at a temperature above 0.
-    The last component counts rounds: what a decode spends between its phases is a price a round."""
+    The last component counts rounds: what a decode spends between its phases is a price a round. They add up to `Prices`."""
 
     def __init__(self, profile: LatencyProfile, sampled: bool) -> None:
-        self.profile, self.sampled = undisturbed(profile), int(sampled)
-        self._round = cache(self._undecided)
+        super().__init__(profile, sampled)
+        self._undecided = cache(self._round)
 
-    def prefill(self, tokens: int, drafts: bool) -> np.ndarray:
+    def prefill_parts(self, tokens: int, drafts: bool) -> np.ndarray:
         """Of a prompt of so many ``tokens``; ``drafts``: the draft's too."""
-        seconds = self.profile.latency("target_prefill", tokens=tokens).seconds
-        seconds += self.profile.latency("draft_prefill", tokens=tokens).seconds * drafts
-        return _vector({"prefill": seconds})
-
-    def reading(self, confidences: int, entropies: int) -> float:
-        """Of the host reading distributions: of so many the confidence, of so many the entropy, too."""
-        counts = enumerate((confidences, entropies))
-        return sum(
-            count * self.profile.latency("reading", entropy=entropy).seconds for entropy, count in counts if count
-        )
+        return _vector({"prefill": self.prefill(tokens, drafts)})
 
     def round(self, context: int, passes: int, submitted: int, deciding: float = 0.0, behind: int = 0) -> np.ndarray:
         """Of ``passes`` draft passes and ``submitted`` tokens after ``context`` cached ones, and the seconds of ``deciding``; the
         first pass feeds ``behind`` tokens more than usual."""
-        seconds_K = self._round(context, passes, submitted, behind).copy()
+        seconds_K = self._undecided(context, passes, submitted, behind).copy()
         seconds_K[QUESTION] = deciding
         return seconds_K
 
-    def _undecided(self, context: int, passes: int, submitted: int, behind: int) -> np.ndarray:
+    def _round(self, context: int, passes: int, submitted: int, behind: int) -> np.ndarray:
         price = self.profile.latency
         rows = [1 + behind, *(1 for _ in range(passes - 1))][:passes]
         draft = sum(price("draft", rows=row, context=context + place).seconds for place, row in enumerate(rows))
-        if passes:
-            draft += price("chain_drawing", drafted=passes, sampled=self.sampled).seconds
+        draft += self.drawing(passes)
         return _vector(
             {
                 "draft": draft,
                 target_component(1 + submitted): price("target", tokens=1 + submitted, context=context).seconds,
-                "verify": price("chain_verification", drafted=submitted, sampled=self.sampled).seconds,
+                "verify": price("chain_verification", drafted=submitted, sampled=self._sampled).seconds,
                 "rest": 1.0,
             }
         )
@@ -86,9 +76,10 @@ def target_component(rows: int) -> str:
     return next((f"target-{most}" for most in TARGET_ROWS if rows <= most), "target-more")
 
 
-@dataclass(frozen=True)
-class PriceCells:
-    """Measured and profiled seconds by block and component, and the ``rounds_BK`` behind them (0: nothing to compare)."""
+@dataclass(eq=False)
+class PriceFit:
+    """Measured and profiled seconds by block and component, and the ``rounds_BK`` behind them (0: nothing to compare);
+    ``factors_K`` on the profile's components that make up for the difference (of ``rest``: seconds a round)."""
 
     document_B: np.ndarray
     measured_BK: np.ndarray
@@ -101,7 +92,7 @@ class PriceCells:
         rounds: Iterable[Row],
         profile: LatencyProfile,
         questions: Mapping[str, float] | None = None,
-    ) -> "PriceCells":
+    ) -> "PriceFit":
         """From both tables. Decodes count if all their rounds are of chains, and draft and target took turns. ``questions``:
         seconds a query, by arm."""
         once = {(row["block"], row["order"]): row for row in decodes}  # one that stands for two arms counts once
@@ -118,7 +109,7 @@ class PriceCells:
                 continue
             part, seconds = parts[row["temperature"] > 0], {phase: row[phase] or 0.0 for phase in (*PHASES, TARGET)}
             if row["prefill"]:
-                profiled = part.prefill(decoded[key]["prompt_tokens"], row["arm"] in drafting)
+                profiled = part.prefill_parts(decoded[key]["prompt_tokens"], row["arm"] in drafting)
                 measured = _vector({"prefill": sum(seconds.values())})
             else:
                 passes, submitted = row["passes"] or 0, row["submitted"] or 0
@@ -137,21 +128,16 @@ class PriceCells:
         documents = {row["block"]: row["document"] for row in decoded.values()}
         names = sorted(cells)
         measured_BK, profiled_BK, rounds_BK = np.array([cells[name] for name in names]).reshape(-1, 3, K).swapaxes(0, 1)
-        return PriceCells(np.array([str(documents[name]) for name in names]), measured_BK, profiled_BK, rounds_BK)
+        return PriceFit(np.array([str(documents[name]) for name in names]), measured_BK, profiled_BK, rounds_BK)
 
-
-class PriceFit:
-    """Factors on the profile's components (of ``rest``: seconds a round), and the same without any one document."""
-
-    def __init__(self, cells: PriceCells) -> None:
-        self.cells = cells
-        known_BK = (cells.measured_BK > 0) & (cells.profiled_BK > 0)
-        n_BK = np.where(known_BK, cells.rounds_BK, 0.0)
-        ratio_BK = np.log(np.where(known_BK, cells.measured_BK, 1.0) / np.where(known_BK, cells.profiled_BK, 1.0))
+    def __post_init__(self) -> None:
+        known_BK = (self.measured_BK > 0) & (self.profiled_BK > 0)
+        n_BK = np.where(known_BK, self.rounds_BK, 0.0)
+        ratio_BK = np.log(np.where(known_BK, self.measured_BK, 1.0) / np.where(known_BK, self.profiled_BK, 1.0))
         n_B = np.maximum(n_BK.sum(axis=1), 1e-300)
         swept_BK = n_BK * (ratio_BK - ((n_BK * ratio_BK).sum(axis=1) / n_B)[:, None])
         products_BKK = n_BK[:, :, None] * n_BK[:, None, :] / n_B[:, None, None]
-        names, place_B = np.unique(cells.document_B, return_inverse=True)
+        names, place_B = np.unique(self.document_B, return_inverse=True)
         self._place = {str(name): place for place, name in enumerate(names)}
         terms = (n_BK, swept_BK, products_BKK, (n_BK * ratio_BK).sum(axis=1))
         self._by_document = [np.zeros((len(names), *term.shape[1:])) for term in terms]

@@ -1,19 +1,17 @@
-"""Recorded texts of a pair (traces ``texts``) to time arms along, and the same of texts that only a timed decode has."""
+"""Recorded texts of a pair (traces ``texts``) to time arms along."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from pipelines.applicability import absent
 from pipelines.measuring.names import TEST, VALIDATION
 from pipelines.prompt_table import Prompt
-from predictors.replay.text import RecordedText, RootStates
+from predictors.replay.text import RecordedText
 from predictors.sampling import SamplingSettings
-from predictors.training.text_table import ROOT, STATES, TextTable
-from runtime import ModelPair, Randomness
+from predictors.training.text_table import TextTable
+from runtime import ModelPair
 from runtime.identity import require_pair
-from trace_collection.text_tracer import Extent, TextTracer
 
 
 class RecordedTexts:
@@ -55,36 +53,3 @@ class RecordedTexts:
     def _tokens(self) -> dict[tuple[str, SamplingSettings], list[int]]:
         texts = (text for split in (VALIDATION, TEST) for text in self.of(split))
         return {(text.prompt_id, text.settings): text.tokens for text in texts}
-
-
-class Recorder:
-    """Records the texts of timed decodes of ``prompts`` as far as ``texts`` are; they were decoded by ``pair``."""
-
-    def __init__(self, pair: ModelPair, texts: RecordedTexts, prompts: Iterable[Prompt]) -> None:
-        assert texts.table is not None
-        self._pair, self._texts, self._manifest = pair, texts, texts.table.manifest
-        self._prompts = {prompt.id: prompt for prompt in prompts}
-
-    @cached_property
-    def _tracer(self) -> TextTracer:
-        """Made when a text is to be recorded, as it takes the recorded states to be known."""
-        manifest, table = self._manifest, self._texts.table
-        assert table is not None
-        layers, slots = tuple(manifest.feature_layers), table.slots(STATES).shape[1]
-        budget, spec = self._texts.max_new_tokens, manifest.stop_spec
-        return TextTracer(self._pair, Extent(manifest.gamma_max, budget, manifest.candidates, layers, spec, slots))
-
-    def __call__(self, row: Mapping[str, Any]) -> RecordedText | None:
-        """The text of a decode's ``row``; ``None`` for one of a single token, which has no rounds, and of an unknown prompt."""
-        prompt = self._prompts.get(row["prompt"])
-        if prompt is None:
-            return None
-        extent = self._tracer.extent
-        settings = SamplingSettings(row["temperature"], row["top_k"], row["top_p"])
-        rows = self._tracer.trace(prompt.tokens, list(row["output"]), settings, Randomness(row["seed"]))
-        if not rows:
-            return None
-        columns = dict(rows)
-        roots = RootStates(columns.pop(ROOT), extent.layers, self._manifest.hidden_size)
-        where = prompt.id, prompt.document, prompt.slice, settings, len(prompt.tokens), extent.budget
-        return RecordedText(*where, columns, frozenset(self._manifest.eos_tokens), roots, extent.spec.draft_layers)
