@@ -72,11 +72,6 @@ class MeasureConfig(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._settle()
-        expanded(self.arms, "")
-
-    def _settle(self) -> None:
-        """Fill in ``settings`` from ``temperatures``, or the other way round."""
         unfiltered = (0.0, 1.0) if self.temperatures is None else self.temperatures
         settings = self.settings or tuple(map(SamplingSettings, unfiltered))
         temperatures = tuple(dict.fromkeys(one.temperature for one in settings))
@@ -86,6 +81,7 @@ class MeasureConfig(Checked):
             raise ValueError(f"temperatures {self.temperatures} are not those of settings: give one of them.")
         object.__setattr__(self, "settings", settings)
         object.__setattr__(self, "temperatures", temperatures)
+        expanded(self.arms, "")
 
 
 class Measurement:

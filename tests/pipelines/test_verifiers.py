@@ -194,7 +194,9 @@ def test_an_interrupted_comparison_resumes_to_the_same_rows(pair, tmp_path):
 
 def test_roots_leave_room_for_the_tree_of_the_acceptance_rates(pair, tmp_path, monkeypatch):
     asked = []
-    monkeypatch.setattr(study_module, "MatchedRoots", lambda *given: asked.append(given[3]) or MatchedRoots(*given))
+    monkeypatch.setattr(
+        study_module.roots, "MatchedRoots", lambda *given: asked.append(given[3]) or MatchedRoots(*given)
+    )
     _, deep = study(pair, tmp_path, replace(CONFIG, acceptance=AcceptanceConfig(k=2, depth=9)))
     deep()
     assert asked == [9] and max(shape.depth for shape in shapes_of(CONFIG.drafters)) < 9

@@ -17,10 +17,12 @@ Every drafted path counts once: a node that several rollouts run through weighs 
 node as it was drafted (0 in the table), and a fixed number at every depth (paper 004, Figure 1).
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -61,34 +63,23 @@ class MatchedRoots:
     """Roots along a pair's target trajectories, and trees drawn there. ``depth`` is the deepest shape's."""
 
     def __init__(self, pair: ModelPair, spacing: int, per_prompt: int, depth: int, seed: int) -> None:
-        self.pair = pair
-        self.spacing = spacing
-        self.per_prompt = per_prompt
-        self.depth = depth
-        self.seed = seed
+        self.pair, self.spacing, self.per_prompt, self.depth, self.seed = pair, spacing, per_prompt, depth, seed
         self._plain = build_decoder(pair, {"method": "autoregressive"})
         draft_limit = self._plain.context_limit if pair.draft is None else pair.draft.context_limit
         self._limit = min(self._plain.context_limit, draft_limit)
 
     def roots(self, prompt: Prompt, settings: SamplingSettings) -> Iterator[Root]:
         """Roots of a prompt, as far as the text goes on and the deepest shape fits the context."""
-        key = f"{self.seed}/{prompt.id}/{settings.name}"
-        text = self._continuation(prompt.tokens, settings, seed_of(key))
+        key, room = f"{self.seed}/{prompt.id}/{settings.name}", self._limit - len(prompt.tokens)
+        most, text = min((self.per_prompt - 1) * self.spacing, room - 1), list[int]()
+        if most >= 1:
+            options = {"max_new_tokens": most, "randomness": Randomness(seed_of(key)), **asdict(settings)}
+            text = self._plain.generate(prompt.tokens, **options).tokens
+            text = text[:-1] if text[-1] in self.pair.target.eos_tokens else text
         for index in range(self.per_prompt):
             length = index * self.spacing
-            fits = len(prompt.tokens) + length + self.depth + 2 <= self._limit
-            if length <= len(text) and fits:
+            if length <= len(text) and length + self.depth + 2 <= room:
                 yield Root(prompt, settings, index, prompt.tokens + text[:length], seed_of(f"{key}/{index}"))
-
-    def _continuation(self, tokens: list[int], settings: SamplingSettings, seed: int) -> list[int]:
-        length = (self.per_prompt - 1) * self.spacing
-        length = min(length, self._limit - len(tokens) - 1)
-        if length < 1:
-            return []
-        options = {"max_new_tokens": length, "randomness": Randomness(seed), **asdict(settings)}
-        text = self._plain.generate(tokens, **options).tokens
-        ended = text[-1] in self.pair.target.eos_tokens
-        return text[:-1] if ended else text
 
 
 def decoder_of(pair: ModelPair, shape: Shape, verifier: str | None = None) -> Decoder:
@@ -134,30 +125,22 @@ def expected_rows(decoders: Mapping[str, Decoder], shapes: Sequence[Shape], root
 def acceptance_rows(evidence: Evidence, root: Root, fixed_draws: int, lists: int) -> Rows:
     """Rows of one i.i.d. tree: one per depth, solver and number of draws; ``lists`` are sampled per node where needed."""
     tree, rows = evidence.tree, []
-    weights = _paths_through(tree.child_lists)
+    rollouts = Counter(chain.from_iterable(tree.child_lists))  # through every node: its draws
     for depth, level in enumerate(tree.rows_by_depth):
         inner = [row for row in level if tree.child_lists[row]]
         if not inner:
             continue
-        weight_R = torch.tensor([weights[row] for row in inner], dtype=torch.float64)
+        paths = [rollouts[row - 1] if row else len(tree.child_lists[0]) for row in inner]
+        weight_R = torch.tensor(paths, dtype=torch.float64)
         target_RV, draft_RV = _laws(evidence, inner)
         distance = _mean((target_RV - draft_RV).abs().sum(1).double(), weight_R)
-        place = {**root.place, "depth": depth, "distance": distance, "paths": int(weight_R.sum())}
+        place = {**root.place, "depth": depth, "distance": distance, "paths": sum(paths)}
         for solver in ACCEPTANCE_RATES:
             for draws in (AS_DRAFTED, fixed_draws):
                 chance = Randomness(seed_of(f"{root.seed}/{depth}/{draws}"))
                 rate_R = _rates(evidence, inner, solver, draws, partial(_sampled_rates, lists=lists, chance=chance))
                 rows.append({**place, "solver": solver, "draws": draws, "rate": _mean(rate_R, weight_R)})
     return rows
-
-
-def _paths_through(child_lists: Sequence[Sequence[int]]) -> list[int]:
-    """Rollouts through every row: its draws, for the root all of them that leave it."""
-    counts = [len(child_lists[0]), *[0] * (len(child_lists) - 1)]
-    for children in child_lists:
-        for node in children:
-            counts[node + 1] += 1
-    return counts
 
 
 def _rates(evidence: Evidence, rows: Sequence[int], solver: str, draws: int, sampled: Callable[..., Tensor]) -> Tensor:

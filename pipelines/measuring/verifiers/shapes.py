@@ -63,7 +63,9 @@ def _shape(entry: Mapping[str, Any], where: str) -> Shape:
     if kind not in NAMERS:
         raise ValueError(f"{where}: unknown kind {kind!r}. Known kinds: {', '.join(NAMERS)}.")
     parsed: Any = parse_config(DRAFTERS[kind], options, where)
-    family, name = _named(kind, parsed)
+    family, name = NAMERS[kind](parsed)
+    others = [f.name for f in fields(parsed) if f.name not in IN_NAME and getattr(parsed, f.name) != f.default]
+    name = ", ".join([name, *(f"{option} {getattr(parsed, option)}" for option in others)])
     if getattr(parsed, "target_roots", 1) > 1:
         raise ValueError(
             f"{where}: {name}: several roots drawn from the target change the output's distribution; use one."
@@ -74,13 +76,6 @@ def _shape(entry: Mapping[str, Any], where: str) -> Shape:
     if wrong or not verifiers:
         raise ValueError(f"{where}: {name} cannot be verified by {wrong}. Rules for it: {', '.join(known)}.")
     return Shape(name, str(entry.get("family", family)), drafter, verifiers, parsed.depth)
-
-
-def _named(kind: str, drafter: Any) -> tuple[str, str]:
-    """Family and name."""
-    family, name = NAMERS[kind](drafter)
-    options = [f for f in fields(drafter) if f.name not in IN_NAME and getattr(drafter, f.name) != f.default]
-    return family, ", ".join([name, *(f"{option.name} {getattr(drafter, option.name)}" for option in options)])
 
 
 def _delayed(drafter: Any) -> tuple[str, str]:

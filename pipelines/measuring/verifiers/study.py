@@ -16,14 +16,7 @@ import pandas as pd
 from pipelines.measuring.measurement_log import Blocks, Rows
 from pipelines.measuring.names import TEST, VALIDATION
 from pipelines.measuring.tables import ACCEPTANCE, ROOTS
-from pipelines.measuring.verifiers.roots import (
-    MatchedRoots,
-    Root,
-    acceptance_rows,
-    decoder_of,
-    draw_trees,
-    expected_rows,
-)
+from pipelines.measuring.verifiers import roots
 from pipelines.measuring.verifiers.shapes import Shape, shapes_of
 from pipelines.prompt_table import Prompt
 from predictors.config import Checked, Count, not_empty
@@ -77,29 +70,29 @@ def compare(
 ) -> tuple[dict[str, Rows], list[dict[str, Any]]]:
     """Both tables by file name, and the choices, on ``prompts`` by split."""
     shapes, own = shapes_of(config.drafters), config.acceptance.shape()
-    decoders = {shape.name: decoder_of(pair, shape) for shape in (*shapes, own)}
+    decoders = {shape.name: roots.decoder_of(pair, shape) for shape in (*shapes, own)}
     depth = max(shape.depth for shape in (*shapes, own))
-    matched = MatchedRoots(pair, config.root_spacing, config.roots_per_prompt, depth, config.seed)
+    matched = roots.MatchedRoots(pair, config.root_spacing, config.roots_per_prompt, depth, config.seed)
 
-    def at_roots(part: str, split: str, measure: Callable[[Root], Rows]) -> Rows:
+    def at_roots(part: str, split: str, measure: Callable[[roots.Root], Rows]) -> Rows:
         def block(prompt: Prompt, settings: SamplingSettings) -> Rows:
             return [row for root in matched.roots(prompt, settings) for row in measure(root)]
 
         return blocks.of_prompts(f"{part}/{split}", prompts[split], config.settings, block, SHARES[part, split])
 
-    def accepted(root: Root) -> Rows:
-        drawn = draw_trees(decoders[own.name], root, own.depth, 1)
+    def accepted(root: roots.Root) -> Rows:
+        drawn = roots.draw_trees(decoders[own.name], root, own.depth, 1)
         draws, lists = config.acceptance.draws, config.acceptance.lists
-        return [row for evidence in drawn for row in acceptance_rows(evidence, root, draws, lists)]
+        return [row for evidence in drawn for row in roots.acceptance_rows(evidence, root, draws, lists)]
 
-    expected = partial(expected_rows, decoders, shapes, trees=config.trees_per_root)
-    roots = [{**row, "split": split} for split in (VALIDATION, TEST) for row in at_roots(ROOTS, split, expected)]
-    return {ROOTS: roots, ACCEPTANCE: at_roots(ACCEPTANCE, TEST, accepted)}, choose(roots)
+    expected = partial(roots.expected_rows, decoders, shapes, trees=config.trees_per_root)
+    expectations = [{**row, "split": split} for split in (VALIDATION, TEST) for row in at_roots(ROOTS, split, expected)]
+    return {ROOTS: expectations, ACCEPTANCE: at_roots(ACCEPTANCE, TEST, accepted)}, choose(expectations)
 
 
-def choose(roots: Rows) -> list[dict[str, Any]]:
+def choose(expectations: Rows) -> list[dict[str, Any]]:
     """The best shape of each family and rule by setting, on validation prompts, with the sweep it was chosen from."""
-    expected = pd.DataFrame(roots)
+    expected = pd.DataFrame(expectations)
     expected = expected[expected["split"] == VALIDATION]
     sweeps = expected.groupby([*BY, "drafter"])["expected"].mean()
     choices = []
