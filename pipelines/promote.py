@@ -80,10 +80,7 @@ def _run(args: argparse.Namespace, show: Callable[[Any], None]) -> None:
     if not args.force:
         require_same_bounds(bounds, earlier)
     over = None if champion is None else champion.sha256
-    evidence = _known(args, challenger, over, earlier)
-    is_look = evidence is None
-    if evidence is None:
-        evidence = _look(args, registry, champions.name, challenger, champion, earlier, len(bounds.looks))
+    evidence, is_look = _evidence(args, registry, champions.name, challenger, champion, earlier, len(bounds.looks))
     require_match(evidence, (args.pair, args.predictor), challenger, over, slug)
     record = judged(evidence, bounds)
     require_new(record, earlier)
@@ -119,19 +116,7 @@ def _act(
     print(f"{champions.name} version {event.version} is champion{forced}")
 
 
-def _known(args: argparse.Namespace, challenger: Version, over: str | None, earlier: list[Record]) -> Evidence | None:
-    """Evidence that is given, or that of a kept look which can still be promoted by: one that passed, or any by force."""
-    if args.evidence is not None:
-        return read_evidence(args.evidence)
-    found = evidence_on(args.output / VERDICT, challenger, over)
-    if found is None:
-        return None
-    verdicts = {kept["evidence_sha256"]: kept["verdict"] for kept in looks_among(earlier)}
-    verdict = verdicts.get(fingerprint(found))
-    return found if verdict == PASSED or (verdict is not None and args.force) else None
-
-
-def _look(
+def _evidence(
     args: argparse.Namespace,
     registry: Registry,
     name: str,
@@ -139,17 +124,27 @@ def _look(
     champion: Version | None,
     earlier: list[Record],
     planned: int,
-) -> Evidence:
-    """The next look: what stage ``trial`` found of this bundle, or measured now, with bundles fetched from the registry."""
-    from pipelines.promotion.attempt import attempt
-
+) -> tuple[Evidence, bool]:
+    """Evidence to judge, and whether it is the next look: what is given; that of a kept look which can still be promoted by (one
+    that passed, or any by force); what stage ``trial`` found of this bundle; or measured now, with bundles fetched from the
+    registry."""
+    if args.evidence is not None:
+        return read_evidence(args.evidence), False
+    over = None if champion is None else champion.sha256
+    verdicts = {kept["evidence_sha256"]: kept["verdict"] for kept in looks_among(earlier)}
+    found = evidence_on(args.output / VERDICT, challenger, over)
+    verdict = None if found is None else verdicts.get(fingerprint(found))
+    if found is not None and (verdict == PASSED or (verdict is not None and args.force)):
+        return found, False
     number = next_look(earlier, name, challenger.version, planned)
     place = args.trials / args.predictor / read_device(args.device)["slug"] / VERDICT
     tried = evidence_on(place, challenger, None) if number == 1 and champion is None else None
     if tried is not None:
-        return tried
+        return tried, True
     fetched = {CHALLENGER: challenger} | ({} if champion is None else {CHAMPION: champion})
     bundles = {who: args.output / who for who in fetched}
     for who, version in fetched.items():
         registry.fetch(name, version.version, bundles[who])
-    return attempt(args, args.predictor, bundles, number)
+    from pipelines.promotion.attempt import attempt
+
+    return attempt(args, args.predictor, bundles, number), True

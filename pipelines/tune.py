@@ -26,9 +26,8 @@ from pipelines.applicability import absent
 from pipelines.device_file import read_device
 from pipelines.measuring.bench import Bench, open_bench
 from pipelines.measuring.harness import apart
-from pipelines.measuring.led import TextLeader
+from pipelines.measuring.led import RecordedTexts, TextLeader
 from pipelines.measuring.names import CHOICES, DECODES_FILE, PROVENANCE, TEST, VALIDATION
-from pipelines.measuring.recorded import RecordedTexts
 from pipelines.measuring.tables import write_timed
 from pipelines.measuring.tuning.candidates import Measured, candidates
 from pipelines.measuring.tuning.study import TuneConfig, Tuned, TuneStudy

@@ -28,16 +28,9 @@ class TooFewDocumentsError(ValueError):
 class Replayed:
     """What replay says of arms.
 
-    Parameters
-    ----------
-    texts
-        A row per arm and text: ``arm prompt document slice temperature tokens``, and ``parts`` [K] as `RoundParts` adds them up;
-        of several draws of chance one row each.
-    timed
-        A row per timed decode, replayed with the same text and chance: ``arm block tokens parts``.
-    prices
-        Factors on the parts.
-    """
+    ``texts``: a row per arm and text, ``arm prompt document slice temperature tokens``, and ``parts`` [K] as `RoundParts` adds
+    them up; of several draws of chance one row each. ``timed``: a row per timed decode, replayed with the same text and chance,
+    ``arm block tokens parts``. ``prices``: factors on the parts."""
 
     texts: Sequence[Row]
     timed: Sequence[Row]
@@ -81,23 +74,11 @@ def ledger(
     replayed: Replayed | None,
     only_setting: str | None,
 ) -> Ledger:
-    """Of ``arms``, an arm and its rival, on the blocks in which both were timed.
+    """Of ``arms``, an arm and its rival, on the blocks in which both were timed; at ``only_setting``, if one is named.
 
-    Parameters
-    ----------
-    mix
-        Documents by slice of what the gain is meant for: a slice weighs as many, and others are left out. ``None``: those that
-        the tables have. Of one slice alone: ``{slice: 1}``.
-    replayed
-        Left aside unless it covers both arms.
-    only_setting
-        At one sampling setting.
-
-    Raises
-    ------
-    TooFewDocumentsError
-        If both were timed on fewer than two documents at a setting.
-    """
+    ``mix``: documents by slice of what the gain is meant for. A slice weighs as many, and others are left out; ``None``: those
+    that the tables have; of one slice alone ``{slice: 1}``. ``replayed`` is left aside unless it covers both arms.
+    `TooFewDocumentsError` if both were timed on fewer than two documents at a setting."""
     covered = replayed if replayed is not None and replayed.covers(*arms) else None
     kept_B = blocks.shared(*arms)
     if mix is not None:

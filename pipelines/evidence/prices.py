@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from predictors.latency.actions import undisturbed
 from predictors.latency.profile import LatencyProfile
-from predictors.replay.prices import Prices
 
 TARGET_ROWS = (1, 4, 8)  # largest number of rows of a target pass in a component; the last holds all above
 COMPONENTS = ("prefill", "draft", "target-1", "target-4", "target-8", "target-more", "verify", "question", "rest")
@@ -31,35 +31,45 @@ TARGET = "seconds_target"
 Row = Mapping[str, Any]
 
 
-class RoundParts(Prices):
+class RoundParts:
     """Seconds of rounds on chains by component [K], as a latency ``profile`` has them; ``sampled``: at a temperature above 0.
-    The last component counts rounds: what a decode spends between its phases is a price a round. They add up to `Prices`."""
+    The last component counts rounds: what a decode spends between its phases is a price a round."""
 
     def __init__(self, profile: LatencyProfile, sampled: bool) -> None:
-        super().__init__(profile, sampled)
-        self._undecided = cache(self._round)
+        self.profile, self.sampled = undisturbed(profile), int(sampled)
+        self._round = cache(self._undecided)
 
-    def prefill_parts(self, tokens: int, drafts: bool) -> np.ndarray:
+    def prefill(self, tokens: int, drafts: bool) -> np.ndarray:
         """Of a prompt of so many ``tokens``; ``drafts``: the draft's too."""
-        return _vector({"prefill": self.prefill(tokens, drafts)})
+        seconds = self.profile.latency("target_prefill", tokens=tokens).seconds
+        seconds += self.profile.latency("draft_prefill", tokens=tokens).seconds * drafts
+        return _vector({"prefill": seconds})
+
+    def reading(self, confidences: int, entropies: int) -> float:
+        """Of the host reading distributions: of so many the confidence, of so many the entropy, too."""
+        counts = enumerate((confidences, entropies))
+        return sum(
+            count * self.profile.latency("reading", entropy=entropy).seconds for entropy, count in counts if count
+        )
 
     def round(self, context: int, passes: int, submitted: int, deciding: float = 0.0, behind: int = 0) -> np.ndarray:
         """Of ``passes`` draft passes and ``submitted`` tokens after ``context`` cached ones, and the seconds of ``deciding``; the
         first pass feeds ``behind`` tokens more than usual."""
-        seconds_K = self._undecided(context, passes, submitted, behind).copy()
+        seconds_K = self._round(context, passes, submitted, behind).copy()
         seconds_K[QUESTION] = deciding
         return seconds_K
 
-    def _round(self, context: int, passes: int, submitted: int, behind: int) -> np.ndarray:
+    def _undecided(self, context: int, passes: int, submitted: int, behind: int) -> np.ndarray:
         price = self.profile.latency
         rows = [1 + behind, *(1 for _ in range(passes - 1))][:passes]
         draft = sum(price("draft", rows=row, context=context + place).seconds for place, row in enumerate(rows))
-        draft += self.drawing(passes)
+        if passes:
+            draft += price("chain_drawing", drafted=passes, sampled=self.sampled).seconds
         return _vector(
             {
                 "draft": draft,
                 target_component(1 + submitted): price("target", tokens=1 + submitted, context=context).seconds,
-                "verify": price("chain_verification", drafted=submitted, sampled=self._sampled).seconds,
+                "verify": price("chain_verification", drafted=submitted, sampled=self.sampled).seconds,
                 "rest": 1.0,
             }
         )
@@ -101,7 +111,8 @@ class PriceFit:
         cells: dict[str, np.ndarray] = {}
         left: dict[tuple[str, str], np.ndarray] = {}
         rounds = list(rounds)
-        others = {(row["arm"], row["block"]) for row in rounds if not _is_chain(row)}
+        trees = (row for row in rounds if row.get("overlapped") or (row.get("nodes") or 0) > (row["submitted"] or 0))
+        others = {(row["arm"], row["block"]) for row in trees}  # or both models worked at the same time
         drafting = {row["arm"] for row in rounds if row["passes"]}  # others may look up, and prefill no draft model
         for row, behind in zip(rounds, _behind(rounds), strict=True):
             key = row["arm"], row["block"]
@@ -109,7 +120,7 @@ class PriceFit:
                 continue
             part, seconds = parts[row["temperature"] > 0], {phase: row[phase] or 0.0 for phase in (*PHASES, TARGET)}
             if row["prefill"]:
-                profiled = part.prefill_parts(decoded[key]["prompt_tokens"], row["arm"] in drafting)
+                profiled = part.prefill(decoded[key]["prompt_tokens"], row["arm"] in drafting)
                 measured = _vector({"prefill": sum(seconds.values())})
             else:
                 passes, submitted = row["passes"] or 0, row["submitted"] or 0
@@ -160,11 +171,6 @@ class PriceFit:
 
 def _vector(seconds: Mapping[str, float]) -> np.ndarray:
     return np.array([seconds.get(name, 0.0) for name in COMPONENTS])
-
-
-def _is_chain(row: Row) -> bool:
-    """Whether a round had no tree, and draft and target took turns."""
-    return not row.get("overlapped") and (row.get("nodes") or 0) <= (row["submitted"] or 0)
 
 
 def _behind(rounds: Sequence[Row]) -> list[int]:

@@ -21,9 +21,9 @@ from pipelines.device_file import read_device_profile
 from pipelines.evidence.ledger import Replayed
 from pipelines.evidence.prices import PriceFit, RoundParts
 from pipelines.measuring.bench import Bench
+from pipelines.measuring.led import RecordedTexts
 from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.names import TEST, VALIDATION
-from pipelines.measuring.recorded import RecordedTexts
 from pipelines.prompt_table import Prompt
 from predictors.latency.profile import LatencyProfile
 from predictors.replay.acceptance import CHAIN_RULES
@@ -117,7 +117,7 @@ class Foresight:
             try:
                 if len(row["output"]) == 1:  # a prefill
                     tokens = 1
-                    spent_K = self._parts[row["temperature"] > 0].prefill_parts(row["prompt_tokens"], policy.drafts)
+                    spent_K = self._parts[row["temperature"] > 0].prefill(row["prompt_tokens"], policy.drafts)
                 elif (text := self._text(row)) is None:
                     return None
                 else:
@@ -156,7 +156,7 @@ class Foresight:
     def _spent(self, policy: Policy, reading: Reading) -> np.ndarray:
         """Seconds by component [K] of a whole decode."""
         text, parts = reading.text, self._parts[not reading.text.settings.greedy]
-        spent_K = parts.prefill_parts(text.prompt_tokens, policy.drafts)
+        spent_K = parts.prefill(text.prompt_tokens, policy.drafts)
         for one in plain_rounds(text) if policy.chain is None else reading.rounds(policy.chain):
             asking = one.asked * policy.question + parts.reading(one.confidences, one.entropies)
             spent_K = spent_K + parts.round(one.context, one.passes, one.submitted, asking, one.behind)
@@ -173,8 +173,8 @@ def recorder(pair: ModelPair, texts: RecordedTexts, prompts: Iterable[Prompt]) -
     @cache
     def tracer() -> TextTracer:  # made when a text is to be recorded, as it takes the recorded states to be known
         layers, slots = tuple(manifest.feature_layers), table.slots(STATES).shape[1]
-        extent = manifest.gamma_max, texts.max_new_tokens, manifest.candidates, layers, manifest.stop_spec, slots
-        return TextTracer(pair, Extent(*extent))
+        budget, spec = texts.max_new_tokens, manifest.stop_spec
+        return TextTracer(pair, Extent(manifest.gamma_max, budget, manifest.candidates, layers, spec, slots))
 
     def record(row: Row) -> RecordedText | None:
         prompt, settings = by_id.get(row["prompt"]), settings_of(row)

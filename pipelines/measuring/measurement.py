@@ -26,10 +26,9 @@ from tqdm import tqdm
 from pipelines.measuring.arm_rows import ArmRow, expanded
 from pipelines.measuring.arms import ArmBuilder, TimedArm
 from pipelines.measuring.harness import Harness, Planned, Spread, Task, tokens_per_second
-from pipelines.measuring.led import TextLeader
+from pipelines.measuring.led import RecordedTexts, TextLeader
 from pipelines.measuring.measurement_log import Blocks, MeasurementLog, Rows
 from pipelines.measuring.names import PLAIN, WALL, WORKER
-from pipelines.measuring.recorded import RecordedTexts
 from pipelines.pair_folder import read_pair
 from pipelines.prompt_table import Prompt
 from predictors.config import Checked, Count, Whole, at_least, not_empty

@@ -24,11 +24,10 @@ from pipelines.measuring.bench import Bench, open_bench
 from pipelines.measuring.exactness import float32_pair
 from pipelines.measuring.foreseen import foreseen
 from pipelines.measuring.harness import Harness, apart
-from pipelines.measuring.led import TextLeader
+from pipelines.measuring.led import RecordedTexts, TextLeader
 from pipelines.measuring.measurement_log import Blocks, Rows
 from pipelines.measuring.names import CHAIN, DECODES_FILE, FINDINGS, PROVENANCE, ROUNDS_FILE, TEST, VALIDATION
 from pipelines.measuring.provenance import MEASURED_CODE, source_hash, versions
-from pipelines.measuring.recorded import RecordedTexts
 from pipelines.measuring.tables import read_decodes, read_rounds, write_timed
 from pipelines.measuring.tuning.candidates import Measured, Served
 from pipelines.outputs import digest, write_json

@@ -89,7 +89,7 @@ def compared(
     unless the pair has no draft. ``mix``: documents by slice that gains are weighed by, by default those of the table; a slice
     of it that was not timed is not judged."""
     blocks = TimedBlocks.of(decodes)
-    static = blocks.of_family(CHAIN)
+    static = [name for name in blocks.arms if blocks.families[name] == CHAIN]
     rivals = [PLAIN, *static, *([CHAMPION] if champion else [])]
     known = {name: _gain(blocks, CHALLENGER, name, mix, replayed) for name in rivals}
     gains = {name: one for name, one in known.items() if one is not None}

@@ -56,8 +56,21 @@ def problem_of(bundle: Path, pair: ModelPair) -> str | None:
         decoder = load_decoder(bundle, pair)
     except ValueError as error:
         return str(error)
-    problems = (_problem(f"{bundle}: {name or 'its decoder'}", one) for name, one in parts_of(decoder).items())
-    return next((problem for problem in problems if problem is not None), None)
+    for name, one in parts_of(decoder).items():
+        who = f"{bundle}: {name or 'its decoder'}"
+        if one.lossy:
+            return (
+                f"{who} is lossy: its output need not follow the target's distribution. Export it without lossy=True."
+            )
+        if isinstance(one, BranchParallelDecoder) and one.host.virtual:
+            remedy = "Export it with overlap 'auto', 'processes' or 'streams'."
+            if one.config.overlap == "auto":
+                remedy = "Its overlap 'auto' finds a single core here: try it where there are more."
+            return (
+                f"{who} drafts and verifies sequentially (overlap 'none'), so its times would be a virtual clock's, not the wall "
+                f"clock's. {remedy}"
+            )
+    return None
 
 
 def parts_of(decoder: Decoder) -> dict[str, Decoder]:
@@ -69,20 +82,6 @@ def parts_of(decoder: Decoder) -> dict[str, Decoder]:
         for place, (settings, route) in enumerate(decoder.routes, 1)
         for name, part in parts_of(route).items()
     }
-
-
-def _problem(who: str, decoder: Decoder) -> str | None:
-    if decoder.lossy:
-        return f"{who} is lossy: its output need not follow the target's distribution. Export it without lossy=True."
-    if isinstance(decoder, BranchParallelDecoder) and decoder.host.virtual:
-        remedy = "Export it with overlap 'auto', 'processes' or 'streams'."
-        if decoder.config.overlap == "auto":
-            remedy = "Its overlap 'auto' finds a single core here: try it where there are more."
-        return (
-            f"{who} drafts and verifies sequentially (overlap 'none'), so its times would be a virtual clock's, not the wall "
-            f"clock's. {remedy}"
-        )
-    return None
 
 
 def exact(pair: ModelPair, bundle: Path, prompts: Iterable[Sequence[int]], max_new_tokens: int) -> dict[str, bool]:

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from pipelines.evidence.allocation import turns_of
+from pipelines.evidence.allocation import allocated
 from pipelines.evidence.ledger import Replayed
 from pipelines.evidence.prices import COMPONENTS, K, PriceFit
+from pipelines.prompt_table import Prompt
 
 CHALLENGER, PLAIN = "challenger", "autoregressive"
 TOKENS = 48
@@ -132,7 +133,8 @@ class Measurement:
         counts = self.world.documents if look == 0 else self.world.spared
         texts = self.world.texts if look == 0 else self.world.further
         timed, least = (self.world.prompts, self.world.least) if look == 0 else (self.world.further, 0)
-        turns = turns_of(dict.fromkeys(counts, texts), counts, timed, least)
+        prompts = [Prompt("", "", "", name, "test", "", []) for name in counts for _ in range(texts)]
+        turns = [prompt.slice for prompt in allocated(prompts, counts, timed, least)]
         return [
             {
                 "look": look + 1,

@@ -14,8 +14,8 @@ from pipelines.evidence.gain import gain
 from pipelines.evidence.prices import COMPONENTS, RoundParts
 from pipelines.evidence.timed_blocks import TimedBlocks
 from pipelines.measuring.foreseen import Foresight, led_reading, recorder
+from pipelines.measuring.led import RecordedTexts
 from pipelines.measuring.names import DECODES_FILE, FORESEEN, ROUNDS_FILE
-from pipelines.measuring.recorded import RecordedTexts
 from pipelines.measuring.tables import read_decodes, read_foreseen, read_rounds
 from pipelines.outputs import write_json
 from pipelines.promotion.attempt import attempt
@@ -168,7 +168,7 @@ def test_a_text_of_one_token_is_its_prefill(place, decodes, pair):
     short = [{**row, "output": row["output"][:1], "tokens": 1} for row in decodes if row["arm"] == "chain-4"]
     made = Foresight(PROFILE, []).of(arms, short, rounds)
     assert {row["tokens"] for row in made.timed} == {1} and made.texts == []
-    wanted = RoundParts(PROFILE, sampled=False).prefill_parts(short[0]["prompt_tokens"], drafts=True)
+    wanted = RoundParts(PROFILE, sampled=False).prefill(short[0]["prompt_tokens"], drafts=True)
     assert made.timed[0]["parts"] == pytest.approx(wanted.tolist()) and wanted[0] > 0
 
 

@@ -73,14 +73,14 @@ def test_parts_are_the_replay_s_prices(sampled):
         made = parts.round(context, submitted, submitted)
         assert made[-1] == 1 and made[:-1].sum() == pytest.approx(prices.chain(submitted, context))
     for drafts in (False, True):
-        assert parts.prefill_parts(20, drafts).sum() == pytest.approx(prices.prefill(20, drafts))
+        assert parts.prefill(20, drafts).sum() == pytest.approx(prices.prefill(20, drafts))
 
 
 def rounds_of(arm, block, factor, question=0.0):
     """A prefill and two rounds, each measured as ``factor`` times the profile."""
     parts = RoundParts(PROFILED, sampled=False)
     shared = {"arm": arm, "block": block, "temperature": 0.0, "overlapped": 0.0, "asked": 0}
-    prefill = parts.prefill_parts(16, drafts=True)[0] * factor
+    prefill = parts.prefill(16, drafts=True)[0] * factor
     rows = [
         shared | {"prefill": True, "context": 0, "passes": 0, "submitted": 0, "nodes": 0, "seconds_target": prefill / 2}
     ]
@@ -177,6 +177,6 @@ def test_parts_add_up_to_the_prices_of_replay(sampled):
     for submitted, context in ((0, 32), (4, 100)):
         made = parts.round(context, submitted, submitted, deciding=0.002)
         assert made[:-1].sum() == pytest.approx(prices.chain(submitted, context) + 0.002) and made[-1] == 1
-    assert parts.prefill_parts(20, True).sum() == pytest.approx(prices.prefill(20, True))
-    assert parts.prefill_parts(20, True).sum() > parts.prefill_parts(20, False).sum()
+    assert parts.prefill(20, True).sum() == pytest.approx(prices.prefill(20, True))
+    assert parts.prefill(20, True).sum() > parts.prefill(20, False).sum()
     assert parts.reading(3, 2) == pytest.approx(prices.reading(3, 2)) and parts.reading(0, 0) == 0

@@ -7,7 +7,7 @@ import yaml
 from tqdm import tqdm
 
 from pipelines import trial as trial_stage
-from pipelines.evidence.allocation import allocated, turns_of
+from pipelines.evidence.allocation import allocated
 from pipelines.evidence.ledger import Replayed
 from pipelines.measuring.arms import ArmBuilder
 from pipelines.measuring.harness import Harness, apart
@@ -97,9 +97,8 @@ def test_slices_are_timed_in_proportion_to_their_documents():
     assert counted(0) == [44, 11, 5] and counted(8) == [42, 10, 8]
     assert allocated(prompts, mix, 60)[:30] == allocated(prompts, mix, 30), "looks are nested"
     assert len(allocated(prompts, mix, 999)) == 240, "no more than there are, and no edits"
-    assert (
-        turns_of({"code": 1, "prose": 5}, mix, 4) == ["code", "prose", "prose", "prose"] and turns_of({}, mix, 0) == []
-    )
+    few = allocated([*prompts[:1], *(one for one in prompts if one.slice == "prose")], mix, 4)
+    assert [prompt.slice for prompt in few] == ["code", "prose", "prose", "prose"] and allocated([], mix, 3) == []
 
 
 def test_what_the_pair_was_trained_on_is_known_too():

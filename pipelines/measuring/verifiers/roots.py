@@ -1,4 +1,4 @@
-"""Exact block efficiency of every rule on the same trees, at matched roots.
+"""The comparison of verification rules without a clock: exact block efficiency of every rule on the same trees, at matched roots.
 
     roots        every r tokens of a continuation that the target alone decodes under the setting; the same for all shapes
     trees        one round of the real loop with the shape's drafter, the same draws of chance for all shapes at a root
@@ -15,6 +15,9 @@ Along the drafted paths of one shape also acceptance rates of the per-node solve
 
 Every drafted path counts once: a node that several rollouts run through weighs as many. ``draws``: the number of draws at the
 node as it was drafted (0 in the table), and a fixed number at every depth (paper 004, Figure 1).
+
+Expectations are those of validation prompts, which choose the shape of each rule, and of test prompts; acceptance rates of test
+prompts alone. Decodes of the same shapes and rules are arms of stage ``measure``, named ``SHAPE RULE``.
 """
 
 from collections import Counter
@@ -23,14 +26,17 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain
+from typing import Any
 
+import pandas as pd
 import torch
 from torch import Tensor
 
 from pipelines.measuring.harness import seed_of
-from pipelines.measuring.measurement_log import Rows
-from pipelines.measuring.tables import AS_DRAFTED
-from pipelines.measuring.verifiers.shapes import Shape
+from pipelines.measuring.measurement_log import Blocks, Rows
+from pipelines.measuring.names import TEST, VALIDATION
+from pipelines.measuring.tables import ACCEPTANCE, AS_DRAFTED, ROOTS
+from pipelines.measuring.verifiers.shapes import Shape, VerifierConfig, shapes_of
 from pipelines.prompt_table import Prompt
 from predictors.sampling import SamplingSettings
 from runtime import Decoder, ModelPair, Randomness, build_decoder
@@ -39,6 +45,9 @@ from runtime.verification import VERIFIERS
 from runtime.verification.acceptance import ACCEPTANCE_RATES, acceptance_rate, branching_law
 
 SAMPLED = "khisti"
+BY = ("setting", "family", "verifier")  # shapes compete for being chosen
+# Of max_minutes, when these parts have to end.
+SHARES = {(ROOTS, VALIDATION): 0.25, (ROOTS, TEST): 0.87, (ACCEPTANCE, TEST): 1.0}
 
 
 @dataclass(frozen=True)
@@ -172,3 +181,40 @@ def _laws(evidence: Evidence, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
 
 def _mean(values_R: Tensor, weight_R: Tensor) -> float:
     return float((values_R.cpu() * weight_R).sum() / weight_R.sum())
+
+
+def compare(
+    pair: ModelPair, config: VerifierConfig, prompts: Mapping[str, Sequence[Prompt]], blocks: Blocks
+) -> tuple[dict[str, Rows], list[dict[str, Any]]]:
+    """Both tables by file name, and the choices, on ``prompts`` by split."""
+    shapes, own = shapes_of(config.drafters), config.acceptance.shape()
+    decoders = {shape.name: decoder_of(pair, shape) for shape in (*shapes, own)}
+    depth = max(shape.depth for shape in (*shapes, own))
+    matched = MatchedRoots(pair, config.root_spacing, config.roots_per_prompt, depth, config.seed)
+
+    def at_roots(part: str, split: str, measure: Callable[[Root], Rows]) -> Rows:
+        def block(prompt: Prompt, settings: SamplingSettings) -> Rows:
+            return [row for root in matched.roots(prompt, settings) for row in measure(root)]
+
+        return blocks.of_prompts(f"{part}/{split}", prompts[split], config.settings, block, SHARES[part, split])
+
+    def accepted(root: Root) -> Rows:
+        drawn = draw_trees(decoders[own.name], root, own.depth, 1)
+        draws, lists = config.acceptance.draws, config.acceptance.lists
+        return [row for evidence in drawn for row in acceptance_rows(evidence, root, draws, lists)]
+
+    expected = partial(expected_rows, decoders, shapes, trees=config.trees_per_root)
+    expectations = [{**row, "split": split} for split in (VALIDATION, TEST) for row in at_roots(ROOTS, split, expected)]
+    return {ROOTS: expectations, ACCEPTANCE: at_roots(ACCEPTANCE, TEST, accepted)}, choose(expectations)
+
+
+def choose(expectations: Rows) -> list[dict[str, Any]]:
+    """The best shape of each family and rule by setting, on validation prompts, with the sweep it was chosen from."""
+    expected = pd.DataFrame(expectations)
+    expected = expected[expected["split"] == VALIDATION]
+    sweeps = expected.groupby([*BY, "drafter"])["expected"].mean()
+    choices = []
+    for key in dict.fromkeys(place[:3] for place in sweeps.index):
+        sweep = sweeps.loc[key]
+        choices.append(dict(zip(BY, key, strict=True)) | {"drafter": str(sweep.idxmax()), "sweep": sweep.to_dict()})
+    return choices
