@@ -145,6 +145,6 @@ def _evidence(
     bundles = {who: args.output / who for who in fetched}
     for who, version in fetched.items():
         registry.fetch(name, version.version, bundles[who])
-    from pipelines.promotion.attempt import attempt
+    from pipelines.promotion.attempt import attempt  # it loads models, which evidence at hand needs not
 
     return attempt(args, args.predictor, bundles, number), True

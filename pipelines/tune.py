@@ -88,8 +88,7 @@ def _run(args: argparse.Namespace, show: Callable[[Any], None]) -> None:
     if measured.note is not None:
         print(f"{measured.note}: all is timed here", file=sys.stderr)
     if absent(args.replay):
-        more = measured.lookups
-        found = {settings: [*more, *some] for settings, some in found.items()}  # first: the clock is to tell
+        found = {made: [*measured.lookups, *some] for made, some in found.items()}  # first: the clock is to tell
     leading = TextLeader(bench.pair, config.max_new_tokens, texts) if config.led else None
     study = TuneStudy(bench.pair, config, found, measured, args.bundles, bench.prompts, bench.log, leading)
     chosen = study.run()

@@ -22,9 +22,7 @@ from pipelines.measuring.verifiers.shapes import VerifierConfig
 from pipelines.outputs import write_json
 from pipelines.parameters import load_parameters
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_measuring_arguments(parser)
+add_arguments = add_measuring_arguments
 
 
 def run(args: argparse.Namespace) -> None:
