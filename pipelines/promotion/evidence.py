@@ -101,13 +101,13 @@ def compared(
         name: _gain(blocks, CHALLENGER, reference, mix, replayed, only_setting=name)
         for name in sorted(set(blocks.setting_B[both_B].tolist()))
     }
+    untimed = dict.fromkeys(mix or (), SliceGain(None, None, None, 0, False))
     slices = slice_gains(blocks, CHALLENGER, reference, bounds.slice_documents, bounds.slice_spread, replayed)
     return Comparison(
         gains=gains,
         reference=reference,
         settings={name: one for name, one in of_setting.items() if one is not None},
-        slices=dict.fromkeys(mix or (), SliceGain(None, None, None, 0, False))
-        | slices,  # of one that was not timed: nothing
+        slices=untimed | slices,
         documents=tuple(sorted(set(blocks.document_B[both_B].tolist()))),
         few_rivals=tuple(name for name in known if name not in gains),
         few_settings=tuple(name for name, one in of_setting.items() if one is None),
