@@ -28,9 +28,9 @@ from pipelines.measuring.bench import Bench, add_measuring_arguments, open_bench
 from pipelines.measuring.exactness import agreement, exactness_rows, float32_pair, format_of
 from pipelines.measuring.foreseen import foreseen
 from pipelines.measuring.harness import apart, tokens_per_second
+from pipelines.measuring.led import RecordedTexts
 from pipelines.measuring.measurement import MeasureConfig, Measurement, whole_prompt, worker
 from pipelines.measuring.measurement_log import Rows
-from pipelines.measuring.recorded import RecordedTexts
 from pipelines.measuring.tables import LOOP, write_foreseen, write_table, write_timed
 from pipelines.measuring.timelines import record_timelines
 from pipelines.outputs import write_json

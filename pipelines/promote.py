@@ -22,20 +22,10 @@ from pipelines.outputs import write_json
 from pipelines.parameters import add_pair_arguments
 from pipelines.places import add_place_arguments, fill_in
 from pipelines.promotion.champions import Champions, Version
-from pipelines.promotion.earlier import (
-    evidence_on,
-    looks_among,
-    next_look,
-    other_code,
-    read_evidence,
-    require_match,
-    require_new,
-    require_same_bounds,
-)
-from pipelines.promotion.evidence import Evidence
+from pipelines.promotion.evidence import Evidence, evidence_on, other_code, read_evidence, require_match
 from pipelines.promotion.gate import fingerprint, judged
 from pipelines.promotion.names import CHALLENGER, CHAMPION, VERDICT
-from pipelines.promotion.plan import load_plan
+from pipelines.promotion.plan import Record, load_plan, looks_among, next_look, require_new, require_same_bounds
 from pipelines.promotion.verdict import PASSED, lines, reasons
 from pipelines.registry import Registry
 from pipelines.terminal import LINES, add_json_argument, brief, recording
@@ -48,7 +38,6 @@ PLACES = {
     "texts": "traces/texts",
     "output": "promotion",
 }
-Record = dict[str, Any]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -91,10 +80,7 @@ def _run(args: argparse.Namespace, show: Callable[[Any], None]) -> None:
     if not args.force:
         require_same_bounds(bounds, earlier)
     over = None if champion is None else champion.sha256
-    evidence = _known(args, challenger, over, earlier)
-    is_look = evidence is None
-    if evidence is None:
-        evidence = _look(args, registry, champions.name, challenger, champion, earlier, len(bounds.looks))
+    evidence, is_look = _evidence(args, registry, champions.name, challenger, champion, earlier, len(bounds.looks))
     require_match(evidence, (args.pair, args.predictor), challenger, over, slug)
     record = judged(evidence, bounds)
     require_new(record, earlier)
@@ -130,19 +116,7 @@ def _act(
     print(f"{champions.name} version {event.version} is champion{forced}")
 
 
-def _known(args: argparse.Namespace, challenger: Version, over: str | None, earlier: list[Record]) -> Evidence | None:
-    """Evidence that is given, or that of a kept look which can still be promoted by: one that passed, or any by force."""
-    if args.evidence is not None:
-        return read_evidence(args.evidence)
-    found = evidence_on(args.output / VERDICT, challenger, over)
-    if found is None:
-        return None
-    verdicts = {kept["evidence_sha256"]: kept["verdict"] for kept in looks_among(earlier)}
-    verdict = verdicts.get(fingerprint(found))
-    return found if verdict == PASSED or (verdict is not None and args.force) else None
-
-
-def _look(
+def _evidence(
     args: argparse.Namespace,
     registry: Registry,
     name: str,
@@ -150,17 +124,27 @@ def _look(
     champion: Version | None,
     earlier: list[Record],
     planned: int,
-) -> Evidence:
-    """The next look: what stage ``trial`` found of this bundle, or measured now, with bundles fetched from the registry."""
-    from pipelines.promotion.attempt import attempt
-
+) -> tuple[Evidence, bool]:
+    """Evidence to judge, and whether it is the next look: what is given; that of a kept look which can still be promoted by (one
+    that passed, or any by force); what stage ``trial`` found of this bundle; or measured now, with bundles fetched from the
+    registry."""
+    if args.evidence is not None:
+        return read_evidence(args.evidence), False
+    over = None if champion is None else champion.sha256
+    verdicts = {kept["evidence_sha256"]: kept["verdict"] for kept in looks_among(earlier)}
+    found = evidence_on(args.output / VERDICT, challenger, over)
+    verdict = None if found is None else verdicts.get(fingerprint(found))
+    if found is not None and (verdict == PASSED or (verdict is not None and args.force)):
+        return found, False
     number = next_look(earlier, name, challenger.version, planned)
     place = args.trials / args.predictor / read_device(args.device)["slug"] / VERDICT
     tried = evidence_on(place, challenger, None) if number == 1 and champion is None else None
     if tried is not None:
-        return tried
+        return tried, True
     fetched = {CHALLENGER: challenger} | ({} if champion is None else {CHAMPION: champion})
     bundles = {who: args.output / who for who in fetched}
     for who, version in fetched.items():
         registry.fetch(name, version.version, bundles[who])
-    return attempt(args, args.predictor, bundles, number)
+    from pipelines.promotion.attempt import attempt  # it loads models, which evidence at hand needs not
+
+    return attempt(args, args.predictor, bundles, number), True

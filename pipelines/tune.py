@@ -26,11 +26,10 @@ from pipelines.applicability import absent
 from pipelines.device_file import read_device
 from pipelines.measuring.bench import Bench, open_bench
 from pipelines.measuring.harness import apart
-from pipelines.measuring.led import TextLeader
+from pipelines.measuring.led import RecordedTexts, TextLeader
 from pipelines.measuring.names import CHOICES, DECODES_FILE, PROVENANCE, TEST, VALIDATION
-from pipelines.measuring.recorded import RecordedTexts
 from pipelines.measuring.tables import write_timed
-from pipelines.measuring.tuning.candidates import Measured, candidates, unforeseen
+from pipelines.measuring.tuning.candidates import Measured, candidates
 from pipelines.measuring.tuning.study import TuneConfig, Tuned, TuneStudy
 from pipelines.outputs import digest, file_sha256, replacing, write_json
 from pipelines.parameters import add_pair_arguments, is_fitted, load_parameters
@@ -89,8 +88,7 @@ def _run(args: argparse.Namespace, show: Callable[[Any], None]) -> None:
     if measured.note is not None:
         print(f"{measured.note}: all is timed here", file=sys.stderr)
     if absent(args.replay):
-        more = unforeseen(measured.arms, {row["arm"] for row in measured.rows})
-        found = {settings: [*more, *some] for settings, some in found.items()}  # first: the clock is to tell
+        found = {made: [*measured.lookups, *some] for made, some in found.items()}  # first: the clock is to tell
     leading = TextLeader(bench.pair, config.max_new_tokens, texts) if config.led else None
     study = TuneStudy(bench.pair, config, found, measured, args.bundles, bench.prompts, bench.log, leading)
     chosen = study.run()

@@ -17,13 +17,12 @@ from pipelines.measuring.bench import add_measuring_arguments, open_bench
 from pipelines.measuring.measurement_log import Blocks
 from pipelines.measuring.names import CHOICES, PROVENANCE, TEST, VALIDATION
 from pipelines.measuring.tables import EXPECTATIONS, write_table
-from pipelines.measuring.verifiers.study import VerifierConfig, compare
+from pipelines.measuring.verifiers.roots import compare
+from pipelines.measuring.verifiers.shapes import VerifierConfig
 from pipelines.outputs import write_json
 from pipelines.parameters import load_parameters
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_measuring_arguments(parser)
+add_arguments = add_measuring_arguments
 
 
 def run(args: argparse.Namespace) -> None:

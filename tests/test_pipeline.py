@@ -144,8 +144,7 @@ def test_outputs_persist_or_are_not_cached():
 
 @pytest.mark.parametrize("parameters", ["params.yaml", "pipelines/studies/params.yaml"])
 def test_sections_of_the_verifier_comparison_parse(parameters):
-    from pipelines.measuring.verifiers.shapes import shapes_of
-    from pipelines.measuring.verifiers.study import VerifierConfig
+    from pipelines.measuring.verifiers.shapes import VerifierConfig, shapes_of
     from pipelines.parameters import load_parameters
     from runtime.verification import VERIFIERS
 

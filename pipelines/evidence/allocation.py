@@ -18,25 +18,14 @@ def mix_of(test: Iterable[Prompt]) -> dict[str, float]:
 
 
 def allocated(prompts: Sequence[Prompt], mix: Mapping[str, float], count: int, least: int = 0) -> list[Prompt]:
-    """``count`` of ``prompts`` in turns of slices, whose own prompts keep their order; slices that ``mix`` lacks are left out.
-    More prompts change nothing about earlier ones."""
+    """``count`` of ``prompts`` in turns of slices: first ``least`` of each, then always of the one that is farthest behind its
+    share. A slice's prompts keep their order; slices that ``mix`` lacks are left out. More prompts change nothing about earlier
+    ones."""
     queues = {name: [prompt for prompt in prompts if prompt.slice == name] for name in sorted(mix)}
-    turns = turns_of({name: len(queue) for name, queue in queues.items()}, mix, count, least)
-    return [queues[name].pop(0) for name in turns]
-
-
-def turns_of(sizes: Mapping[str, int], mix: Mapping[str, float], count: int, least: int = 0) -> list[str]:
-    """Slices in the order of their turns, ``least`` of each first, then always the one that is farthest behind its share. A slice
-    of ``sizes`` has no more turns than that.
-
-    Examples
-    --------
-    >>> turns_of({"code": 9, "prose": 9}, {"code": 3, "prose": 1}, 5)
-    ['code', 'code', 'prose', 'code', 'code']
-    """
-    taken = dict.fromkeys(sorted(mix), 0)
-    turns: list[str] = []
-    while len(turns) < count and (left := [name for name in taken if taken[name] < sizes.get(name, 0)]):
-        turns.append(min(left, key=lambda name: (taken[name] >= least, (taken[name] + 0.5) / mix[name])))
-        taken[turns[-1]] += 1
-    return turns
+    taken = dict.fromkeys(queues, 0)
+    chosen: list[Prompt] = []
+    while len(chosen) < count and (left := [name for name in taken if taken[name] < len(queues[name])]):
+        turn = min(left, key=lambda name: (taken[name] >= least, (taken[name] + 0.5) / mix[name]))
+        chosen.append(queues[turn][taken[turn]])
+        taken[turn] += 1
+    return chosen

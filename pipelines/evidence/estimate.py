@@ -21,29 +21,18 @@ SIDE, LEVEL = 0.025, 0.05  # one-sided levels of a 95 % interval, and of a 95 % 
 class Estimate:
     """Of a gain over a rival.
 
-    Parameters
-    ----------
-    value, error
-        Log ratio of the rates, and its standard error.
-    freedom
-        Degrees of freedom of the error.
-    documents, prompts
-        That both arms were timed on.
-    basis
-        `CORRECTED` or `CLOCK`.
-
     Examples
     --------
     >>> round(Estimate(0.1, 0.0, 5.0, 6, 6).gain, 3)
     0.105
     """
 
-    value: float
-    error: float
-    freedom: float
-    documents: int
-    prompts: int
-    basis: str = CLOCK
+    value: float  # log ratio of the rates
+    error: float  # its standard error
+    freedom: float  # degrees of freedom of the error
+    documents: int  # that both arms were timed on
+    prompts: int  # the same
+    basis: str = CLOCK  # or `CORRECTED`
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.value) or not self.error >= 0 or not self.freedom > 0:

@@ -28,34 +28,21 @@ class TooFewDocumentsError(ValueError):
 class Replayed:
     """What replay says of arms.
 
-    Parameters
-    ----------
-    texts
-        A row per arm and text: ``arm prompt document slice temperature tokens``, and ``parts`` [K] as `RoundParts` adds them up;
-        of several draws of chance one row each.
-    timed
-        A row per timed decode, replayed with the same text and chance: ``arm block tokens parts``.
-    prices
-        Factors on the parts.
-    """
+    ``texts``: a row per arm and text, ``arm prompt document slice temperature tokens``, and ``parts`` [K] as `RoundParts` adds
+    them up; of several draws of chance one row each. ``timed``: a row per timed decode, replayed with the same text and chance,
+    ``arm block tokens parts``. ``prices``: factors on the parts."""
 
     texts: Sequence[Row]
     timed: Sequence[Row]
     prices: PriceFit
 
-    def named(self, names: Mapping[str, str], before: str = "") -> "Replayed":
-        """The arms that ``names`` names, under their new ones; ``before`` goes before a block's name."""
+    def named(self, arms: Mapping[str, str], before: str = "") -> "Replayed":
+        """What it says of ``arms``, by the name that each goes by from now on; ``before`` goes before a block's name."""
         texts, timed = (
-            [{**row, "arm": names[row["arm"]]} for row in rows if row["arm"] in names]
+            [{**row, "arm": name} for name, arm in arms.items() for row in rows if row["arm"] == arm]
             for rows in (self.texts, self.timed)
         )
         return Replayed(texts, [{**row, "block": f"{before}{row['block']}"} for row in timed], self.prices)
-
-    def joined(self, other: "Replayed", setting: str, timed: Iterable[Row]) -> "Replayed":
-        """With what ``other`` says at one sampling setting, where these decodes were ``timed``."""
-        blocks = {row["block"] for row in timed}
-        texts = [*self.texts, *(row for row in other.texts if setting_of(row) == setting)]
-        return Replayed(texts, [*self.timed, *(row for row in other.timed if row["block"] in blocks)], self.prices)
 
     def covers(self, *arms: str) -> bool:
         """Whether there are both kinds of rows of every arm."""
@@ -87,23 +74,11 @@ def ledger(
     replayed: Replayed | None,
     only_setting: str | None,
 ) -> Ledger:
-    """Of ``arms``, an arm and its rival, on the blocks in which both were timed.
+    """Of ``arms``, an arm and its rival, on the blocks in which both were timed; at ``only_setting``, if one is named.
 
-    Parameters
-    ----------
-    mix
-        Documents by slice of what the gain is meant for: a slice weighs as many, and others are left out. ``None``: those that
-        the tables have. Of one slice alone: ``{slice: 1}``.
-    replayed
-        Left aside unless it covers both arms.
-    only_setting
-        At one sampling setting.
-
-    Raises
-    ------
-    TooFewDocumentsError
-        If both were timed on fewer than two documents at a setting.
-    """
+    ``mix``: documents by slice of what the gain is meant for. A slice weighs as many, and others are left out; ``None``: those
+    that the tables have; of one slice alone ``{slice: 1}``. ``replayed`` is left aside unless it covers both arms.
+    `TooFewDocumentsError` if both were timed on fewer than two documents at a setting."""
     covered = replayed if replayed is not None and replayed.covers(*arms) else None
     kept_B = blocks.shared(*arms)
     if mix is not None:

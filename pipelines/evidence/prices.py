@@ -86,9 +86,10 @@ def target_component(rows: int) -> str:
     return next((f"target-{most}" for most in TARGET_ROWS if rows <= most), "target-more")
 
 
-@dataclass(frozen=True)
-class PriceCells:
-    """Measured and profiled seconds by block and component, and the ``rounds_BK`` behind them (0: nothing to compare)."""
+@dataclass(eq=False)
+class PriceFit:
+    """Measured and profiled seconds by block and component, and the ``rounds_BK`` behind them (0: nothing to compare);
+    ``factors_K`` on the profile's components that make up for the difference (of ``rest``: seconds a round)."""
 
     document_B: np.ndarray
     measured_BK: np.ndarray
@@ -101,7 +102,7 @@ class PriceCells:
         rounds: Iterable[Row],
         profile: LatencyProfile,
         questions: Mapping[str, float] | None = None,
-    ) -> "PriceCells":
+    ) -> "PriceFit":
         """From both tables. Decodes count if all their rounds are of chains, and draft and target took turns. ``questions``:
         seconds a query, by arm."""
         once = {(row["block"], row["order"]): row for row in decodes}  # one that stands for two arms counts once
@@ -110,7 +111,8 @@ class PriceCells:
         cells: dict[str, np.ndarray] = {}
         left: dict[tuple[str, str], np.ndarray] = {}
         rounds = list(rounds)
-        others = {(row["arm"], row["block"]) for row in rounds if not _is_chain(row)}
+        trees = (row for row in rounds if row.get("overlapped") or (row.get("nodes") or 0) > (row["submitted"] or 0))
+        others = {(row["arm"], row["block"]) for row in trees}  # or both models worked at the same time
         drafting = {row["arm"] for row in rounds if row["passes"]}  # others may look up, and prefill no draft model
         for row, behind in zip(rounds, _behind(rounds), strict=True):
             key = row["arm"], row["block"]
@@ -137,21 +139,16 @@ class PriceCells:
         documents = {row["block"]: row["document"] for row in decoded.values()}
         names = sorted(cells)
         measured_BK, profiled_BK, rounds_BK = np.array([cells[name] for name in names]).reshape(-1, 3, K).swapaxes(0, 1)
-        return PriceCells(np.array([str(documents[name]) for name in names]), measured_BK, profiled_BK, rounds_BK)
+        return PriceFit(np.array([str(documents[name]) for name in names]), measured_BK, profiled_BK, rounds_BK)
 
-
-class PriceFit:
-    """Factors on the profile's components (of ``rest``: seconds a round), and the same without any one document."""
-
-    def __init__(self, cells: PriceCells) -> None:
-        self.cells = cells
-        known_BK = (cells.measured_BK > 0) & (cells.profiled_BK > 0)
-        n_BK = np.where(known_BK, cells.rounds_BK, 0.0)
-        ratio_BK = np.log(np.where(known_BK, cells.measured_BK, 1.0) / np.where(known_BK, cells.profiled_BK, 1.0))
+    def __post_init__(self) -> None:
+        known_BK = (self.measured_BK > 0) & (self.profiled_BK > 0)
+        n_BK = np.where(known_BK, self.rounds_BK, 0.0)
+        ratio_BK = np.log(np.where(known_BK, self.measured_BK, 1.0) / np.where(known_BK, self.profiled_BK, 1.0))
         n_B = np.maximum(n_BK.sum(axis=1), 1e-300)
         swept_BK = n_BK * (ratio_BK - ((n_BK * ratio_BK).sum(axis=1) / n_B)[:, None])
         products_BKK = n_BK[:, :, None] * n_BK[:, None, :] / n_B[:, None, None]
-        names, place_B = np.unique(cells.document_B, return_inverse=True)
+        names, place_B = np.unique(self.document_B, return_inverse=True)
         self._place = {str(name): place for place, name in enumerate(names)}
         terms = (n_BK, swept_BK, products_BKK, (n_BK * ratio_BK).sum(axis=1))
         self._by_document = [np.zeros((len(names), *term.shape[1:])) for term in terms]
@@ -174,11 +171,6 @@ class PriceFit:
 
 def _vector(seconds: Mapping[str, float]) -> np.ndarray:
     return np.array([seconds.get(name, 0.0) for name in COMPONENTS])
-
-
-def _is_chain(row: Row) -> bool:
-    """Whether a round had no tree, and draft and target took turns."""
-    return not row.get("overlapped") and (row.get("nodes") or 0) <= (row["submitted"] or 0)
 
 
 def _behind(rounds: Sequence[Row]) -> list[int]:

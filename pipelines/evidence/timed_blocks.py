@@ -37,13 +37,8 @@ class TimedBlocks:
 
     @staticmethod
     def of(rows: Iterable[Row]) -> "TimedBlocks":
-        """From rows of decodes.
-
-        Raises
-        ------
-        ValueError
-            Without rows, for an arm twice in one block, and for a decode without tokens or time.
-        """
+        """From rows of decodes. `ValueError` without rows, for an arm twice in one block, or for a decode without tokens or
+        time."""
         rows = list(rows)
         if not rows:
             raise ValueError("there are no decodes to compare. Measure first.")
@@ -77,7 +72,3 @@ class TimedBlocks:
             if name not in self.arms:
                 raise ValueError(f"arm {name!r} was not timed. Timed: {', '.join(self.arms)}.")
         return ~np.isnan(self.tokens_AB[[self.arms[name] for name in arms]]).any(axis=0)
-
-    def of_family(self, family: str) -> list[str]:
-        """Names of a family's arms."""
-        return [name for name in self.arms if self.families[name] == family]

@@ -9,7 +9,7 @@ text a number is written as briefly as it can be.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -82,21 +82,18 @@ def chain(gamma: int | str, verifier: str = "block", **more: Any) -> dict[str, A
 def expanded(rows: Iterable[ArmRow], bundles: str) -> list[ArmRow]:
     """Every arm as a row of its own; ``bundles``: folder of the exported ones. `ValueError` for a placeholder without a
     value, or a name given twice."""
-    arms = [arm for row in rows for arm in _arms_of(row, bundles)]
+    arms: list[ArmRow] = []
+    for row in rows:
+        each = row.each or {}
+        for case, values in product(row.cases or ({},), product(*each.values())):
+            known = {"bundles": bundles, **case, **dict(zip(each, values, strict=True))}
+            filled = {name: _filled(getattr(row, name), known, row.name) for name in FILLED}
+            arms.append(replace(row, each=None, cases=None, **filled))
     names = [arm.name for arm in arms]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ValueError(f"arms {', '.join(twice)} are given twice: every arm needs a name of its own.")
     return arms
-
-
-def _arms_of(row: ArmRow, bundles: str) -> Iterator[ArmRow]:
-    each = row.each or {}
-    for case, values in product(row.cases or ({},), product(*each.values())):
-        known = {"bundles": bundles, **case, **dict(zip(each, values, strict=True))}
-        yield replace(
-            row, each=None, cases=None, **{name: _filled(getattr(row, name), known, row.name) for name in FILLED}
-        )
 
 
 def _filled(value: Any, known: Mapping[str, Any], arm: str) -> Any:

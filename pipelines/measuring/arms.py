@@ -137,7 +137,14 @@ class ArmBuilder:
         process (on accelerators a stream) of its own, to be closed after use."""
         on_cpu = self.pair.draft is not None and self.pair.draft.device.type == "cpu"
         own = {"overlap": "processes" if on_cpu else "streams"}
-        return self.build(_wall(row, own) for row in rows if row.concurrent)
+
+        def wall(row: ArmRow) -> ArmRow:
+            made = replace(row, name=row.name + WALL, family=row.family + WALL)
+            if row.decoder is None:
+                return replace(made, options=(row.options or {}) | own)
+            return replace(made, decoder=row.decoder | own)
+
+        return self.build(wall(row) for row in rows if row.concurrent)
 
     def _arm(self, row: ArmRow) -> TimedArm | None:
         try:
@@ -212,14 +219,6 @@ class ArmBuilder:
         if name not in self.missing:
             self.missing.append(name)
         return None
-
-
-def _wall(row: ArmRow, own: dict[str, Any]) -> ArmRow:
-    """A row with ``own`` options of the decoder, as ``NAME-wall``."""
-    made = replace(row, name=row.name + WALL, family=row.family + WALL)
-    if row.decoder is None:
-        return replace(made, options=(row.options or {}) | own)
-    return replace(made, decoder=row.decoder | own)
 
 
 def bundles_of(row: ArmRow) -> list[str]:

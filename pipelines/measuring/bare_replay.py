@@ -8,7 +8,7 @@ import copy
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import count
+from itertools import count, product
 from typing import Any
 
 from torch import Tensor
@@ -50,21 +50,17 @@ def loop_rows(
         }
         order = random.Random(key)
         who = {"prompt": prompt.id, "document": prompt.document, "temperature": temperature, "arm": arm.name}
+        orders = [order.sample(sorted(work), len(work)) for _ in range(repeats)]
         return [
-            {
-                **who,
-                "repeat": repeat,
-                **{kind: seconds_of(work[kind], device) for kind in order.sample(sorted(work), len(work))},
-            }
-            for repeat in range(repeats)
+            {**who, "repeat": repeat, **{kind: seconds_of(work[kind], device) for kind in kinds}}
+            for repeat, kinds in enumerate(orders)
         ]
 
-    rows: Rows = []
-    for prompt in prompts:
-        for temperature, some in arms.items():
-            for arm in some:
-                key = f"loop/{prompt.id}/{SamplingSettings(temperature).name}/{arm.name}"
-                rows += once(key, partial(measure, key, prompt, temperature, arm))
+    rows = Rows()
+    for prompt, (temperature, some) in product(prompts, arms.items()):
+        for arm in some:
+            key = f"loop/{prompt.id}/{SamplingSettings(temperature).name}/{arm.name}"
+            rows += once(key, partial(measure, key, prompt, temperature, arm))
     return rows
 
 

@@ -31,7 +31,7 @@ from runtime.memory import planned_memory, unloaded_pair
 from runtime.request import until_end
 
 GREEDY = SamplingSettings(0.0)
-STEPS, CHAIN = 3, 9
+STEPS, CHAINED = 3, 9  # single tokens, and those of one pass over a chain
 TREE, PATH = (-1, 0, 0, 1, 1, 2), (0, 2, 5)
 LONG = 384  # tokens of the long text, if the model holds as many
 WIDTH = 32
@@ -139,21 +139,20 @@ def forward_agreement(model: CausalLanguageModel, prompts: Sequence[Sequence[int
     """Largest |difference| / (1 + |logit|), ``compact`` and for scale ``rounding``, over ``prompts`` of a float32 ``model``."""
     forwards = [CausalLanguageModel(model.model, "compact"), CausalLanguageModel(model.model, "hugging_face")]
     limit = min(LONG, model.context_limit // 2)
-    largest = {"compact": 0.0, "rounding": 0.0}
+    compact, rounding = [0.0], [0.0]
     for prompt in prompts:
         long = (list(prompt) * LONG)[:limit]
-        room = len(prompt) + STEPS + len(TREE) + CHAIN
+        room = len(prompt) + STEPS + len(TREE) + CHAINED
         walks = [_walk(forward.open(room), prompt) for forward in forwards]
-        reached = list(zip(*walks, strict=True))
-        whole = [forward.open(limit).forward(long).logits for forward in forwards]
-        _note(largest, "compact", [*reached, (whole[0], whole[1])])
-        _note(largest, "rounding", [(_in_passes(forwards[1].open(limit), long), whole[1])])
-    return largest
+        ours, theirs = (forward.open(limit).forward(long).logits for forward in forwards)
+        compact += [_distance(*reached) for reached in zip(*walks, strict=True)] + [_distance(ours, theirs)]
+        rounding.append(_distance(_in_passes(forwards[1].open(limit), long), theirs))
+    return {"compact": max(compact), "rounding": max(rounding)}
 
 
 def _walk(state: ModelState, prompt: Sequence[int]) -> Iterator[Tensor]:
     """Logits of a prompt, steps, a tree and a chain."""
-    tokens = [prompt[place % len(prompt)] for place in range(CHAIN)]
+    tokens = [prompt[place % len(prompt)] for place in range(CHAINED)]
     yield state.forward(prompt).logits
     state.keep(range(len(prompt)))
     for token in tokens[:STEPS]:
@@ -173,7 +172,5 @@ def _in_passes(state: ModelState, tokens: Sequence[int]) -> Tensor:
     return torch.cat(rows)
 
 
-def _note(largest: dict[str, float], name: str, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
-    for logits, reference in pairs:
-        difference = float(((logits - reference).abs() / (1 + reference.abs())).max())
-        largest[name] = max(largest[name], difference)
+def _distance(logits: Tensor, reference: Tensor) -> float:
+    return float(((logits - reference).abs() / (1 + reference.abs())).max())

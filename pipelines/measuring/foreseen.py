@@ -8,9 +8,9 @@ covered: what is said of them rests on the clock alone. Shape suffix: K componen
 """
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,27 +19,27 @@ import numpy as np
 from pipelines.chain_policy import chain_policy
 from pipelines.device_file import read_device_profile
 from pipelines.evidence.ledger import Replayed
-from pipelines.evidence.prices import PriceCells, PriceFit, RoundParts
+from pipelines.evidence.prices import PriceFit, RoundParts
 from pipelines.measuring.bench import Bench
+from pipelines.measuring.led import RecordedTexts
 from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.names import TEST, VALIDATION
-from pipelines.measuring.recorded import RecordedTexts, Recorder
 from pipelines.prompt_table import Prompt
 from predictors.latency.profile import LatencyProfile
 from predictors.replay.acceptance import CHAIN_RULES
 from predictors.replay.chains import ChainPolicy
 from predictors.replay.decode import Reading, plain_rounds
-from predictors.replay.text import RecordedText
-from predictors.rounds import ReplayedRound
+from predictors.replay.text import RecordedText, RootStates
 from predictors.sampling import SamplingSettings
 from predictors.schema import EDIT
-from runtime import Decoder
+from predictors.training.text_table import ROOT, STATES
+from runtime import Decoder, ModelPair, Randomness
 from runtime.decoding.sequential import SequentialDecoder
 from runtime.leading.luck import KEEP, seeded_uniforms
+from trace_collection.text_tracer import TextTracer
 
 REPEATS = 2  # with 4, gains over static chains were .3 points lower and their errors the same (751babb, EPYC)
 Row = Mapping[str, Any]
-Draws = tuple[RecordedText, Sequence[Reading]]  # a text and draws of its chance
 Trace = Callable[[Row], RecordedText | None]  # of a decode's row: the text that came out, recorded now
 
 
@@ -55,12 +55,6 @@ class Policy:
         """Whether a draft model is prefilled, too."""
         return self.chain is not None and self.chain.drafts
 
-    def rounds(self, reading: Reading) -> Iterable[ReplayedRound]:
-        """The rounds after the prefill."""
-        if self.chain is None:
-            return plain_rounds(reading.text)
-        return reading.rounds(self.chain)
-
 
 def policy_of(decoder: Decoder, settings: SamplingSettings, profile: LatencyProfile) -> Policy | None:
     """The policy of a decoder that drafts chains or nothing; ``None``: replay does not cover it."""
@@ -75,13 +69,17 @@ def policy_of(decoder: Decoder, settings: SamplingSettings, profile: LatencyProf
     return Policy(chain, controller.question_seconds(profile))
 
 
-@dataclass(frozen=True)
 class Foresight:
     """On a machine of ``profile``, with ``recorded`` texts; ``trace`` records one that is missing there."""
 
-    profile: LatencyProfile
-    recorded: Sequence[RecordedText]
-    trace: Trace | None = None
+    def __init__(
+        self, profile: LatencyProfile, recorded: Sequence[RecordedText], trace: Trace = lambda row: None
+    ) -> None:
+        self.profile, self.recorded, self.trace = profile, recorded, trace
+        self._parts = {sampled: RoundParts(profile, sampled) for sampled in (False, True)}
+        self._texts: dict[tuple[str, SamplingSettings, tuple[int, ...]], RecordedText | None]
+        self._texts = {(text.prompt_id, text.settings, tuple(text.tokens)): text for text in recorded}
+        self._texts |= {(text.prompt_id, text.settings, ()): text for text in recorded}  # without tokens, any
 
     def of(self, arms: Mapping[str, Decoder], decodes: Sequence[Row], rounds: Iterable[Row]) -> Replayed | None:
         """What replay says of timed ``decodes`` of ``arms`` by name, and of recorded texts of the same split.
@@ -101,34 +99,39 @@ class Foresight:
         if not timed:
             return None
         questions = {name: max(one.question for one in some.values()) for name, some in policies.items()}
-        readings = list(self._readings())  # of all arms, which share what chance decides
-        texts = [row for name, some in policies.items() for row in self._texts(name, some, readings)]
-        cells = PriceCells.of([row for row in decodes if row["arm"] in policies], rounds, self.profile, questions)
-        return Replayed(texts, timed, PriceFit(cells))
+        known_texts = {id(one): one for one in (*self.recorded, *self._texts.values()) if one is not None}.values()
+        readings = [  # of all arms, which share what chance decides; edits are no part of the mix
+            [Reading.of(text, draw) for draw in range(1 if text.settings.greedy else REPEATS)]
+            for text in known_texts
+            if text.slice != EDIT
+        ]
+        texts = [row for name, some in policies.items() for row in self._replayed(name, some, readings)]
+        prices = PriceFit.of([row for row in decodes if row["arm"] in policies], rounds, self.profile, questions)
+        return Replayed(texts, timed, prices)
 
     def _timed(self, policies: Mapping[SamplingSettings, Policy], decodes: Sequence[Row]) -> Rows | None:
         """A row per decode; ``None`` if replay cannot tell of one, as of a controller that reads more than was recorded."""
         made = Rows()
         for row in decodes:
+            policy = policies[settings_of(row)]
             try:
-                spent = self._foreseen(policies[settings_of(row)], row)
+                if len(row["output"]) == 1:  # a prefill
+                    tokens = 1
+                    spent_K = self._parts[row["temperature"] > 0].prefill(row["prompt_tokens"], policy.drafts)
+                elif (text := self._text(row)) is None:
+                    return None
+                else:
+                    tokens, spent_K = text.length, self._spent(policy, led_reading(text, row["seed"]))
             except ValueError as error:
                 warnings.warn(f"{row['arm']} is not replayed: {error}", stacklevel=2)
                 return None
-            if spent is None:
-                return None
-            made.append({"arm": row["arm"], "block": row["block"], "tokens": spent[0], "parts": spent[1].tolist()})
+            made.append({"arm": row["arm"], "block": row["block"], "tokens": tokens, "parts": spent_K.tolist()})
         return made
 
-    def _foreseen(self, policy: Policy, row: Row) -> tuple[int, np.ndarray] | None:
-        """Tokens, and seconds by component, of a decode; ``None`` if its text is not to be had. A single token is a prefill."""
-        if len(row["output"]) == 1:
-            parts = self._prices[row["temperature"] > 0]
-            return 1, parts.prefill(row["prompt_tokens"], policy.drafts)
-        text = self._text(row)
-        return None if text is None else (text.length, self._spent(policy, led_reading(text, row["seed"])))
-
-    def _texts(self, arm: str, policies: Mapping[SamplingSettings, Policy], readings: Sequence[Draws]) -> Rows:
+    def _replayed(
+        self, arm: str, policies: Mapping[SamplingSettings, Policy], readings: Sequence[Sequence[Reading]]
+    ) -> Rows:
+        """A row per text at the settings of ``policies``, the mean over its draws of chance."""
         return [
             {
                 "arm": arm,
@@ -139,42 +142,53 @@ class Foresight:
                 "tokens": text.length,
                 "parts": np.mean([self._spent(policy, one) for one in draws], axis=0).tolist(),
             }
-            for text, draws in readings
-            if (policy := policies.get(text.settings)) is not None
+            for draws in readings
+            if (policy := policies.get((text := draws[0].text).settings)) is not None
         ]
-
-    def _readings(self) -> Iterator[Draws]:
-        """All texts, those of timed decodes among them, with their draws of chance; edits are no part of the mix."""
-        for text in {id(one): one for one in (*self.recorded, *self._known.values()) if one is not None}.values():
-            if text.slice != EDIT:
-                yield text, [Reading.of(text, draw) for draw in range(1 if text.settings.greedy else REPEATS)]
 
     def _text(self, row: Row) -> RecordedText | None:
         """The text of a decode; where none is to be had, another one of its prompt."""
         key = row["prompt"], settings_of(row), tuple(row["output"])
-        if key not in self._known:
-            made = None if self.trace is None else self.trace(row)
-            self._known[key] = made or self._known.get((*key[:2], ()))
-        return self._known[key]
-
-    @cached_property
-    def _known(self) -> dict[tuple[str, SamplingSettings, tuple[int, ...]], RecordedText | None]:
-        """By prompt, setting and tokens; without tokens, any."""
-        exact = {(text.prompt_id, text.settings, tuple(text.tokens)): text for text in self.recorded}
-        return {**exact, **{(prompt, settings, ()): text for (prompt, settings, _), text in exact.items()}}
-
-    @cached_property
-    def _prices(self) -> tuple[RoundParts, RoundParts]:
-        return RoundParts(self.profile, sampled=False), RoundParts(self.profile, sampled=True)
+        if key not in self._texts:
+            self._texts[key] = self.trace(row) or self._texts.get((*key[:2], ()))
+        return self._texts[key]
 
     def _spent(self, policy: Policy, reading: Reading) -> np.ndarray:
         """Seconds by component [K] of a whole decode."""
-        text, parts = reading.text, self._prices[not reading.text.settings.greedy]
+        text, parts = reading.text, self._parts[not reading.text.settings.greedy]
         spent_K = parts.prefill(text.prompt_tokens, policy.drafts)
-        for one in policy.rounds(reading):
+        for one in plain_rounds(text) if policy.chain is None else reading.rounds(policy.chain):
             asking = one.asked * policy.question + parts.reading(one.confidences, one.entropies)
             spent_K = spent_K + parts.round(one.context, one.passes, one.submitted, asking, one.behind)
         return np.asarray(spent_K)
+
+
+def recorder(pair: ModelPair, texts: RecordedTexts, prompts: Iterable[Prompt]) -> Trace:
+    """Records the texts of timed decodes of ``prompts`` by ``pair`` as far as ``texts`` are. There is none of a single token,
+    which has no rounds, and of an unknown prompt."""
+    table, by_id = texts.table, {prompt.id: prompt for prompt in prompts}
+    assert table is not None
+    manifest = table.manifest
+
+    @cache
+    def tracer() -> TextTracer:  # made when a text is to be recorded, as it takes the recorded states to be known
+        layers, slots = tuple(manifest.feature_layers), table.slots(STATES).shape[1]
+        budget, spec = texts.max_new_tokens, manifest.stop_spec
+        return TextTracer(pair, manifest.gamma_max, budget, manifest.candidates, layers, spec, slots)
+
+    def record(row: Row) -> RecordedText | None:
+        prompt, settings = by_id.get(row["prompt"]), settings_of(row)
+        if prompt is None:
+            return None
+        rows = tracer().trace(prompt.tokens, list(row["output"]), settings, Randomness(row["seed"]))
+        if not rows:
+            return None
+        columns = dict(rows)
+        roots = RootStates(columns.pop(ROOT), tuple(manifest.feature_layers), manifest.hidden_size)
+        where = prompt.id, prompt.document, prompt.slice, settings, len(prompt.tokens), texts.max_new_tokens
+        return RecordedText(*where, columns, frozenset(manifest.eos_tokens), roots, manifest.stop_spec.draft_layers)
+
+    return record
 
 
 def led_reading(text: RecordedText, seed: int) -> Reading:
@@ -203,4 +217,4 @@ def foreseen(
         return None
     profile = read_device_profile(latency, bench.device["slug"])
     timed = [row for row in decodes if row["split"] != VALIDATION]
-    return Foresight(profile, texts.of(TEST), Recorder(bench.pair, texts, prompts)).of(arms, timed, rounds)
+    return Foresight(profile, texts.of(TEST), recorder(bench.pair, texts, prompts)).of(arms, timed, rounds)

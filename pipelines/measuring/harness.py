@@ -14,7 +14,7 @@ from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from time import perf_counter, thread_time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -115,8 +115,15 @@ class Harness:
         for order, arm in enumerate(random.Random(f"{text}/{repeat}").sample(list(arms), len(arms))):
             self.blocks.bar.set_postfix_str(f"{prompt.split}, {settings.name}, {arm.name}")
             who = {"arm": arm.name, "family": arm.family, "verifier": arm.verifier, "order": order}
-            free = partial(arm.run, prompt.tokens, settings, seed)
-            rows.append({**where, **who, **_timed_row(arm.name, free, planned.get(arm.name), len(prompt.tokens))})
+            free, led_run = partial(arm.run, prompt.tokens, settings, seed), planned.get(arm.name)
+            try:
+                run, seconds = timed(led_run or free)
+            except OffTapeError as error:
+                message = f"{arm.name} left its text, and decodes one of its own there: {error}"
+                warnings.warn(message, stacklevel=2)
+                led_run, (run, seconds) = None, timed(free)
+            took = {"led": led_run is not None, **measured(run, seconds)}
+            rows.append({**where, **who, **took, BY_ROUND: rounds_of(run, len(prompt.tokens))})
             self.blocks.bar.update()
         return rows
 
@@ -128,16 +135,6 @@ def seed_of(key: str) -> int:
 
 def _block(prompt: Prompt, settings: SamplingSettings, repeat: int) -> str:
     return f"{prompt.split}/{prompt.id}/{settings.name}/{repeat}"
-
-
-def _timed_row(name: str, free: Decode, led: Decode | None, prompt_tokens: int) -> dict[str, Any]:
-    """What an arm's decode took and did: ``led`` along the block's text, or ``free`` where it cannot be."""
-    try:
-        run, seconds = timed(led or free)
-    except OffTapeError as error:
-        warnings.warn(f"{name} left its text, and decodes one of its own there: {error}", stacklevel=2)
-        led, (run, seconds) = None, timed(free)
-    return {"led": led is not None, **measured(run, seconds), BY_ROUND: rounds_of(run, prompt_tokens)}
 
 
 def timed(decode: Decode) -> tuple[Run, float]:

@@ -26,10 +26,9 @@ from tqdm import tqdm
 from pipelines.measuring.arm_rows import ArmRow, expanded
 from pipelines.measuring.arms import ArmBuilder, TimedArm
 from pipelines.measuring.harness import Harness, Planned, Spread, Task, tokens_per_second
-from pipelines.measuring.led import TextLeader
+from pipelines.measuring.led import RecordedTexts, TextLeader
 from pipelines.measuring.measurement_log import Blocks, MeasurementLog, Rows
 from pipelines.measuring.names import PLAIN, WALL, WORKER
-from pipelines.measuring.recorded import RecordedTexts
 from pipelines.pair_folder import read_pair
 from pipelines.prompt_table import Prompt
 from predictors.config import Checked, Count, Whole, at_least, not_empty
@@ -72,11 +71,6 @@ class MeasureConfig(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._settle()
-        expanded(self.arms, "")
-
-    def _settle(self) -> None:
-        """Fill in ``settings`` from ``temperatures``, or the other way round."""
         unfiltered = (0.0, 1.0) if self.temperatures is None else self.temperatures
         settings = self.settings or tuple(map(SamplingSettings, unfiltered))
         temperatures = tuple(dict.fromkeys(one.temperature for one in settings))
@@ -86,6 +80,7 @@ class MeasureConfig(Checked):
             raise ValueError(f"temperatures {self.temperatures} are not those of settings: give one of them.")
         object.__setattr__(self, "settings", settings)
         object.__setattr__(self, "temperatures", temperatures)
+        expanded(self.arms, "")
 
 
 class Measurement:

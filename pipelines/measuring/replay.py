@@ -111,7 +111,8 @@ class ReplayStudy:
             played += [(arm.name, arm.family, [arm.play(one, clocks) for one in readings]) for arm in arms]
             for name, family, decodes in played:
                 for rows, some in zip(tables, zip(*decodes, strict=True), strict=False):  # branches have one clock
-                    rows.append(where | {"drafter": name, "family": family} | _means(some))
+                    means = {key: fmean(getattr(one, key) for one in some) for key in vars(some[0])}
+                    rows.append(where | {"drafter": name, "family": family} | means)
             yield tables
 
     def _arms(self, bundles: Mapping[str, Path]) -> Iterator[ReplayArm]:
@@ -179,7 +180,3 @@ def _chains(reading: Reading, clocks: Sequence[Clock], policy: ChainPolicy) -> l
 
 def _branches(reading: Reading, clocks: Sequence[Clock], **how: Any) -> list[Decode]:
     return [clocks[0].branches(reading, **how)]
-
-
-def _means(decodes: Sequence[Decode]) -> dict[str, float]:
-    return {key: fmean(getattr(one, key) for one in decodes) for key in vars(decodes[0])}

@@ -40,16 +40,28 @@ def first_rounds(
     pair: ModelPair, config: SelectionConfig, roots: RootTable, prompts: Sequence[Prompt], blocks: Blocks
 ) -> Rows:
     """Mean emitted tokens of first rounds, with their labels, by root, rule and action; roots whose every decode ends at once are
-    left out."""
-    labels = Labels(roots.rows(TEST))
+    left out. `ValueError` for a rule or an action that was not traced."""
+    table, rules = roots.rows(TEST), roots.manifest.rules
+    for rule, action in product(config.checked_rules, config.checked_actions):
+        if rule not in rules or action not in table.actions:
+            raise ValueError(
+                f"no root trace tells of {action.name} under {rule}: check selection's checked_rules and checked_actions against "
+                "traces.trees."
+            )
+    efficiency_NKA = table.efficiency_NDKA.mean(axis=1)
+    settings_N = [table.settings[place] for place in table.setting_N]
+    prompt_N, root_N = (table.column(name).tolist() for name in ("prompt_id", "root"))
 
     def block(prompt: Prompt, settings: SamplingSettings) -> Rows:
         rows = Rows()
-        for (index, context), rule, action in product(
-            labels.contexts(prompt, settings), config.checked_rules, config.checked_actions
-        ):
+        here = (prompt.id, settings)
+        traced = sorted(
+            (root_N[row], row) for row, key in enumerate(zip(prompt_N, settings_N, strict=True)) if key == here
+        )
+        for (index, row), rule, action in product(traced, config.checked_rules, config.checked_actions):
             key = f"{config.seed}/{prompt.id}/{settings.name}/{index}/{rule}/{action.name}"
             decoder = fixed_tree(pair, action, rule)
+            context = [*prompt.tokens, *table.continuation(row)[:-1]]  # what stands in front of the newest token
             seeds = [seed_of(f"{key}/{number}") for number in range(config.checked_rounds)]
             rounds = [first_round(decoder, context, settings, action.depth, seed) for seed in seeds]
             emitted = [len(step.tokens) for step in rounds if step is not None]
@@ -57,36 +69,8 @@ def first_rounds(
                 continue
             place: dict[str, Any] = {"setting": settings.name, "root": index, "rule": rule}
             who = {"prompt": prompt.id, "document": prompt.document, "action": action.name}
-            expected = labels.expected(prompt.id, settings, index, rule, action)
+            expected = float(efficiency_NKA[row, rules.index(rule), table.actions.index(action)])
             rows.append({**place, **who, "emitted": sum(emitted) / len(emitted), "expected": expected})
         return rows
 
     return blocks.of_prompts("rounds", prompts, roots.settings, block)
-
-
-class Labels:
-    """Expected tokens of a step by root, rule and action, as traced, and the roots' contexts."""
-
-    def __init__(self, table: RootTable) -> None:
-        columns = (table.column(name).tolist() for name in ("prompt_id", "root"))
-        settings = [table.settings[place] for place in table.setting_N]
-        self._rows = {key: row for row, key in enumerate(zip(*columns, settings, strict=True))}
-        self._table, self._rules, self._actions = table, table.manifest.rules, table.actions
-        self._efficiency_NKA = table.efficiency_NDKA.mean(axis=1)
-
-    def contexts(self, prompt: Prompt, settings: SamplingSettings) -> list[tuple[int, list[int]]]:
-        """A prompt's roots by number, each with what stands in front of its newest token."""
-        rows = [
-            (root, row) for (name, root, wanted), row in self._rows.items() if (name, wanted) == (prompt.id, settings)
-        ]
-        return [(root, [*prompt.tokens, *self._table.continuation(row)[:-1]]) for root, row in sorted(rows)]
-
-    def expected(self, prompt: str, settings: SamplingSettings, root: int, rule: str, action: Action) -> float:
-        """The label; `ValueError` if nothing of the kind was traced."""
-        row = self._rows.get((prompt, root, settings))
-        if row is None or rule not in self._rules or action not in self._actions:
-            raise ValueError(
-                f"no root trace tells of {action.name} under {rule} at root {root} of prompt {prompt}: check selection's "
-                "checked_rules, checked_actions and checked_prompts against traces.trees."
-            )
-        return float(self._efficiency_NKA[row, self._rules.index(rule), self._actions.index(action)])

@@ -5,7 +5,6 @@ Rows with one ``block`` were timed interleaved in one go (one prompt, one settin
 counts and seconds mean says `pipelines.measuring.decode_rows`.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipelines.evidence.ledger import Replayed
-from pipelines.evidence.prices import PriceCells, PriceFit
+from pipelines.evidence.prices import PriceFit
 from pipelines.measuring.decode_rows import COUNTED, HISTOGRAMS, OF_ROUND, SECONDS, STEADY, SUMMED
 from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.names import DECODES_FILE, PLAIN, ROUNDS_FILE, TEST, WORKER
@@ -140,17 +139,16 @@ def replayed_at(cost_ratio: float) -> str:
 
 def write_foreseen(path: Path, one: Replayed | None) -> None:
     """Write what replay says of the decodes of test prompts, if anything."""
-    write_table(path, [row | {"split": TEST} for row in (_foreseen(one) if one else ())], FORESEEN_ROWS)
-
-
-def _foreseen(one: Replayed) -> Iterator[dict[str, Any]]:
-    yield from ({**row, "kind": TEXTS} for row in one.texts)
-    yield from ({**row, "kind": TIMED} for row in one.timed)
-    cells = one.prices.cells
-    numbers = (cells.profiled_BK, cells.measured_BK, cells.rounds_BK)
-    for document, *vectors in zip(cells.document_B, *numbers, strict=True):
-        parts, measured, rounds = (vector_K.tolist() for vector_K in vectors)
-        yield {"kind": FACTORS, "document": str(document), "parts": parts, "measured": measured, "rounds": rounds}
+    rows: list[dict[str, Any]] = []
+    if one is not None:
+        rows += [{**row, "kind": kind} for kind, some in ((TEXTS, one.texts), (TIMED, one.timed)) for row in some]
+        prices = one.prices
+        numbers = (prices.profiled_BK, prices.measured_BK, prices.rounds_BK)
+        for document, *vectors in zip(prices.document_B, *numbers, strict=True):
+            parts, measured, rounds = (vector_K.tolist() for vector_K in vectors)
+            fitted = {"kind": FACTORS, "document": str(document)}
+            rows.append(fitted | {"parts": parts, "measured": measured, "rounds": rounds})
+    write_table(path, [row | {"split": TEST} for row in rows], FORESEEN_ROWS)
 
 
 def read_foreseen(path: Path) -> Replayed | None:
@@ -162,7 +160,7 @@ def read_foreseen(path: Path) -> Replayed | None:
     vectors = (np.array([row[name] for row in cells]) for name in ("measured", "parts", "rounds"))
     if not timed:
         return None
-    return Replayed(texts, timed, PriceFit(PriceCells(np.array([row["document"] for row in cells]), *vectors)))
+    return Replayed(texts, timed, PriceFit(np.array([row["document"] for row in cells]), *vectors))
 
 
 def write_decodes(path: Path, rows: Rows) -> None:

@@ -27,7 +27,11 @@ def record_timelines(decoders: Mapping[str, Decoder], prompt: list[int], max_new
     for _ in range(RUNS):
         for name, decoder in decoders.items():
             runs[name].append(decoder.generate(prompt, randomness=Randomness(0), **options).rounds)
-    return {name: list(rounds_of(min(some, key=_seconds))) for name, some in runs.items()}
+
+    def seconds(records: Iterable[RoundRecord]) -> float:  # what a run took on its own clock
+        return sum(sum(record.seconds.values()) - record.overlapped for record in records)
+
+    return {name: list(rounds_of(min(some, key=seconds))) for name, some in runs.items()}
 
 
 def rounds_of(records: Iterable[RoundRecord]) -> Iterator[dict[str, Any]]:
@@ -39,11 +43,6 @@ def rounds_of(records: Iterable[RoundRecord]) -> Iterator[dict[str, Any]]:
         counts = {name: getattr(record, name) for name in COUNTS}
         drawn = list(_rows(spans, bool(record.timeline)))
         yield {"prefill": index == 0, "hit": not record.ends_segment, **counts, "spans": drawn}
-
-
-def _seconds(records: Iterable[RoundRecord]) -> float:
-    """What a run took on its own clock."""
-    return sum(sum(record.seconds.values()) - record.overlapped for record in records)
 
 
 def _in_turn(record: RoundRecord, now: float, prefill: bool) -> list[Span]:

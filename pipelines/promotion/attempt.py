@@ -7,7 +7,7 @@ trial's folder are kept if they are of the same arms, machine, code and paramete
 import argparse
 import gc
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -18,36 +18,26 @@ from tqdm import tqdm
 from pipelines.applicability import draftless
 from pipelines.device_file import read_device
 from pipelines.evidence.ledger import Replayed
-from pipelines.evidence.timed_blocks import setting_of
+from pipelines.evidence.timed_blocks import Row, setting_of
 from pipelines.measuring.arms import ArmBuilder
 from pipelines.measuring.bench import Bench, open_bench
 from pipelines.measuring.exactness import float32_pair
 from pipelines.measuring.foreseen import foreseen
 from pipelines.measuring.harness import Harness, apart
-from pipelines.measuring.led import TextLeader
+from pipelines.measuring.led import RecordedTexts, TextLeader
 from pipelines.measuring.measurement_log import Blocks, Rows
 from pipelines.measuring.names import CHAIN, DECODES_FILE, FINDINGS, PROVENANCE, ROUNDS_FILE, TEST, VALIDATION
 from pipelines.measuring.provenance import MEASURED_CODE, source_hash, versions
-from pipelines.measuring.recorded import RecordedTexts
 from pipelines.measuring.tables import read_decodes, read_rounds, write_timed
-from pipelines.measuring.tuning.candidates import Candidate, Measured
+from pipelines.measuring.tuning.candidates import Measured, Served
 from pipelines.outputs import digest, write_json
 from pipelines.pair_folder import read_facts, read_pair
-from pipelines.promotion.evidence import Evidence
+from pipelines.promotion import trial
+from pipelines.promotion.evidence import Comparison, Evidence, compared
 from pipelines.promotion.names import CHALLENGER, CHAMPION
 from pipelines.promotion.plan import TrialConfig, load_plan
-from pipelines.promotion.trial import (
-    Look,
-    arms_of,
-    evidence_of,
-    exact,
-    learned_documents,
-    problem_of,
-    served_at,
-    settings_of,
-)
 from pipelines.prompt_table import read_prompts
-from predictors.bundle import CARD, TENSORS, bundle_hash
+from predictors.bundle import CARD, TENSORS, bundle_hash, read_bundle
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair
 from runtime.pair import read_serving
@@ -78,27 +68,29 @@ def attempt(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path
         lacking = [name for name in (CARD, TENSORS) if not (folder / name).is_file()]
         if lacking:
             raise ValueError(f"{folder} is no bundle, it lacks {' and '.join(lacking)}. Export it first (dvc repro).")
-    who = args.pair, predictor, bundles[CHALLENGER]
     hashes = {f"{name}_sha256": bundle_hash(folder) for name, folder in bundles.items()}
     champion = hashes.get(f"{CHAMPION}_sha256")
     config, bounds = load_plan(args.pair, args.params)
-    texts = RecordedTexts(getattr(args, "texts", None), config.max_new_tokens)
-    look = Look.of(number, args.prompts, config, bounds.slice_documents, texts.first)
+    texts = RecordedTexts(args.texts, config.max_new_tokens)
+    look = trial.Look.of(number, args.prompts, config, bounds.slice_documents, texts.first)
     checked = [prompt.tokens for prompt in look.prompts[: config.exactness_prompts]]
     place, record = read_pair(args.pair_folder), args.latency / f"{read_device(args.device)['slug']}.json"
     serving = read_serving(record)
     pair = float32_pair(place, checked, config.max_new_tokens, serving) or ModelPair.load(**place.models, record=record)
-    problem = problem_of(bundles[CHALLENGER], pair)
+    problem = trial.problem_of(bundles[CHALLENGER], pair)
+    who = {"pair": args.pair, "predictor": predictor, "bundle_sha256": hashes[f"{CHALLENGER}_sha256"]}
+    who |= {"champion": champion, "look": number, "problem": problem}
     if problem is not None:
-        return _untried((args.pair, predictor, hashes[f"{CHALLENGER}_sha256"]), champion, problem, number)
-    old = None if champion is None else problem_of(bundles[CHAMPION], pair)
+        unknown = Comparison(gains={}, reference=None, settings={}, slices={}, documents=())
+        return Evidence(**who, **vars(unknown), exactness={}, calibration_error=None, trained_documents=())
+    old = None if champion is None else trial.problem_of(bundles[CHAMPION], pair)
     if old is not None:
         raise ValueError(f"the champion cannot be timed ({old}). Roll it back first (draftwright rollback).")
-    exactness = exact(pair, bundles[CHALLENGER], checked, config.max_new_tokens)
+    exactness = trial.exact(pair, bundles[CHALLENGER], checked, config.max_new_tokens)
     del pair  # the one that is timed is loaded next
     gc.collect()
     bench: Bench | None = None
-    known = Known(settings_of(*bundles.values()))
+    known = Known(trial.settings_of(*bundles.values()))
     if number == 1 and champion is None:
         known = _measured(args, config, bundles[CHALLENGER], predictor, look)
     if known.missing:
@@ -106,96 +98,82 @@ def attempt(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path
         bench = open_bench(args, config, {}, {**hashes, **grown})
         known = _timed(bench, args, config, bundles, look, texts, known)
     fitted = [prompt for split in ("train", VALIDATION) for prompt in read_prompts(args.prompts, split)]
-    trained = learned_documents(fitted, look.prompts, read_facts(args.pair_folder))
+    trained = trial.learned_documents(fitted, look.prompts, read_facts(args.pair_folder))
     if known.replayed is not None:
         _require_unlearned(known.replayed, known.decodes, trained)
-    evidence = evidence_of(
-        who, known.decodes, look, bounds, exactness, trained, known.origin, champion, replayed=known.replayed
+    found = compared(known.decodes, bounds, champion is not None, look.mix, known.replayed)
+    calibration = trial.calibration_of(bundles[CHALLENGER])
+    evidence = Evidence(
+        **who,
+        **vars(found),
+        exactness=exactness,
+        calibration_error=calibration.error,
+        exemption=calibration.exemption,
+        trained_documents=tuple(sorted(trained)),
+        documents_left=look.documents_left,
+        origin={**known.origin, "lineage": read_bundle(bundles[CHALLENGER]).card.get("lineage")},
     )
     if bench is not None:
         bench.log.remove()  # no earlier: what fails before is not timed again
     return evidence
 
 
-def _untried(who: tuple[str, str, str], champion: str | None, problem: str, number: int) -> Evidence:
-    """On a bundle that cannot be tried: nothing is known of it but the problem."""
-    pair, predictor, sha256 = who
-    return Evidence(
-        gains={},
-        reference=None,
-        settings={},
-        slices={},
-        documents=(),
-        pair=pair,
-        predictor=predictor,
-        bundle_sha256=sha256,
-        champion=champion,
-        problem=problem,
-        exactness={},
-        calibration_error=None,
-        trained_documents=(),
-        look=number,
-    )
-
-
-def _measured(args: argparse.Namespace, config: TrialConfig, bundle: Path, predictor: str, look: Look) -> Known:
+def _measured(args: argparse.Namespace, config: TrialConfig, bundle: Path, predictor: str, look: trial.Look) -> Known:
     """Test decodes of the measured table below ``args.measured``, at the settings ``bundle`` was captured at.
 
     A setting is missing unless the arms that the table times there on every prompt are plain decoding, every static chain of the
     trial and the very decoder that the bundle serves, each on every prompt of the look; decodes of other prompts are left aside.
     Beside settings that are still to be timed, only decodes of the same machine, libraries and code count.
     """
-    every = settings_of(bundle)
+    every = trial.settings_of(bundle)
     if getattr(args, "measured", None) is None:
         return Known(every)
     device = read_device(args.device)
     place = args.measured / device["slug"]
-    served = {settings: served_at(bundle, predictor, settings) for settings in every}
+    served = {settings: trial.served_at(bundle, predictor, settings) for settings in every}
     hashes = {name: sha256 for _, of_route in served.values() for name, sha256 in of_route.items()}
     inputs = {"parameters": asdict(config), "pair_sha256": digest(read_facts(args.pair_folder))}
     inputs["serving"] = read_serving(args.latency / f"{device['slug']}.json").to_record()
     table = Measured.read(place, inputs, bundle.parent, hashes)
     table = replace(table, arms=tuple(row for row in table.arms if row.always))
-    kinds = [row for row in arms_of(config, {}) if row.family != CHAIN or not draftless(args.pair, args.params)]
-    rivals = [Candidate(row.name, row.family, {"decoder": row.decoder}, 0.0) for row in kinds]
+    kinds = [row for row in trial.arms_of(config, {}) if row.family != CHAIN or not draftless(args.pair, args.params)]
+    rivals = {row.name: {"decoder": row.decoder} for row in kinds}
     prompts = {prompt.id for prompt in look.prompts}
-    arms = {settings: [Candidate(CHALLENGER, CHALLENGER, how, 0.0), *rivals] for settings, (how, _) in served.items()}
-    found = {settings: _rows(table, settings, some, prompts) for settings, some in arms.items()}
-    timed = {settings: {(row["arm"], row["prompt"]) for row in rows} for settings, rows in found.items()}
-    wanted = {settings: set(product((one.name for one in some), prompts)) for settings, some in arms.items()}
-    missing = tuple(settings for settings in every if timed[settings] != wanted[settings])
-    arms = {settings: some for settings, some in arms.items() if settings not in missing}
-    if not arms:
+    found: dict[SamplingSettings, tuple[Served, Rows]] = {}
+    for settings, (how, _) in served.items():
+        arms: Served = {CHALLENGER: how, **rivals}
+        rows = [row for row in table.of(settings, arms, TEST) if row["prompt"] in prompts]
+        if {(row["arm"], row["prompt"]) for row in rows} == set(product(arms, prompts)):
+            found[settings] = arms, rows
+    if not found:
         return Known(every)
+    missing = tuple(settings for settings in every if settings not in found)
     origin = json.loads((place / PROVENANCE).read_text())
     here = {"versions": versions(), "device": device, "code_sha256": source_hash(MEASURED_CODE)}
     if missing and not _same(origin, here):
         print(f"{place} was measured by other code, libraries or machine: all settings are timed anew")
         return Known(every)
-    family = {one.name: one.family for some in arms.values() for one in some}  # a route may be one of the chains
-    decodes = [row | {"family": family[row["arm"]]} for settings in arms for row in found[settings]]
+    family = {CHALLENGER: CHALLENGER} | {row.name: row.family for row in kinds}  # a route may be one of the chains
+    decodes = [row | {"family": family[row["arm"]]} for _, rows in found.values() for row in rows]
     source = {"capped": json.loads((place / FINDINGS).read_text())["capped"], "measured": str(place), "look": 1}
     if not missing:
-        return Known((), decodes, origin=origin | source, replayed=_replayed(table, arms, decodes))
+        return Known((), decodes, origin=origin | source, replayed=_replayed(table, found))
     table = replace(table, rows=read_rounds(place / ROUNDS_FILE))
-    rounds = [row for settings, some in arms.items() for row in _rows(table, settings, some, prompts)]
-    return Known(missing, decodes, rounds, source)
+    rounds = [row for settings, (arms, _) in found.items() for row in table.of(settings, arms, TEST)]
+    return Known(missing, decodes, [row for row in rounds if row["prompt"] in prompts], source)
 
 
-def _rows(table: Measured, settings: SamplingSettings, arms: Sequence[Candidate], prompts: Collection[str]) -> Rows:
-    """Rows at a setting of each of ``arms``, of which two may be one decoder."""
-    return [row for one in arms for row in table.of(settings, [one], TEST) if row["prompt"] in prompts]
-
-
-def _replayed(table: Measured, arms: Mapping[SamplingSettings, Sequence[Candidate]], decodes: Rows) -> Replayed | None:
-    """What replay says of ``arms``, the bundle and its rivals, as stage ``measure`` wrote it."""
-    _, *rivals = next(iter(arms.values()))
-    made = table.foreseen(rivals)
-    for settings, (own, *_) in arms.items():
-        said = table.foreseen([own])
-        timed = [row for row in decodes if setting_of(row) == settings.name]
-        made = None if made is None or said is None else made.joined(said, settings.name, timed)
-    return made
+def _replayed(table: Measured, found: Mapping[SamplingSettings, tuple[Served, Rows]]) -> Replayed | None:
+    """What replay says of the arms of every setting, as stage ``measure`` wrote it, where their decodes were ``found``."""
+    texts, timed = list[Row](), list[Row]()
+    for settings, (arms, decodes) in found.items():
+        said, blocks = table.foreseen(arms), {row["block"] for row in decodes}
+        if said is None:
+            return None
+        texts += [row for row in said.texts if setting_of(row) == settings.name]
+        timed += [row for row in said.timed if row["block"] in blocks]
+        prices = said.prices
+    return Replayed(texts, timed, prices)
 
 
 def _timed(
@@ -203,7 +181,7 @@ def _timed(
     args: argparse.Namespace,
     config: TrialConfig,
     bundles: Mapping[str, Path],
-    look: Look,
+    look: trial.Look,
     texts: RecordedTexts,
     known: Known,
 ) -> Known:
@@ -214,7 +192,7 @@ def _timed(
     settings = {one.name for one in known.missing}
     timed = {row["prompt"] for row in known.decodes if setting_of(row) in settings}
     prompts = [prompt for prompt in look.prompts if prompt.id not in timed]
-    arms = ArmBuilder(bench.pair, Path(), config.max_new_tokens).build(arms_of(config, bundles))
+    arms = ArmBuilder(bench.pair, Path(), config.max_new_tokens).build(trial.arms_of(config, bundles))
     try:
         leader = TextLeader(bench.pair, config.max_new_tokens, texts)
         with tqdm(desc="trial", unit="decode") as bar:

@@ -73,10 +73,19 @@ class Champions:
         tags = registered_model(self.client, self.name).tags
         return [Event(**json.loads(tags[key])) for key in sorted(tags) if key.startswith(EVENT)]
 
+    def _standing(self) -> list[Version]:
+        """The promoted versions that stand, the newest last."""
+        standing: list[Version] = []
+        for event in self.history():
+            if event.action == PROMOTED:
+                standing.append(Version(event.version, event.sha256))
+            else:
+                standing.pop()
+        return standing
+
     def champion(self) -> Version | None:
         """The version on top of the history's stack."""
-        standing = _stack(self.history())
-        return Version(standing[-1].version, standing[-1].sha256) if standing else None
+        return next(reversed(self._standing()), None)
 
     def challenger(self) -> Version | None:
         """The version under alias ``challenger``."""
@@ -123,11 +132,11 @@ class Champions:
     def rollback(self) -> Event:
         """Put back the champion before this one; `ValueError` if there is none."""
         with self.lock():
-            standing = _stack(self.history())
+            standing = self._standing()
             if len(standing) < 2:
                 found = f"version {standing[0].version} is the only champion there was" if standing else "there is none"
                 raise ValueError(f"{self.name} has no earlier champion to go back to: {found}. Nothing was changed.")
-            return self._record(ROLLED_BACK, Version(standing[-1].version, standing[-1].sha256), None)
+            return self._record(ROLLED_BACK, standing[-1], None)
 
     @contextmanager
     def lock(self, seconds: float = WAIT_SECONDS) -> Iterator[None]:
@@ -233,17 +242,6 @@ def names_of(client: Any, pair: str) -> list[str]:
         token = page.token
         if not token:
             return sorted(found)
-
-
-def _stack(history: list[Event]) -> list[Event]:
-    """The promotions that stand, the newest last."""
-    standing: list[Event] = []
-    for event in history:
-        if event.action == PROMOTED:
-            standing.append(event)
-        else:
-            standing.pop()
-    return standing
 
 
 def _now() -> str:

@@ -1,18 +1,23 @@
-"""What is known of a challenger: all that the gate reads, from the tables of a trial."""
+"""What is known of a challenger: all that the gate reads, from the tables of a trial, or from the file of an earlier one."""
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from pipelines.evidence.estimate import Estimate
 from pipelines.evidence.gain import SliceGain, gain, slice_gains
 from pipelines.evidence.ledger import Replayed, TooFewDocumentsError
 from pipelines.evidence.timed_blocks import Row, TimedBlocks
 from pipelines.measuring.names import CHAIN, PLAIN, chain_gamma
-from pipelines.measuring.provenance import of_target_alone
+from pipelines.measuring.provenance import MEASURED_CODE, of_target_alone, source_hash
 from pipelines.promotion.names import CHALLENGER, CHAMPION
 from pipelines.promotion.plan import Bounds
 from predictors.config import parse_config
+
+if TYPE_CHECKING:
+    from pipelines.promotion.champions import Version
 
 VERSION = 2
 
@@ -60,11 +65,6 @@ class Evidence(Comparison):
             if not isinstance(green, bool):
                 raise ValueError(f"exactness check {name!r} must be true or false, got {green!r}.")
 
-    @staticmethod
-    def from_record(record: Mapping[str, Any]) -> "Evidence":
-        """From JSON; unknown keys are refused by name."""
-        return parse_config(Evidence, record, "evidence")
-
     @property
     def unknown_rivals(self) -> list[str]:
         """Kinds of rivals that were not timed beside it."""
@@ -80,37 +80,37 @@ class Evidence(Comparison):
 def compared(
     decodes: Iterable[Row],
     bounds: Bounds,
-    champion: str | None = None,
+    champion: bool = False,
     mix: Mapping[str, float] | None = None,
     replayed: Replayed | None = None,
 ) -> Comparison:
-    """What timed ``decodes`` and replay of their texts say of the arm `CHALLENGER` over the arm ``champion``, if there is one,
-    plain decoding and every static chain. Without static chains the reference is plain decoding, and the gate refuses unless the
-    pair has no draft. ``mix``: documents by slice that gains are weighed by, by default those of the table; a slice of it that
-    was not timed is not judged."""
+    """What timed ``decodes`` and replay of their texts say of the arm `CHALLENGER` over plain decoding, every static chain and,
+    if there is a ``champion``, the arm `CHAMPION`. Without static chains the reference is plain decoding, and the gate refuses
+    unless the pair has no draft. ``mix``: documents by slice that gains are weighed by, by default those of the table; a slice
+    of it that was not timed is not judged."""
     blocks = TimedBlocks.of(decodes)
-    static = blocks.of_family(CHAIN)
-    names = {PLAIN: PLAIN} | {name: name for name in static} | ({} if champion is None else {CHAMPION: champion})
-    known = {name: _gain(blocks, CHALLENGER, rival, mix, replayed) for name, rival in names.items()}
+    static = [name for name in blocks.arms if blocks.families[name] == CHAIN]
+    rivals = [PLAIN, *static, *([CHAMPION] if champion else [])]
+    known = {name: _gain(blocks, CHALLENGER, name, mix, replayed) for name in rivals}
     gains = {name: one for name, one in known.items() if one is not None}
     judged = [name for name in static if name in gains]
     closest = min(judged, key=lambda name: gains[name].value, default=next(iter(static), PLAIN))
-    reference = closest if champion is None else CHAMPION
-    rival = names[reference]
-    both_B = blocks.shared(CHALLENGER, rival)
+    reference = CHAMPION if champion else closest
+    both_B = blocks.shared(CHALLENGER, reference)
     of_setting = {
-        name: _gain(blocks, CHALLENGER, rival, mix, replayed, only_setting=name)
+        name: _gain(blocks, CHALLENGER, reference, mix, replayed, only_setting=name)
         for name in sorted(set(blocks.setting_B[both_B].tolist()))
     }
     untimed = dict.fromkeys(mix or (), SliceGain(None, None, None, 0, False))
+    slices = slice_gains(blocks, CHALLENGER, reference, bounds.slice_documents, bounds.slice_spread, replayed)
     return Comparison(
-        gains,
-        reference,
-        {name: one for name, one in of_setting.items() if one is not None},
-        untimed | slice_gains(blocks, CHALLENGER, rival, bounds.slice_documents, bounds.slice_spread, replayed),
-        tuple(sorted(set(blocks.document_B[both_B].tolist()))),
-        tuple(name for name in known if name not in gains),
-        tuple(name for name, one in of_setting.items() if one is None),
+        gains=gains,
+        reference=reference,
+        settings={name: one for name, one in of_setting.items() if one is not None},
+        slices=untimed | slices,
+        documents=tuple(sorted(set(blocks.document_B[both_B].tolist()))),
+        few_rivals=tuple(name for name in known if name not in gains),
+        few_settings=tuple(name for name, one in of_setting.items() if one is None),
     )
 
 
@@ -120,3 +120,55 @@ def _gain(blocks: TimedBlocks, *arguments: Any, **options: Any) -> Estimate | No
         return gain(blocks, *arguments, **options)
     except TooFewDocumentsError:
         return None
+
+
+def read_evidence(path: Path) -> Evidence:
+    """Evidence by itself, or as part of an earlier verdict's record (`judged`)."""
+    try:
+        record = json.loads(path.read_text())
+        record = record.get("evidence", record) if isinstance(record, dict) else record
+        return parse_config(Evidence, record, "evidence")
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} holds no evidence ({error}). Leave --evidence out to measure it.") from error
+
+
+def evidence_on(path: Path, challenger: "Version", over: str | None) -> Evidence | None:
+    """What was measured of the challenger over the champion of content ``over``, if that is what the file holds."""
+    try:
+        found = read_evidence(path)
+    except ValueError:  # none, or another version's: to be measured
+        return None
+    fits = (found.bundle_sha256, found.champion, found.problem) == (challenger.sha256, over, None)
+    return found if fits else None
+
+
+def require_match(
+    evidence: Evidence, who: tuple[str, str], challenger: "Version", over: str | None, device: str
+) -> None:
+    """`ValueError` unless the evidence is on the challenger of ``who`` (pair and predictor), over the champion of content
+    ``over``, and from this machine, whose slug is ``device``; evidence that does not say where it is from is taken."""
+    if (evidence.pair, evidence.predictor) != who:
+        raise ValueError(
+            f"the evidence is on {evidence.pair}-{evidence.predictor}, and the challenger is {'-'.join(who)}. Measure again."
+        )
+    if evidence.bundle_sha256 != challenger.sha256:
+        raise ValueError(
+            f"the evidence is on content {evidence.bundle_sha256[:12]}, and the challenger, version {challenger.version}, is "
+            f"{challenger.sha256[:12]}. Measure again."
+        )
+    if evidence.champion != over:
+        found = "no champion" if evidence.champion is None else f"champion {evidence.champion[:12]}"
+        raise ValueError(f"the evidence compares with {found}, and the champion is another. Measure again.")
+    there = evidence.origin.get("device", {}).get("slug", device)
+    if there != device:
+        raise ValueError(
+            f"the evidence is from machine {there}, and this is {device}. Measure here, or name that machine's description with "
+            "--device."
+        )
+
+
+def other_code(evidence: Evidence) -> str | None:
+    """A warning if other code measured it than is here."""
+    here = source_hash(MEASURED_CODE)
+    there = evidence.origin.get("code_sha256", here)
+    return None if there == here else f"warning: measured by other code ({there[:12]}) than is here ({here[:12]})"

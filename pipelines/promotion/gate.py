@@ -30,7 +30,8 @@ FEW = "fewer than 2 documents", "2 documents or more at every setting"  # found,
 
 def judge(evidence: Evidence, bounds: Bounds) -> Verdict:
     """The gate's verdict."""
-    checks = [_contract(evidence)]
+    wanted = "a lossless bundle that serves this pair in real time"
+    checks = [Check("contract", PASSED if evidence.problem is None else REFUSED, evidence.problem or "valid", wanted)]
     if evidence.problem is None:
         checks += [_exactness(evidence), _calibration(evidence, bounds), _untrained(evidence, bounds)]
         checks += [*_gains(evidence, bounds), *_guardrails(evidence, bounds)]
@@ -58,12 +59,6 @@ def judged(evidence: Evidence, bounds: Bounds) -> dict[str, Any]:
 def fingerprint(evidence: Evidence) -> str:
     """By which one measurement is known again."""
     return digest(asdict(evidence))
-
-
-def _contract(evidence: Evidence) -> Check:
-    outcome = PASSED if evidence.problem is None else REFUSED
-    wanted = "a lossless bundle that serves this pair in real time"
-    return Check("contract", outcome, evidence.problem or "valid", wanted)
 
 
 def _exactness(evidence: Evidence) -> Check:

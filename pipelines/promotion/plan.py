@@ -8,21 +8,26 @@ The total error is spent over the looks at one challenger:
     level of look k = spent(t_k) - spent(t_{k-1})
     P(any look passes, without any gain) <= Σ levels = spent(t_K) <= α    by the union bound
 
-So nothing is asked of how looks depend on each other. They may share prompts, recorded texts and times, or prompts alone.
+So nothing is asked of how looks depend on each other. They may share prompts, recorded texts and times, or prompts alone. A look
+counts once it was measured: of many measurements of one look, or judged by many bounds, one would pass by chance. Looks that were
+taken are the gate's records on a version (`Champions.verdicts`).
 
 Sources: Lan and DeMets, Discrete sequential boundaries for clinical trials, Biometrika 70, 1983 (spending, and this function);
 Bonferroni's inequality.
 """
 
+import json
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pipelines.parameters import load_parameters
+from pipelines.promotion.verdict import EXHAUSTED, REFUSED
 from predictors.config import Checked, Count, NotNegative, Positive, above, at_least, below, not_empty
 
+Record = dict[str, Any]
 ROUNDED = 0.005  # shares are written with two digits
 
 
@@ -118,3 +123,48 @@ def load_plan(pair: str, path: Path) -> tuple[TrialConfig, Bounds]:
             f"reserve_prompts {trial.reserve_prompts} make {[round(share, 3) for share in shares]}. Give looks these shares."
         )
     return trial, bounds
+
+
+def looks_among(records: list[Record]) -> list[Record]:
+    """Records for which something was measured."""
+    return [record for record in records if record["smallest_gain"] is not None]
+
+
+def next_look(earlier: list[Record], name: str, version: str, planned: int) -> int:
+    """The number of the next look after the kept verdicts. `ValueError` after a refusal, which stands, and after the last
+    ``planned`` look."""
+    looks = looks_among(earlier)
+    if looks and looks[-1]["verdict"] == REFUSED:
+        raise ValueError(
+            f"{name} version {version} was refused at look {looks[-1]['look']}, and more looks would not change what is "
+            "known. Register another bundle, or promote this one with --force."
+        )
+    number = max((int(record["look"]) for record in looks), default=0) + 1
+    if number > planned:
+        raise ValueError(
+            f"{EXHAUSTED}: the plan has no further look at {name} version {version}, all {planned} were taken. Register another "
+            "bundle, or promote this one with --force."
+        )
+    return number
+
+
+def require_new(record: Record, earlier: list[Record]) -> None:
+    """`ValueError` for a second measurement of a look that was taken: only the first one counts."""
+    for kept in looks_among(earlier):
+        if kept["look"] >= record["look"] and kept["evidence_sha256"] != record["evidence_sha256"]:
+            raise ValueError(
+                f"look {record['look']} was taken already, by other evidence. Of many measurements one passes by chance: "
+                "measure the next look (leave --evidence out)."
+            )
+
+
+def require_same_bounds(bounds: Bounds, earlier: list[Record]) -> None:
+    """`ValueError` if an earlier look was judged by other bounds."""
+    here = json.loads(json.dumps(asdict(bounds)))
+    for kept in looks_among(earlier):
+        for key, value in kept["bounds"].items():
+            if here.get(key) != value:
+                raise ValueError(
+                    f"promotion.{key} was {value} at look {kept['look']}, and is {here.get(key)} now: bounds are fixed before "
+                    "anything is measured. Put it back, register another bundle, or say --force."
+                )

@@ -11,14 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.evidence.allocation import allocated, mix_of
-from pipelines.evidence.ledger import Replayed
-from pipelines.evidence.timed_blocks import Row
 from pipelines.measuring.arm_rows import ArmRow, chain, expanded
 from pipelines.measuring.exactness import format_of, greedy_differences
 from pipelines.measuring.names import CHAIN, PLAIN, PLAIN_FAMILY, TEST
-from pipelines.promotion.evidence import Evidence, compared
-from pipelines.promotion.names import CHAMPION, RESERVE
-from pipelines.promotion.plan import Bounds, TrialConfig
+from pipelines.promotion.names import RESERVE
+from pipelines.promotion.plan import TrialConfig
 from pipelines.prompt_table import Prompt, read_prompts
 from predictors.bundle import AUTO, bundle_hash, read_bundle
 from predictors.config import parse_config
@@ -59,8 +56,21 @@ def problem_of(bundle: Path, pair: ModelPair) -> str | None:
         decoder = load_decoder(bundle, pair)
     except ValueError as error:
         return str(error)
-    problems = (_problem(f"{bundle}: {name or 'its decoder'}", one) for name, one in parts_of(decoder).items())
-    return next((problem for problem in problems if problem is not None), None)
+    for name, one in parts_of(decoder).items():
+        who = f"{bundle}: {name or 'its decoder'}"
+        if one.lossy:
+            return (
+                f"{who} is lossy: its output need not follow the target's distribution. Export it without lossy=True."
+            )
+        if isinstance(one, BranchParallelDecoder) and one.host.virtual:
+            remedy = "Export it with overlap 'auto', 'processes' or 'streams'."
+            if one.config.overlap == "auto":
+                remedy = "Its overlap 'auto' finds a single core here: try it where there are more."
+            return (
+                f"{who} drafts and verifies sequentially (overlap 'none'), so its times would be a virtual clock's, not the wall "
+                f"clock's. {remedy}"
+            )
+    return None
 
 
 def parts_of(decoder: Decoder) -> dict[str, Decoder]:
@@ -72,20 +82,6 @@ def parts_of(decoder: Decoder) -> dict[str, Decoder]:
         for place, (settings, route) in enumerate(decoder.routes, 1)
         for name, part in parts_of(route).items()
     }
-
-
-def _problem(who: str, decoder: Decoder) -> str | None:
-    if decoder.lossy:
-        return f"{who} is lossy: its output need not follow the target's distribution. Export it without lossy=True."
-    if isinstance(decoder, BranchParallelDecoder) and decoder.host.virtual:
-        remedy = "Export it with overlap 'auto', 'processes' or 'streams'."
-        if decoder.config.overlap == "auto":
-            remedy = "Its overlap 'auto' finds a single core here: try it where there are more."
-        return (
-            f"{who} drafts and verifies sequentially (overlap 'none'), so its times would be a virtual clock's, not the wall "
-            f"clock's. {remedy}"
-        )
-    return None
 
 
 def exact(pair: ModelPair, bundle: Path, prompts: Iterable[Sequence[int]], max_new_tokens: int) -> dict[str, bool]:
@@ -182,36 +178,3 @@ def learned_documents(known: Iterable[Prompt], test: Iterable[Prompt], facts: Ma
     of_pair = facts["corpus"]["trained_on"] if facts["source"] == "builtin" else []
     names = {f"{source}/{document}" for source in {prompt.source for prompt in test} for document in of_pair}
     return names | {prompt.document for prompt in known}
-
-
-def evidence_of(
-    who: tuple[str, str, Path],
-    decodes: Sequence[Row],
-    look: Look,
-    bounds: Bounds,
-    exactness: Mapping[str, bool],
-    trained: Iterable[str],
-    origin: Mapping[str, Any],
-    champion: str | None = None,
-    replayed: Replayed | None = None,
-) -> Evidence:
-    """What timed ``decodes`` and replay of their texts say of a bundle, the arm `CHALLENGER`, over `CHAMPION` among them if
-    ``champion`` names its content. ``who``: pair, predictor, and the bundle's folder."""
-    pair, predictor, bundle = who
-    found = compared(decodes, bounds, None if champion is None else CHAMPION, look.mix, replayed)
-    calibration = calibration_of(bundle)
-    return Evidence(
-        problem=None,
-        pair=pair,
-        predictor=predictor,
-        bundle_sha256=bundle_hash(bundle),
-        champion=champion,
-        exactness=dict(exactness),
-        calibration_error=calibration.error,
-        **vars(found),
-        trained_documents=tuple(sorted(set(trained))),
-        look=look.number,
-        documents_left=look.documents_left,
-        origin={**origin, "lineage": read_bundle(bundle).card.get("lineage")},
-        exemption=calibration.exemption,
-    )

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from pipelines.evidence.allocation import turns_of
+from pipelines.evidence.allocation import allocated
 from pipelines.evidence.ledger import Replayed
-from pipelines.evidence.prices import COMPONENTS, K, PriceCells, PriceFit
+from pipelines.evidence.prices import COMPONENTS, K, PriceFit
+from pipelines.prompt_table import Prompt
 
 CHALLENGER, PLAIN = "challenger", "autoregressive"
 TOKENS = 48
@@ -125,14 +126,15 @@ class Measurement:
                     texts.append(where | text | {"temperature": temperature})
                     if text["timed"]:
                         timed.append(where | {"block": f"{text['prompt']}/{temperature:g}"})
-        return Replayed(texts, timed, PriceFit(self._cells(look)))
+        return Replayed(texts, timed, self._prices(look))
 
     def _drawn(self, look: int) -> Rows:
         """Texts of a look's own documents; the documents of a slice take turns."""
         counts = self.world.documents if look == 0 else self.world.spared
         texts = self.world.texts if look == 0 else self.world.further
         timed, least = (self.world.prompts, self.world.least) if look == 0 else (self.world.further, 0)
-        turns = turns_of(dict.fromkeys(counts, texts), counts, timed, least)
+        prompts = [Prompt("", "", "", name, "test", "", []) for name in counts for _ in range(texts)]
+        turns = [prompt.slice for prompt in allocated(prompts, counts, timed, least)]
         return [
             {
                 "look": look + 1,
@@ -191,12 +193,10 @@ class Measurement:
         factors_K = np.array([FACTORS.get(name, 1.0) for name in COMPONENTS])
         return self._foreseen_NTA[..., None] * self._shares_AK / factors_K
 
-    def _cells(self, look: int) -> PriceCells:
+    def _prices(self, look: int) -> PriceFit:
         timed = [number for number, text in enumerate(self._texts) if text["timed"] and text["look"] <= look]
         measured = (self._seconds_NTA(look)[timed][..., None] * self._shares_AK).sum(axis=2)
         profiled = self._parts_NTAK[timed].sum(axis=2)
         documents = np.repeat([self._texts[number]["document"] for number in timed], len(self.world.noise))
         flat = (-1, K)
-        return PriceCells(
-            documents, measured.reshape(flat), profiled.reshape(flat), (measured > 0).reshape(flat) * 10.0
-        )
+        return PriceFit(documents, measured.reshape(flat), profiled.reshape(flat), (measured > 0).reshape(flat) * 10.0)

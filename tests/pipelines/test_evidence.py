@@ -32,7 +32,7 @@ def test_rivals_are_plain_decoding_and_every_static_chain():
 def test_a_champion_is_a_rival_and_the_reference():
     """Even where a static chain is closer: a release must not slow down what is served."""
     closer = decodes(lambda arm, *where: 11.5 if arm == "chain-2" else RATES[arm])
-    found = compared(closer, BOUNDS, champion="champion")
+    found = compared(closer, BOUNDS, champion=True)
     assert found.reference == "champion" and found.gains["champion"].gain == pytest.approx(12 / 11 - 1)
     assert found.settings["T=1"].gain == pytest.approx(12 / 11 - 1)
     assert compared(closer, BOUNDS).reference == "chain-2"

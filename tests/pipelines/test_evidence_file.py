@@ -7,8 +7,7 @@ import pytest
 
 from pipelines.outputs import write_json
 from pipelines.promotion.champions import Version
-from pipelines.promotion.earlier import read_evidence, require_match
-from pipelines.promotion.evidence import VERSION
+from pipelines.promotion.evidence import VERSION, read_evidence, require_match
 from tests.pipelines.test_gate import GOOD
 
 VERSION_1 = Version("1", "a" * 64)

@@ -136,7 +136,7 @@ def test_a_trial_holds_one_pair_at_a_time(tmp_path, monkeypatch, free, form):
     args, pair = bench(tmp_path, gammas=[1])
     write_serving(args, "bfloat16 compact", "bfloat16 compact")
     bundles = {CHALLENGER: random_bundle(tmp_path / "new", pair, temperatures=(0.0,), change=measured)}
-    held, open_bench, exact = [], one_look.open_bench, one_look.exact
+    held, open_bench, exact = [], one_look.open_bench, one_look.trial.exact
 
     def opened(*arguments):
         assert [one() for one in held] == [None]
@@ -148,7 +148,7 @@ def test_a_trial_holds_one_pair_at_a_time(tmp_path, monkeypatch, free, form):
 
     monkeypatch.setattr(exactness, "available_memory", lambda device: free)
     monkeypatch.setattr(one_look, "open_bench", opened)
-    monkeypatch.setattr(one_look, "exact", noted)
+    monkeypatch.setattr(one_look.trial, "exact", noted)
     assert quietly(one_look.attempt, args, "hrad", bundles).exactness == {f"greedy text 1, {form}": True}
     assert len(held) == 1
 

@@ -13,9 +13,9 @@ from pipelines.evidence.estimate import CLOCK, CORRECTED
 from pipelines.evidence.gain import gain
 from pipelines.evidence.prices import COMPONENTS, RoundParts
 from pipelines.evidence.timed_blocks import TimedBlocks
-from pipelines.measuring.foreseen import Foresight, led_reading
+from pipelines.measuring.foreseen import Foresight, led_reading, recorder
+from pipelines.measuring.led import RecordedTexts
 from pipelines.measuring.names import DECODES_FILE, FORESEEN, ROUNDS_FILE
-from pipelines.measuring.recorded import RecordedTexts, Recorder
 from pipelines.measuring.tables import read_decodes, read_foreseen, read_rounds
 from pipelines.outputs import write_json
 from pipelines.promotion.attempt import attempt
@@ -174,10 +174,10 @@ def test_a_text_of_one_token_is_its_prefill(place, decodes, pair):
 
 def test_texts_recorded_again_are_the_same(place, pair):
     recorded = RecordedTexts(place / "texts", BUDGET)
-    recorder = Recorder(pair, recorded, read_prompts(place / "prompts", "test"))
+    record = recorder(pair, recorded, read_prompts(place / "prompts", "test"))
     for text in recorded.of("test"):
         settings = {name: getattr(text.settings, name) for name in ("temperature", "top_k", "top_p")}
-        again = recorder({"prompt": text.prompt_id, "output": text.tokens, "seed": 3, **settings})
+        again = record({"prompt": text.prompt_id, "output": text.tokens, "seed": 3, **settings})
         assert again.tokens == text.tokens and again.budget == text.budget == BUDGET
         assert np.allclose(again.columns["ratio"], text.columns["ratio"], rtol=1e-3)
         assert np.allclose(again.roots.states_NS, np.asarray(text.roots.states_NS), atol=1e-2)

@@ -8,7 +8,7 @@ import pytest
 from pipelines.evidence.estimate import CLOCK, CORRECTED, Estimate
 from pipelines.evidence.gain import gain
 from pipelines.evidence.ledger import Replayed
-from pipelines.evidence.prices import COMPONENTS, PriceCells, PriceFit
+from pipelines.evidence.prices import COMPONENTS, PriceFit
 from pipelines.evidence.timed_blocks import TimedBlocks
 from tests.pipelines.hand_made_decodes import CODE, PROSE, decode, decodes
 from tests.pipelines.simulated import CHALLENGER, Measurement, World
@@ -102,12 +102,12 @@ def test_the_error_covers_the_price_fit():
     made = Measurement(NARROW, 0.05, seed=3)
     rows, replayed = made.decodes(), made.replayed()
     documents = {row["document"]: row["slice"] for row in replayed.texts}
-    cells = made._cells(1)
+    cells = made._prices(1)
 
     def without(document, refit=True):
         left_B = cells.document_B != document
-        fields = {name: value[left_B] for name, value in vars(cells).items()}
-        prices = PriceFit(PriceCells(**fields)) if refit else replayed.prices
+        fields = {one.name: getattr(cells, one.name)[left_B] for one in dataclasses.fields(cells)}
+        prices = PriceFit(**fields) if refit else replayed.prices
         texts = [row for row in replayed.texts if row["document"] != document]
         kept = [row for row in rows if row["document"] != document]
         return gain_of(kept, mix=MIX, replayed=Replayed(texts, replayed.timed, prices)).value

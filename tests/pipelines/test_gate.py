@@ -13,6 +13,7 @@ from pipelines.promotion.evidence import Evidence
 from pipelines.promotion.gate import fingerprint, judge, judged
 from pipelines.promotion.plan import Bounds
 from pipelines.promotion.verdict import EXHAUSTED, INCONCLUSIVE, PASSED, REFUSED, lines, reasons
+from predictors.config import parse_config
 
 
 def estimate(gain, error=0.015, **changes):
@@ -190,9 +191,9 @@ def test_the_verdict_is_json_and_four_lines():
     passed = [re.search(r"(\d) of (\d)", line).groups() for line in (gain, checks)]
     assert passed == [("2", "3"), ("8", "8")] and "+3.0%" in gain
     assert re.search(r"\btables\b", checks) and {"80%", "30"} <= set(power.split())
-    assert Evidence.from_record(record["evidence"]) == evidence
+    assert parse_config(Evidence, record["evidence"], "evidence") == evidence
     assert record["evidence_sha256"] == fingerprint(evidence) != fingerprint(GOOD)
-    assert record["evidence_sha256"] == fingerprint(Evidence.from_record(record["evidence"]))
+    assert record["evidence_sha256"] == fingerprint(parse_config(Evidence, record["evidence"], "evidence"))
 
 
 NEEDED = [one.name for one in dataclasses.fields(Evidence) if one.default is one.default_factory is dataclasses.MISSING]
@@ -202,7 +203,7 @@ NEEDED = [one.name for one in dataclasses.fields(Evidence) if one.default is one
 def test_evidence_that_lacks_what_is_judged_is_no_evidence(key):
     record = {name: value for name, value in dataclasses.asdict(GOOD).items() if name != key}
     with pytest.raises(ValueError, match=f"evidence: key '{key}' is missing"):
-        Evidence.from_record(record)
+        parse_config(Evidence, record, "evidence")
 
 
 @pytest.mark.parametrize(

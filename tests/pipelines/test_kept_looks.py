@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelines.promotion.earlier import next_look, require_new
+from pipelines.promotion.plan import next_look, require_new
 
 UNTRIED = {
     "version": 2,

@@ -95,12 +95,12 @@ def test_only_the_setting_that_nobody_measured_is_timed(args, tmp_path, replayed
     of_block = Counter()
     for row in covered:
         of_block[row["block"]] += row["rounds"]
-    assert said.prices.cells.rounds_BK[:, -1].tolist() == [of_block[name] for name in sorted(of_block)]
+    assert said.prices.rounds_BK[:, -1].tolist() == [of_block[name] for name in sorted(of_block)]
 
 
 def test_measured_decodes_are_replayed_as_stage_measure_did(args, tmp_path, replayed):
     quietly(attempt, args, "auto", routed(args, tmp_path, CHAIN))
-    there = read_foreseen(args.measured / PLACE / FORESEEN).named(NAMES, HERE)
+    there = read_foreseen(args.measured / PLACE / FORESEEN).named({arm: name for name, arm in NAMES.items()}, HERE)
     wanted, found = (by_decode(one.timed, "parts") for one in (there, *replayed))
     both = wanted.keys() & found.keys()
     assert len(both) == 4 * 3
@@ -131,7 +131,7 @@ def test_a_further_look_goes_on_from_both(args, tmp_path):
 def test_an_interrupted_trial_goes_on_where_it_stopped(args, tmp_path, monkeypatch):
     bundles = routed(args, tmp_path, CHAIN)
     with monkeypatch.context() as patched:
-        patched.setattr(one_look, "evidence_of", None)
+        patched.setattr(one_look, "compared", None)
         with pytest.raises(TypeError):
             quietly(attempt, args, "auto", bundles)
     before, log = by_decode(rows_of(args), "seconds"), args.output / PLACE / "partial.jsonl"
@@ -152,7 +152,7 @@ def test_times_of_other_code_stand_beside_no_new_ones(args, tmp_path, changed):
     path = args.measured / PLACE / PROVENANCE
     write_json(path, json.loads(path.read_text()) | changed)
     config, _ = one_look.load_plan("p", args.params)
-    look = one_look.Look.of(1, args.prompts, config)
+    look = one_look.trial.Look.of(1, args.prompts, config)
     missing = {}
     for name, sampled in (("mixed", CHAIN), ("measured", TAKEOVER)):
         known = one_look._measured(args, config, routed(args, tmp_path / name, sampled)[CHALLENGER], "auto", look)

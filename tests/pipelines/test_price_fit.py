@@ -1,9 +1,11 @@
 """Prices of rounds: the profile's cells refined by timed rounds, with how fast the machine was in every block."""
 
+from dataclasses import fields
+
 import numpy as np
 import pytest
 
-from pipelines.evidence.prices import COMPONENTS, K, PriceCells, PriceFit, RoundParts
+from pipelines.evidence.prices import COMPONENTS, K, PriceFit, RoundParts
 from predictors.latency.profile import LatencyProfile
 from predictors.replay.prices import Prices
 from tests.pipelines.hand_made_profile import PROFILE
@@ -17,7 +19,7 @@ def cells(factors, speeds, shape):
     """Exact cells: ``shape`` [B, K] profiled seconds, each measured as factor times the block's speed; the rounds are 1."""
     shape_BK = np.asarray(shape, float)
     measured_BK = shape_BK * np.asarray(factors) * np.asarray(speeds)[:, None]
-    return PriceCells(np.array([f"d{n // 2}" for n in range(len(speeds))]), measured_BK, shape_BK, (shape_BK > 0) * 1.0)
+    return PriceFit(np.array([f"d{n // 2}" for n in range(len(speeds))]), measured_BK, shape_BK, (shape_BK > 0) * 1.0)
 
 
 def made(seed=0, blocks=8):
@@ -32,12 +34,12 @@ def made(seed=0, blocks=8):
 
 
 def by_component(known):
-    return dict(zip(COMPONENTS, PriceFit(known).factors_K.tolist(), strict=True))
+    return dict(zip(COMPONENTS, known.factors_K.tolist(), strict=True))
 
 
 def test_factors_are_those_of_a_machine_at_its_usual_speed():
     known, factors = made()
-    found = PriceFit(known).factors_K
+    found = known.factors_K
     np.testing.assert_allclose(found, factors, rtol=1e-9)
     pooled = known.measured_BK.sum(axis=0) / known.profiled_BK.sum(axis=0)
     assert abs(pooled[DRAFT] / factors[DRAFT] - 1) > 0.2, "sums over blocks take slow blocks for slow drafting"
@@ -46,21 +48,20 @@ def test_factors_are_those_of_a_machine_at_its_usual_speed():
 def test_a_fit_without_a_document_never_saw_it():
     known, _ = made(1)
     noise = np.random.default_rng(2).normal(0, 0.1, known.measured_BK.shape)
-    noisy = PriceCells(known.document_B, known.measured_BK * np.exp(noise), known.profiled_BK, known.rounds_BK)
-    fit = PriceFit(noisy)
-    for document, factors_K in zip(("d0", "d3", "unknown"), fit.without_each(("d0", "d3", "unknown")), strict=True):
+    noisy = PriceFit(known.document_B, known.measured_BK * np.exp(noise), known.profiled_BK, known.rounds_BK)
+    for document, factors_K in zip(("d0", "d3", "unknown"), noisy.without_each(("d0", "d3", "unknown")), strict=True):
         left_B = noisy.document_B != document
-        alone = PriceFit(PriceCells(**{name: value[left_B] for name, value in vars(noisy).items()}))
+        alone = PriceFit(**{one.name: getattr(noisy, one.name)[left_B] for one in fields(noisy)})
         np.testing.assert_allclose(factors_K, alone.factors_K, rtol=1e-9)
-    assert not np.allclose(fit.without("d0"), fit.factors_K)
+    assert not np.allclose(noisy.without("d0"), noisy.factors_K)
 
 
 def test_what_was_never_measured_keeps_the_profile():
     shape = np.ones((4, K))
     shape[:, [DRAFT, REST]] = 0
-    found = PriceFit(cells(np.full(K, 1.3), np.ones(4), shape)).factors_K
+    found = cells(np.full(K, 1.3), np.ones(4), shape).factors_K
     assert found[DRAFT] == 1 and found[REST] == 0 and found[COMPONENTS.index("verify")] == pytest.approx(1.3)
-    nothing = PriceFit(PriceCells(np.array([], dtype=str), *(np.zeros((0, K)) for _ in range(3))))
+    nothing = PriceFit(np.array([], dtype=str), *(np.zeros((0, K)) for _ in range(3)))
     assert nothing.factors_K.tolist() == [1.0] * (K - 1) + [0.0]
     assert by_component(cells(np.full(K, 1.3), np.ones(4), shape))["verify"] == pytest.approx(1.3)
 
@@ -111,16 +112,16 @@ def test_cells_come_from_rounds():
         decodes.append(
             {"arm": arm, "block": block, "document": block[0], "prompt_tokens": 16, "seconds": seconds, "order": arm}
         )
-    known = PriceCells.of(decodes, rounds, PROFILED, {"stop": 1e-4})
+    known = PriceFit.of(decodes, rounds, PROFILED, {"stop": 1e-4})
     fit = by_component(known)
     for name in ("prefill", "draft", "target-4", "verify", "question"):
         assert fit[name] == pytest.approx(1.1), name
     assert fit["rest"] == pytest.approx(0.002) and fit["target-1"] == 1
     assert known.document_B.tolist() == ["p", "q"]
     copies = [row | {"arm": "challenger"} for row in (decodes[0], *rounds) if row["arm"] == "chain-3"]
-    same(PriceCells.of([*decodes, copies[0]], [*rounds, *copies[1:]], PROFILED, {"stop": 1e-4}), known)
+    same(PriceFit.of([*decodes, copies[0]], [*rounds, *copies[1:]], PROFILED, {"stop": 1e-4}), known)
     unlike = [row | {"overlapped": 0.001} for row in rounds] + [row | {"nodes": 9} for row in rounds]
-    assert PriceCells.of(decodes, unlike, PROFILED).measured_BK.shape == (0, K), "neither side by side, nor trees"
+    assert PriceFit.of(decodes, unlike, PROFILED).measured_BK.shape == (0, K), "neither side by side, nor trees"
 
 
 def decode_of(rounds, between=0.004):
@@ -131,8 +132,8 @@ def decode_of(rounds, between=0.004):
 
 
 def same(made, wanted):
-    for name, value in vars(wanted).items():
-        np.testing.assert_array_equal(getattr(made, name), value)
+    for one in fields(wanted):
+        np.testing.assert_array_equal(getattr(made, one.name), getattr(wanted, one.name))
 
 
 def test_a_draft_model_that_a_lookup_left_behind_catches_up():
@@ -140,7 +141,7 @@ def test_a_draft_model_that_a_lookup_left_behind_catches_up():
     rounds, parts = rounds_of("lookup", "p/0", 1.0), RoundParts(PROFILED, sampled=False)
     for row, passes, looked_up, emitted in zip(rounds, (0, 0, 1), (0, 3, 2), (1, 5, 1), strict=True):
         row |= {"passes": passes, "looked_up": looked_up, "emitted": emitted}
-    known = PriceCells.of([decode_of(rounds)], rounds, PROFILED)
+    known = PriceFit.of([decode_of(rounds)], rounds, PROFILED)
     (profiled,) = known.profiled_BK[:, DRAFT]
     assert profiled == pytest.approx(parts.round(45, 1, 3, behind=7)[DRAFT])
     assert profiled > parts.round(45, 1, 3)[DRAFT]
@@ -151,19 +152,19 @@ def test_a_tree_beside_a_chain_says_nothing():
     chain, tree = rounds_of("chain-3", "p/0", 1.1), rounds_of("tree", "p/0", 1.1)
     tree[1:] = [row | {"nodes": 9} for row in tree[1:]]
     decodes = [decode_of(chain), decode_of(tree, between=0.1)]
-    alone = PriceCells.of(decodes[:1], chain, PROFILED)
-    same(PriceCells.of(decodes, chain + tree, PROFILED), alone)
+    alone = PriceFit.of(decodes[:1], chain, PROFILED)
+    same(PriceFit.of(decodes, chain + tree, PROFILED), alone)
     assert by_component(alone)["rest"] == pytest.approx(0.002)
-    wrong = by_component(PriceCells.of(decodes, chain + tree[:1], PROFILED))["rest"]
+    wrong = by_component(PriceFit.of(decodes, chain + tree[:1], PROFILED))["rest"]
     assert wrong > 25 * 0.002
     beside = [*tree[:1], tree[1] | {"nodes": 3}, tree[2] | {"nodes": 3, "overlapped": 0.001}]
-    same(PriceCells.of(decodes, chain + beside, PROFILED), alone)
+    same(PriceFit.of(decodes, chain + beside, PROFILED), alone)
 
 
 def test_seconds_that_the_profile_has_no_price_for_are_left_out():
     """Queries of a model without a price, beside one with: the sum of both would be twice as dear."""
     priced, free = (rounds_of(arm, "p/0", 1.1, question=1e-4) for arm in ("stop", "free"))
-    known = PriceCells.of([decode_of(priced), decode_of(free)], priced + free, PROFILED, {"stop": 1e-4})
+    known = PriceFit.of([decode_of(priced), decode_of(free)], priced + free, PROFILED, {"stop": 1e-4})
     assert by_component(known)["question"] == pytest.approx(1.1)
     assert known.measured_BK[0, COMPONENTS.index("question")] == pytest.approx(2 * 1.1e-4)
     assert by_component(known)["rest"] == pytest.approx(0.002), "and they are no rest, either"

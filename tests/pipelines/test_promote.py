@@ -13,10 +13,10 @@ from pipelines.cli import main
 from pipelines.measuring.provenance import MEASURED_CODE, source_hash
 from pipelines.outputs import write_json
 from pipelines.promotion.champions import PROMOTED, ROLLED_BACK, VERDICT_TAG, Champions
-from pipelines.promotion.earlier import next_look, other_code
+from pipelines.promotion.evidence import other_code
 from pipelines.promotion.gate import fingerprint, judged
 from pipelines.promotion.names import CHALLENGER, CHAMPION, VERDICT
-from pipelines.promotion.plan import Bounds
+from pipelines.promotion.plan import Bounds, next_look
 from pipelines.registry import BUNDLE_TAG, PAIR_TAG
 from pipelines.terminal import LINES, WIDTH
 from pipelines.tracking import new_client

@@ -7,7 +7,7 @@ import yaml
 from tqdm import tqdm
 
 from pipelines import trial as trial_stage
-from pipelines.evidence.allocation import allocated, turns_of
+from pipelines.evidence.allocation import allocated
 from pipelines.evidence.ledger import Replayed
 from pipelines.measuring.arms import ArmBuilder
 from pipelines.measuring.harness import Harness, apart
@@ -17,7 +17,7 @@ from pipelines.measuring.tables import read_decodes
 from pipelines.promotion import attempt as one_look
 from pipelines.promotion import trial
 from pipelines.promotion.attempt import attempt
-from pipelines.promotion.earlier import read_evidence
+from pipelines.promotion.evidence import read_evidence
 from pipelines.promotion.gate import judge
 from pipelines.promotion.names import CHALLENGER, CHAMPION, VERDICT
 from pipelines.promotion.plan import Bounds, TrialConfig, load_plan
@@ -25,9 +25,8 @@ from pipelines.prompt_table import FILE, Prompt, write_prompts
 from predictors.bundle import bundle_hash
 from runtime import Decoder
 from tests.bundles import random_bundle, settings_bundle
-from tests.pipelines.hand_made_decodes import decodes
 from tests.pipelines.toy_bench import toy_bench, toy_prompts
-from tests.pipelines.toy_trial import LOSSY, RATES, bench, measured, own_documents, quietly
+from tests.pipelines.toy_trial import LOSSY, bench, measured, own_documents, quietly
 
 
 def test_arms_take_turns_in_blocks_and_finished_blocks_are_kept(tried, tmp_path):
@@ -54,31 +53,6 @@ def test_arms_take_turns_in_blocks_and_finished_blocks_are_kept(tried, tmp_path)
     assert again == rows, "all blocks are in the log"
     capped = Blocks(MeasurementLog(tmp_path / "other.jsonl", "f"), bar, max_minutes=0.0)
     assert len({row["prompt"] for row in Harness(capped, settings).race(arms, prompts)}) == 1 and capped.capped
-
-
-def look(number=1, documents_left=30):
-    return trial.Look(number, tuple(toy_prompts(4)), documents_left)
-
-
-def evidence_of(bundle, champion=None, rates=RATES, **options):
-    rows = decodes(lambda arm, *where: rates[arm])
-    bounds = Bounds(slice_documents=2, min_documents=2)
-    return trial.evidence_of(
-        ("p", "hrad", bundle), rows, look(), bounds, {"one": True}, ["t"], {"device": "toy"}, champion, **options
-    )
-
-
-def test_a_trial_is_evidence(tried):
-    _, bundles = tried
-    made = evidence_of(bundles[CHALLENGER])
-    assert made.champion is None and made.reference == "chain-4" and made.calibration_error == 0.02
-    assert set(made.gains) == {"autoregressive", "chain-2", "chain-4"} and made.documents == tuple("abcde")
-    assert made.gains["chain-4"].gain == pytest.approx(0.2) and (made.look, made.documents_left) == (1, 30)
-    assert made.bundle_sha256 == bundle_hash(bundles[CHALLENGER]) and made.origin["device"] == "toy"
-    champion = bundle_hash(bundles[CHAMPION])
-    beside = evidence_of(bundles[CHALLENGER], champion)
-    assert (beside.champion, beside.reference) == (champion, "champion")
-    assert beside.gains["champion"].gain == pytest.approx(12 / 11 - 1)
 
 
 def test_every_look_opens_new_documents(tmp_path):
@@ -123,9 +97,8 @@ def test_slices_are_timed_in_proportion_to_their_documents():
     assert counted(0) == [44, 11, 5] and counted(8) == [42, 10, 8]
     assert allocated(prompts, mix, 60)[:30] == allocated(prompts, mix, 30), "looks are nested"
     assert len(allocated(prompts, mix, 999)) == 240, "no more than there are, and no edits"
-    assert (
-        turns_of({"code": 1, "prose": 5}, mix, 4) == ["code", "prose", "prose", "prose"] and turns_of({}, mix, 0) == []
-    )
+    few = allocated([*prompts[:1], *(one for one in prompts if one.slice == "prose")], mix, 4)
+    assert [prompt.slice for prompt in few] == ["code", "prose", "prose", "prose"] and allocated([], mix, 3) == []
 
 
 def test_what_the_pair_was_trained_on_is_known_too():
@@ -193,7 +166,7 @@ def test_what_was_timed_outlives_a_failure_behind_it(tmp_path, monkeypatch):
     bundles = {CHALLENGER: random_bundle(tmp_path / "new", pair, temperatures=(0.0,), change=measured)}
     closed = []
     with monkeypatch.context() as patched:
-        patched.setattr(one_look, "evidence_of", None)
+        patched.setattr(one_look, "compared", None)
         patched.setattr(Decoder, "close", lambda decoder: closed.append(decoder))
         with pytest.raises(TypeError):
             quietly(attempt, args, "hrad", bundles)

@@ -82,6 +82,8 @@ def test_a_bundle_that_the_measured_table_has_is_not_timed_again(table, monkeypa
     evidence = quietly(attempt, args, "hrad", {CHALLENGER: bundle})
     assert evidence.gains["chain-4"].gain == pytest.approx(0.2, abs=0.001) and evidence.documents == tuple("abcd")
     assert set(evidence.settings) == {"T=0"} and set(evidence.gains) == {"autoregressive", "chain-2", "chain-4"}
+    assert (evidence.reference, evidence.champion, evidence.calibration_error) == ("chain-4", None, 0.02)
+    assert (evidence.look, evidence.documents_left, evidence.bundle_sha256) == (1, 4, bundle_hash(bundle))
     assert evidence.origin["capped"] is False and evidence.origin["measured"].endswith("toy-1c")
     bounds = load_plan("p", args.params)[1]
     assert "gain" not in {check.name for check in judge(evidence, bounds).checks}
@@ -159,7 +161,7 @@ def test_replay_is_asked_for_the_arms_that_decodes_were_read_of(table, monkeypat
         one_look.Measured, "foreseen", lambda known, some: said.append([row.name for row in known.arms])
     )
     assert one_look._measured(args, config, bundle, "hrad", look).replayed is None
-    assert said == [["autoregressive", "chain-2", "chain-4", "hrad"]] * 2, "of rivals, then of the bundle"
+    assert said == [["autoregressive", "chain-2", "chain-4", "hrad"]]
 
 
 def test_a_setting_without_an_arm_or_a_prompt_is_missing(table, tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from pipelines.measuring.arm_rows import ArmRow
 from pipelines.measuring.names import DECODES_FILE, PLAIN, PROVENANCE
 from pipelines.measuring.tables import write_decodes
-from pipelines.measuring.tuning.candidates import Candidate, Measured
+from pipelines.measuring.tuning.candidates import Measured
 from pipelines.outputs import write_json
 from predictors.sampling import SamplingSettings
 
@@ -72,7 +72,7 @@ def read(folder, **changes):
 
 
 def found(folder, name, served, settings=GREEDY, split="validation"):
-    return read(folder).of(settings, [Candidate(name, "family", served, 1.0)], split)
+    return read(folder).of(settings, {name: served}, split)
 
 
 def test_a_candidate_finds_its_decoder_whatever_its_name(folder):

@@ -10,8 +10,7 @@ from pipelines.measuring.arms import ArmBuilder
 from pipelines.measuring.exactness import exactness_rows
 from pipelines.measuring.measurement import MeasureConfig
 from pipelines.measuring.tables import BUNDLE, FAMILIES, STATIC_TREE
-from pipelines.measuring.verifiers.shapes import shapes_of
-from pipelines.measuring.verifiers.study import VerifierConfig
+from pipelines.measuring.verifiers.shapes import VerifierConfig, shapes_of
 from pipelines.parameters import load_parameters
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair

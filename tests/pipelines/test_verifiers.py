@@ -13,10 +13,16 @@ from pipelines import verifiers
 from pipelines.measuring.measurement_log import Blocks, MeasurementLog
 from pipelines.measuring.names import CHOICES
 from pipelines.measuring.tables import ACCEPTANCE, ROOTS
-from pipelines.measuring.verifiers import study as study_module
-from pipelines.measuring.verifiers.roots import MatchedRoots, acceptance_rows, decoder_of, draw_trees, expected_rows
-from pipelines.measuring.verifiers.shapes import shapes_of
-from pipelines.measuring.verifiers.study import AcceptanceConfig, VerifierConfig, compare
+from pipelines.measuring.verifiers import roots as roots_module
+from pipelines.measuring.verifiers.roots import (
+    MatchedRoots,
+    acceptance_rows,
+    compare,
+    decoder_of,
+    draw_trees,
+    expected_rows,
+)
+from pipelines.measuring.verifiers.shapes import AcceptanceConfig, VerifierConfig, shapes_of
 from pipelines.parameters import load_parameters
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, build_decoder
@@ -194,7 +200,7 @@ def test_an_interrupted_comparison_resumes_to_the_same_rows(pair, tmp_path):
 
 def test_roots_leave_room_for_the_tree_of_the_acceptance_rates(pair, tmp_path, monkeypatch):
     asked = []
-    monkeypatch.setattr(study_module, "MatchedRoots", lambda *given: asked.append(given[3]) or MatchedRoots(*given))
+    monkeypatch.setattr(roots_module, "MatchedRoots", lambda *given: asked.append(given[3]) or MatchedRoots(*given))
     _, deep = study(pair, tmp_path, replace(CONFIG, acceptance=AcceptanceConfig(k=2, depth=9)))
     deep()
     assert asked == [9] and max(shape.depth for shape in shapes_of(CONFIG.drafters)) < 9

@@ -39,6 +39,7 @@ from runtime.presets import expanded as whole
 BLOCK = "block"  # the rule of chains
 DECISIONS = ("rounds", "submitted", "passes", "seconds")  # of a text: alike where decisions are
 Records = Mapping[str, dict[str, Any]]
+Served = Mapping[str, Mapping[str, Any]]  # by name, how it is built: as `Candidate.served`
 TEXTS, ROOTS, PROFILE = "texts", "roots", "profile"  # what predictions rest on
 BASES = {SELECTOR: ROOTS, names.CALIBRATED: PROFILE}  # by family; that of others is texts
 BUNDLE, WEIGHED = 3, 4  # how complex a bundle is, and one that weighs sources
@@ -113,12 +114,6 @@ def candidates(
     return sorted([*found, *alone, *trees], key=lambda one: one.predicted, reverse=True)
 
 
-def unforeseen(rows: Iterable[ArmRow], timed: Collection[str]) -> list[Candidate]:
-    """Lookups among ``rows`` of the measured table that were ``timed``: of them nothing is predicted."""
-    kept = [row for row in rows if row.name in timed and row.family == names.LOOKUP and row.decoder]
-    return [Candidate(row.name, row.family, {"decoder": row.decoder}, 1.0) for row in kept]
-
-
 def plain(found: Iterable[Candidate]) -> Candidate:
     """Plain decoding among ``found``."""
     return next(one for one in found if one.name == PLAIN)
@@ -181,23 +176,31 @@ class Measured:
         replayed = read_foreseen(folder / names.FORESEEN)
         return Measured(read_decodes(folder / names.DECODES_FILE), tuple(kept), replayed=replayed)
 
-    def of(self, settings: SamplingSettings, some: Iterable[Candidate], split: str) -> Rows:
-        """Decodes of candidates on the prompts of a split, as arms of their names."""
-        named, wanted = self._names(some), asdict(settings) | {"split": split}
+    @property
+    def lookups(self) -> list[Candidate]:
+        """Those that were timed, as candidates: of them nothing is predicted."""
+        timed = {row["arm"] for row in self.rows}
+        kept = [row for row in self.arms if row.name in timed and row.family == names.LOOKUP and row.decoder]
+        return [Candidate(row.name, row.family, {"decoder": row.decoder}, 1.0) for row in kept]
+
+    def of(self, settings: SamplingSettings, served: Served, split: str) -> Rows:
+        """Decodes of what is ``served``, by name, on the prompts of a split, as arms of these names; two may be one arm."""
+        wanted = asdict(settings) | {"split": split}
         return [
-            row | {"arm": named[row["arm"]], "block": f"{HERE}{row['block']}"}
+            row | {"arm": name, "block": f"{HERE}{row['block']}"}
+            for name, arm in self._arms(served).items()
             for row in self.rows
-            if row["arm"] in named and wanted.items() <= row.items()
+            if row["arm"] == arm and wanted.items() <= row.items()
         ]
 
-    def foreseen(self, some: Iterable[Candidate]) -> Replayed | None:
-        """What replay says of candidates on test prompts."""
-        return None if self.replayed is None else self.replayed.named(self._names(some), HERE)
+    def foreseen(self, served: Served) -> Replayed | None:
+        """What replay says of the same on test prompts."""
+        return None if self.replayed is None else self.replayed.named(self._arms(served), HERE)
 
-    def _names(self, some: Iterable[Candidate]) -> dict[str, str]:
-        """Of the candidates, by the arm that stands for one."""
-        arms = {one.name: next((row.name for row in self.arms if _same(row, one.served)), None) for one in some}
-        return {arm: name for name, arm in arms.items() if arm is not None}
+    def _arms(self, served: Served) -> dict[str, str]:
+        """The arm that stands for each, where there is one."""
+        found = {name: next((row.name for row in self.arms if _same(row, how)), None) for name, how in served.items()}
+        return {name: arm for name, arm in found.items() if arm is not None}
 
 
 def _same(row: ArmRow, served: Mapping[str, Any]) -> bool:

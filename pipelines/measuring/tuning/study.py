@@ -150,7 +150,7 @@ class TuneStudy:
         if blocks is None or shared_documents(blocks, *(one.name for one in tuned.shown)) < 2:
             return None
         here = any(row["arm"] == tuned.winner.name and not row["block"].startswith(HERE) for row in rows)
-        replayed = None if here else self.measured.foreseen(tuned.shown)
+        replayed = None if here else self.measured.foreseen({one.name: one.served for one in tuned.shown})
         gains = {one.name: gain(blocks, tuned.winner.name, one.name, replayed=replayed) for one in tuned.rivals}
         return {
             name: {"prompts": one.prompts, "gain": one.interval(), "basis": one.basis} for name, one in gains.items()
@@ -158,9 +158,9 @@ class TuneStudy:
 
     def _rows(self, settings: SamplingSettings, some: Sequence[Candidate], split: str) -> Rows:
         """Decodes of the candidates on the prompts of a split: those of stage ``measure``, and those of here."""
-        wanted, names = asdict(settings) | {"split": split}, {one.name for one in some}
-        here = [row for row in self.rows if row["arm"] in names and wanted.items() <= row.items()]
-        return self.measured.of(settings, some, split) + here
+        wanted, served = asdict(settings) | {"split": split}, {one.name: one.served for one in some}
+        here = [row for row in self.rows if row["arm"] in served and wanted.items() <= row.items()]
+        return self.measured.of(settings, served, split) + here
 
     def _time(self, split: str, wanted: Wanted, share: float) -> None:
         """Time the ``wanted`` candidates, interleaved, on the prompts of a split."""

@@ -1,4 +1,4 @@
-"""Exact block efficiency of every rule on the same trees, at matched roots.
+"""The comparison of verification rules without a clock: exact block efficiency of every rule on the same trees, at matched roots.
 
     roots        every r tokens of a continuation that the target alone decodes under the setting; the same for all shapes
     trees        one round of the real loop with the shape's drafter, the same draws of chance for all shapes at a root
@@ -15,20 +15,28 @@ Along the drafted paths of one shape also acceptance rates of the per-node solve
 
 Every drafted path counts once: a node that several rollouts run through weighs as many. ``draws``: the number of draws at the
 node as it was drafted (0 in the table), and a fixed number at every depth (paper 004, Figure 1).
+
+Expectations are those of validation prompts, which choose the shape of each rule, and of test prompts; acceptance rates of test
+prompts alone. Decodes of the same shapes and rules are arms of stage ``measure``, named ``SHAPE RULE``.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import chain
+from typing import Any
 
+import pandas as pd
 import torch
 from torch import Tensor
 
 from pipelines.measuring.harness import seed_of
-from pipelines.measuring.measurement_log import Rows
-from pipelines.measuring.tables import AS_DRAFTED
-from pipelines.measuring.verifiers.shapes import Shape
+from pipelines.measuring.measurement_log import Blocks, Rows
+from pipelines.measuring.names import TEST, VALIDATION
+from pipelines.measuring.tables import ACCEPTANCE, AS_DRAFTED, ROOTS
+from pipelines.measuring.verifiers.shapes import Shape, VerifierConfig, shapes_of
 from pipelines.prompt_table import Prompt
 from predictors.sampling import SamplingSettings
 from runtime import Decoder, ModelPair, Randomness, build_decoder
@@ -37,6 +45,9 @@ from runtime.verification import VERIFIERS
 from runtime.verification.acceptance import ACCEPTANCE_RATES, acceptance_rate, branching_law
 
 SAMPLED = "khisti"
+BY = ("setting", "family", "verifier")  # shapes compete for being chosen
+# Of max_minutes, when these parts have to end.
+SHARES = {(ROOTS, VALIDATION): 0.25, (ROOTS, TEST): 0.87, (ACCEPTANCE, TEST): 1.0}
 
 
 @dataclass(frozen=True)
@@ -61,34 +72,23 @@ class MatchedRoots:
     """Roots along a pair's target trajectories, and trees drawn there. ``depth`` is the deepest shape's."""
 
     def __init__(self, pair: ModelPair, spacing: int, per_prompt: int, depth: int, seed: int) -> None:
-        self.pair = pair
-        self.spacing = spacing
-        self.per_prompt = per_prompt
-        self.depth = depth
-        self.seed = seed
+        self.pair, self.spacing, self.per_prompt, self.depth, self.seed = pair, spacing, per_prompt, depth, seed
         self._plain = build_decoder(pair, {"method": "autoregressive"})
         draft_limit = self._plain.context_limit if pair.draft is None else pair.draft.context_limit
         self._limit = min(self._plain.context_limit, draft_limit)
 
     def roots(self, prompt: Prompt, settings: SamplingSettings) -> Iterator[Root]:
         """Roots of a prompt, as far as the text goes on and the deepest shape fits the context."""
-        key = f"{self.seed}/{prompt.id}/{settings.name}"
-        text = self._continuation(prompt.tokens, settings, seed_of(key))
+        key, room = f"{self.seed}/{prompt.id}/{settings.name}", self._limit - len(prompt.tokens)
+        most, text = min((self.per_prompt - 1) * self.spacing, room - 1), list[int]()
+        if most >= 1:
+            options = {"max_new_tokens": most, "randomness": Randomness(seed_of(key)), **asdict(settings)}
+            text = self._plain.generate(prompt.tokens, **options).tokens
+            text = text[:-1] if text[-1] in self.pair.target.eos_tokens else text
         for index in range(self.per_prompt):
             length = index * self.spacing
-            fits = len(prompt.tokens) + length + self.depth + 2 <= self._limit
-            if length <= len(text) and fits:
+            if length <= len(text) and length + self.depth + 2 <= room:
                 yield Root(prompt, settings, index, prompt.tokens + text[:length], seed_of(f"{key}/{index}"))
-
-    def _continuation(self, tokens: list[int], settings: SamplingSettings, seed: int) -> list[int]:
-        length = (self.per_prompt - 1) * self.spacing
-        length = min(length, self._limit - len(tokens) - 1)
-        if length < 1:
-            return []
-        options = {"max_new_tokens": length, "randomness": Randomness(seed), **asdict(settings)}
-        text = self._plain.generate(tokens, **options).tokens
-        ended = text[-1] in self.pair.target.eos_tokens
-        return text[:-1] if ended else text
 
 
 def decoder_of(pair: ModelPair, shape: Shape, verifier: str | None = None) -> Decoder:
@@ -134,30 +134,22 @@ def expected_rows(decoders: Mapping[str, Decoder], shapes: Sequence[Shape], root
 def acceptance_rows(evidence: Evidence, root: Root, fixed_draws: int, lists: int) -> Rows:
     """Rows of one i.i.d. tree: one per depth, solver and number of draws; ``lists`` are sampled per node where needed."""
     tree, rows = evidence.tree, []
-    weights = _paths_through(tree.child_lists)
+    rollouts = Counter(chain.from_iterable(tree.child_lists))  # through every node: its draws
     for depth, level in enumerate(tree.rows_by_depth):
         inner = [row for row in level if tree.child_lists[row]]
         if not inner:
             continue
-        weight_R = torch.tensor([weights[row] for row in inner], dtype=torch.float64)
+        paths = [rollouts[row - 1] if row else len(tree.child_lists[0]) for row in inner]
+        weight_R = torch.tensor(paths, dtype=torch.float64)
         target_RV, draft_RV = _laws(evidence, inner)
         distance = _mean((target_RV - draft_RV).abs().sum(1).double(), weight_R)
-        place = {**root.place, "depth": depth, "distance": distance, "paths": int(weight_R.sum())}
+        place = {**root.place, "depth": depth, "distance": distance, "paths": sum(paths)}
         for solver in ACCEPTANCE_RATES:
             for draws in (AS_DRAFTED, fixed_draws):
                 chance = Randomness(seed_of(f"{root.seed}/{depth}/{draws}"))
                 rate_R = _rates(evidence, inner, solver, draws, partial(_sampled_rates, lists=lists, chance=chance))
                 rows.append({**place, "solver": solver, "draws": draws, "rate": _mean(rate_R, weight_R)})
     return rows
-
-
-def _paths_through(child_lists: Sequence[Sequence[int]]) -> list[int]:
-    """Rollouts through every row: its draws, for the root all of them that leave it."""
-    counts = [len(child_lists[0]), *[0] * (len(child_lists) - 1)]
-    for children in child_lists:
-        for node in children:
-            counts[node + 1] += 1
-    return counts
 
 
 def _rates(evidence: Evidence, rows: Sequence[int], solver: str, draws: int, sampled: Callable[..., Tensor]) -> Tensor:
@@ -189,3 +181,40 @@ def _laws(evidence: Evidence, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
 
 def _mean(values_R: Tensor, weight_R: Tensor) -> float:
     return float((values_R.cpu() * weight_R).sum() / weight_R.sum())
+
+
+def compare(
+    pair: ModelPair, config: VerifierConfig, prompts: Mapping[str, Sequence[Prompt]], blocks: Blocks
+) -> tuple[dict[str, Rows], list[dict[str, Any]]]:
+    """Both tables by file name, and the choices, on ``prompts`` by split."""
+    shapes, own = shapes_of(config.drafters), config.acceptance.shape()
+    decoders = {shape.name: decoder_of(pair, shape) for shape in (*shapes, own)}
+    depth = max(shape.depth for shape in (*shapes, own))
+    matched = MatchedRoots(pair, config.root_spacing, config.roots_per_prompt, depth, config.seed)
+
+    def at_roots(part: str, split: str, measure: Callable[[Root], Rows]) -> Rows:
+        def block(prompt: Prompt, settings: SamplingSettings) -> Rows:
+            return [row for root in matched.roots(prompt, settings) for row in measure(root)]
+
+        return blocks.of_prompts(f"{part}/{split}", prompts[split], config.settings, block, SHARES[part, split])
+
+    def accepted(root: Root) -> Rows:
+        drawn = draw_trees(decoders[own.name], root, own.depth, 1)
+        draws, lists = config.acceptance.draws, config.acceptance.lists
+        return [row for evidence in drawn for row in acceptance_rows(evidence, root, draws, lists)]
+
+    expected = partial(expected_rows, decoders, shapes, trees=config.trees_per_root)
+    expectations = [{**row, "split": split} for split in (VALIDATION, TEST) for row in at_roots(ROOTS, split, expected)]
+    return {ROOTS: expectations, ACCEPTANCE: at_roots(ACCEPTANCE, TEST, accepted)}, choose(expectations)
+
+
+def choose(expectations: Rows) -> list[dict[str, Any]]:
+    """The best shape of each family and rule by setting, on validation prompts, with the sweep it was chosen from."""
+    expected = pd.DataFrame(expectations)
+    expected = expected[expected["split"] == VALIDATION]
+    sweeps = expected.groupby([*BY, "drafter"])["expected"].mean()
+    choices = []
+    for key in dict.fromkeys(place[:3] for place in sweeps.index):
+        sweep = sweeps.loc[key]
+        choices.append(dict(zip(BY, key, strict=True)) | {"drafter": str(sweep.idxmax()), "sweep": sweep.to_dict()})
+    return choices

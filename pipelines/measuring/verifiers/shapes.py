@@ -1,4 +1,4 @@
-"""Draft shapes of the verifier comparison: what is drafted, under which name, and which rules are compared on it.
+"""Parameters of the verifier comparison. Its draft shapes: what is drafted, under which name, and which rules are compared on it.
 
     family     drafter                                     name                rules
     chain      chain γ                                     chain-4             those for chains only
@@ -11,10 +11,11 @@ second name is measured once (`runtime.verification.ALIASES`).
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any
 
-from predictors.config import parse_config
+from predictors.config import Checked, Count, not_empty, parse_config
+from predictors.sampling import SamplingSettings
 from runtime.drafting import DRAFTERS, Drafter
 from runtime.verification import ALIASES, VERIFIERS
 
@@ -63,7 +64,9 @@ def _shape(entry: Mapping[str, Any], where: str) -> Shape:
     if kind not in NAMERS:
         raise ValueError(f"{where}: unknown kind {kind!r}. Known kinds: {', '.join(NAMERS)}.")
     parsed: Any = parse_config(DRAFTERS[kind], options, where)
-    family, name = _named(kind, parsed)
+    family, name = NAMERS[kind](parsed)
+    others = [f.name for f in fields(parsed) if f.name not in IN_NAME and getattr(parsed, f.name) != f.default]
+    name = ", ".join([name, *(f"{option} {getattr(parsed, option)}" for option in others)])
     if getattr(parsed, "target_roots", 1) > 1:
         raise ValueError(
             f"{where}: {name}: several roots drawn from the target change the output's distribution; use one."
@@ -74,13 +77,6 @@ def _shape(entry: Mapping[str, Any], where: str) -> Shape:
     if wrong or not verifiers:
         raise ValueError(f"{where}: {name} cannot be verified by {wrong}. Rules for it: {', '.join(known)}.")
     return Shape(name, str(entry.get("family", family)), drafter, verifiers, parsed.depth)
-
-
-def _named(kind: str, drafter: Any) -> tuple[str, str]:
-    """Family and name."""
-    family, name = NAMERS[kind](drafter)
-    options = [f for f in fields(drafter) if f.name not in IN_NAME and getattr(drafter, f.name) != f.default]
-    return family, ", ".join([name, *(f"{option.name} {getattr(drafter, option.name)}" for option in options)])
 
 
 def _delayed(drafter: Any) -> tuple[str, str]:
@@ -98,3 +94,39 @@ NAMERS: dict[str, Callable[[Any], tuple[str, str]]] = {
     "fork": lambda fork: ("distinct", f"fork-{fork.width}x{fork.depth}"),
     "multi_candidate": lambda tree: ("distinct", "distinct-" + ".".join(map(str, tree.config))),
 }
+
+
+@dataclass(frozen=True)
+class AcceptanceConfig(Checked):
+    """Shape ``k`` paths of ``depth`` tokens; ``draws`` fixed draws per node; ``lists`` sampled per node for Khisti's rate."""
+
+    k: Count = 4
+    depth: Count = 6
+    draws: Count = 4
+    lists: Count = 4
+
+    def shape(self) -> Shape:
+        """``k`` i.i.d. paths of ``depth`` tokens."""
+        (shape,) = shapes_of([{"kind": "delayed_tree", "k": self.k, "l1": 0, "l2": self.depth}])
+        return shape
+
+
+@dataclass(frozen=True)
+class VerifierConfig(Checked):
+    """Section ``verifiers``: ``settings`` at the roots, a root every ``root_spacing`` tokens. ``drafters`` are shapes."""
+
+    drafters: Annotated[tuple[dict, ...], not_empty]
+    settings: Annotated[tuple[SamplingSettings, ...], not_empty]
+    acceptance: AcceptanceConfig = field(default_factory=AcceptanceConfig)
+    root_spacing: Count = 16
+    roots_per_prompt: Count = 2
+    trees_per_root: Count = 1
+    validation_prompts: Count = 6
+    test_prompts: Count = 12
+    threads: Count = 2
+    seed: int = 0
+    max_minutes: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        shapes_of(self.drafters)
