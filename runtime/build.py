@@ -14,8 +14,7 @@ from runtime.decoding.sequential import SequentialDecoder
 from runtime.decoding.single_model import SingleModelDecoder
 from runtime.decoding.target_roots import TargetRootsDecoder
 from runtime.drafting import DRAFTERS, Drafter
-from runtime.drafting.delayed_tree import DelayedTreeConfig
-from runtime.drafting.multi_candidate import MultiCandidateConfig
+from runtime.drafting.trees import DelayedTreeConfig, MultiCandidateConfig
 from runtime.identity import require_pair
 from runtime.pair import ModelPair
 from runtime.presets import expanded

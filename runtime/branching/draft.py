@@ -84,7 +84,7 @@ class BranchDraft(ChainDraft):
             self._pending = Chain()
             if self._config.draft_stage == "idle":
                 most = min(self._cap, self._config.draft_stage_gamma or self._config.gamma, remaining - 1)
-                self._pending = self._draw_chain(root, most, self._session, self._clock)
+                self._pending = self.draw(root, most, self._session, self._clock)
                 drafted = len(self._pending.tokens)
         tree, observed = self._pending.tree(), self._pending.laws if self._observe else []
         self._clock.lap("draft")

@@ -142,7 +142,7 @@ def test_tiny_llamas():
 
 def test_dropping_a_drawn_token_is_noticed(monkeypatch):
     """A sampled token thrown away because its own probability is low."""
-    honest = ChainDraft._draw_chain
+    honest = ChainDraft.draw
 
     def dropping(self, root, cap, session, clock):
         chain = honest(self, root, cap, session, clock)
@@ -153,7 +153,7 @@ def test_dropping_a_drawn_token_is_noticed(monkeypatch):
         next_law = chain.laws[kept] if kept < len(chain.laws) else chain.next_law
         return Chain(chain.tokens[:kept], chain.laws[:kept], next_law)
 
-    monkeypatch.setattr(BranchDraft, "_draw_chain", dropping)
+    monkeypatch.setattr(BranchDraft, "draw", dropping)
     assert error(decoder_of()) > 1e-3
 
 
