@@ -8,8 +8,8 @@ import subprocess
 import sys
 import warnings
 import weakref
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from io import BytesIO
 from multiprocessing.connection import Connection
 from typing import Any
@@ -93,9 +93,13 @@ class DraftProcess:
         while child.channel.received <= self._next:
             child.receive()
         self._next += 1
-        return child.reply(self._seen)
+        reply = child.answer(self._seen).reply
+        assert reply is not None, "every answer but the set-up's has one"
+        return reply
 
     def forget(self) -> None:
+        """Drop all outstanding replies: `result` goes on with the calls submitted later. A forgotten call that had not begun runs
+        all the same."""
         if self._child is None:
             return
         if self._child.channel.torn:
@@ -110,7 +114,7 @@ class DraftProcess:
             child.kill()
 
     def close(self) -> None:
-        """As `Executor.close`; a call that is running has `GRACE` seconds to end."""
+        """As `Executor.close`; a call that is running has `GRACE` seconds to end. A later `submit` starts another child."""
         child, self._child = self._child, None
         if child is not None:
             child.end()
@@ -136,33 +140,25 @@ class Child:
         self._poll.register(self._connection, select.POLLIN)
         with ExitStack() as undo:
             undo.callback(self.kill)
-            try:
+            with self._whole():
                 self._connection.send_bytes(pickled.getbuffer())
-            except ConnectionError as error:
-                raise self._died() from error
             self.channel.sent += 1
             self.receive()
-            self.reply({})
+            self.answer({})
             undo.pop_all()
 
     def send(self, message: Any) -> None:
-        """Raises `DraftProcessDied`, or as `messages.write`."""
-        self._require_whole()
-        try:
+        """Raises `DraftProcessDied`, or as `Channel.send`."""
+        with self._whole():
             self.channel.send(message)
-        except ConnectionError as error:
-            raise self._died() from error
 
     def receive(self) -> None:
         """Wait for the next reply. Raises `DraftProcessDied`."""
-        self._require_whole()
-        self._poll.poll()  # waits, and takes nothing that an interruption could lose
-        try:
+        with self._whole():
+            self._poll.poll()  # waits, and takes nothing that an interruption could lose
             self.channel.receive()
-        except (EOFError, ConnectionError) as error:
-            raise self._died() from error
 
-    def reply(self, seen: dict[Any, Any]) -> Reply:
+    def answer(self, seen: dict[Any, Any]) -> Answer:
         """The one last received. Warns and raises here what was warned and raised there, by the warning registry ``seen``."""
         answer: Answer = self.channel.read()
         for text, category, file, line in answer.warned:
@@ -170,7 +166,7 @@ class Child:
         if answer.error is not None:
             answer.error.add_note(f"In the draft process:\n{answer.trace}")
             raise answer.error
-        return Reply(answer.value, answer.started, answer.ended)
+        return answer
 
     def kill(self) -> None:
         """End the process at once."""
@@ -178,16 +174,19 @@ class Child:
             self._process.kill()
         self.end()
 
-    def _require_whole(self) -> None:
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """`DraftProcessDied` where the exchange is broken already, or breaks off within the block."""
         if self._death is not None:
             raise DraftProcessDied(self._death)
         if self.channel.torn:
             raise DraftProcessDied("the exchange with the draft process was interrupted in the middle of a message.")
-
-    def _died(self) -> DraftProcessDied:
-        self._death = f"the draft process {_ending(self._process)}."
-        self.channel.torn = False  # only broken off: `submit` says so until somebody restarts it
-        return DraftProcessDied(self._death)
+        try:
+            yield
+        except (EOFError, ConnectionError) as error:
+            self._death = f"the draft process {_ending(self._process)}."
+            self.channel.torn = False  # only broken off: `submit` says so until somebody restarts it
+            raise DraftProcessDied(self._death) from error
 
 
 def _start(memory: int, slot_bytes: int, threads: int) -> tuple[subprocess.Popen[bytes], Connection]:
