@@ -7,7 +7,7 @@ from typing import Any
 
 from predictors.config import parse_config
 from predictors.controllers import Controller, build_controller
-from runtime.branching.config import BranchConfig
+from runtime.branching.draft import BranchConfig
 from runtime.decoding.base import Decoder
 from runtime.decoding.branch_parallel import BranchParallelDecoder
 from runtime.decoding.sequential import SequentialDecoder

@@ -9,8 +9,7 @@ import torch
 from predictors.controllers import Controller
 from predictors.signals import Root
 from runtime.adapter import LanguageModel
-from runtime.branching.config import BranchConfig
-from runtime.branching.draft import BranchDraft
+from runtime.branching.draft import BranchConfig, BranchDraft
 from runtime.branching.exchange import Branches, Pending, Verdict
 from runtime.clock import Stretch
 from runtime.compact.model import Sent
@@ -100,11 +99,6 @@ class DraftHost:
                 "a newer request took this decoder's draft process, which serves one at a time. To decode several requests in "
                 "turns, build a decoder for each, or decode with overlap 'none'."
             )
-
-    def restart(self) -> None:
-        """Replace a process that died."""
-        assert self._process is not None, "only a process dies"
-        self._process.restart()
 
     def end(self, owner: object, executor: Executor) -> None:
         """The request is over; a process is kept for the next one."""

@@ -12,8 +12,7 @@ from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness
 from runtime.branching import draft as draft_module
 from runtime.branching.candidates import Candidates
-from runtime.branching.config import BranchConfig
-from runtime.branching.draft import BranchDraft
+from runtime.branching.draft import BranchConfig, BranchDraft
 from runtime.branching.jobs import DraftJobs
 from runtime.decoding import branch_parallel
 from runtime.decoding.branch_parallel import BranchParallelDecoder, BranchRun
