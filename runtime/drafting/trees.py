@@ -31,12 +31,11 @@ from runtime.device import on_device
 from runtime.drafting.draft import Drafter
 from runtime.drafting.drafted import ROOT, Growth
 from runtime.drafting.levels import LevelDraft, stacked
-from runtime.drafting.sampler import most_likely, read_rows
+from runtime.drafting.sampler import most_likely
 from runtime.request import Request
 from runtime.tree import DraftLaw, TokenTree
 
-CANDIDATES = ("sampled", "top_k")
-ROOTS = ("draft", "target")
+Candidates = Annotated[str, one_of("sampled", "top_k")]
 
 
 @dataclass(frozen=True)
@@ -144,8 +143,8 @@ class MultiCandidateConfig(CandidateTree):
     """
 
     config: tuple[Count, ...] = (4, 2, 2, 1)
-    candidates: Annotated[str, one_of(*CANDIDATES)] = "sampled"
-    roots: Annotated[str, one_of(*ROOTS)] = "draft"
+    candidates: Candidates = "sampled"
+    roots: Annotated[str, one_of("draft", "target")] = "draft"
     draft_temperature: NotNegative | None = None
 
     def __post_init__(self) -> None:
@@ -169,7 +168,7 @@ class ForkConfig(CandidateTree):
 
     width: Count = 16
     depth: Count = 5
-    candidates: Annotated[str, one_of(*CANDIDATES)] = "sampled"
+    candidates: Candidates = "sampled"
     draft_temperature: NotNegative | None = None
 
     @property
@@ -198,9 +197,6 @@ class MultiCandidateDraft(LevelDraft):
         tree = growth.tree(self.law if growth.laws else DraftLaw.DETERMINISTIC)
         clock.lap("draft")
         return tree
-
-    def _draw(self, depth: int, laws: Sequence[NextLaw], copies: Sequence[int]) -> list[list[int]]:
-        return read_rows(self._draw_unread(depth, laws))
 
     def _draw_unread(self, depth: int, laws: Sequence[NextLaw]) -> Tensor:
         if self.law is DraftLaw.DETERMINISTIC:

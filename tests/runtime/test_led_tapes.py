@@ -5,7 +5,7 @@ import torch
 
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, build_decoder
-from runtime.decoding.routed import RoutedDecoder
+from runtime.decoding.base import RoutedDecoder
 from runtime.drafting.sampler import PlainSampler, RecordedSampler, sampler_for
 from runtime.leading import GivenText, OffTapeError, plan, why_not_led
 from runtime.leading.leader import KEEP, luck_of, seeded_uniforms
