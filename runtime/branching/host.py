@@ -33,9 +33,6 @@ class DraftService:
         self._of_decoder = (model, config, controller)
         self._draft: BranchDraft  # of the request that was opened last
 
-    def ready(self) -> None:
-        """Nothing: an answer says that the model is loaded."""
-
     def open(self, request: Request) -> list[Stretch]:
         """Begin a request: cache its prompt. An earlier one ends."""
         self._draft = BranchDraft(*self._of_decoder, request)
@@ -88,9 +85,8 @@ class DraftHost:
 
     def start(self) -> None:
         """Start the draft process before a request does."""
-        if self._process is not None and self._owner is None:
-            self._process.submit("ready")
-            self._process.result()
+        if self._process is not None:
+            self._process.start()
 
     def require(self, owner: object) -> None:
         """`RuntimeError` if a newer request than ``owner`` has the draft process."""

@@ -70,8 +70,6 @@ class BranchParallelDecoder(Decoder):
 
 
 class BranchRun(Run):
-    """One request in flight."""
-
     def __init__(self, decoder: BranchParallelDecoder, request: Request) -> None:
         super().__init__(decoder, request)
         self.host = decoder.host

@@ -98,7 +98,6 @@ class Chain:
         return len(self.looked_up) + len(self.tokens)
 
     def tree(self) -> TokenTree:
-        """The chain as a tree."""
         if not self.tokens:
             return EMPTY_TREE
         rows = [law.probs_V for law in self.laws]
@@ -117,7 +116,7 @@ class ChainDraft(ModelDraft):
         return drafted
 
     def draw(self, root: Root, cap: int, session: Session, clock: PhaseClock, looked_up: Sequence[int] = ()) -> Chain:
-        """A chain of up to ``cap`` tokens, those ``looked_up`` included, which it begins with."""
+        """A chain of up to ``cap`` tokens, those ``looked_up`` included, which it begins with; it ends early as in `draft`."""
         chain = Chain(looked_up=looked_up)
         while len(chain) < cap:
             law = self._law(root, len(chain), self._next_row(chain))

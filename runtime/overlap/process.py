@@ -74,14 +74,19 @@ class DraftProcess:
         self._next = 0  # the reply that is read next
         self._seen: dict[Any, Any] = {}  # a warning registry, for filters that warn once
 
+    def start(self) -> "Child":
+        """The child; one that has to be started is waited for until its service is built."""
+        if self._child is None:
+            self._child = Child(*self._options)
+            self._next = self._child.channel.sent
+        return self._child
+
     def submit(self, method: str, *arguments: Any) -> None:
         """As `Executor.submit`; waits for the child to start, and for forgotten calls whose slots are needed."""
         if self._child is not None and self._child.channel.torn:
             self.restart()
-        if self._child is None:
-            self._child = Child(*self._options)
-            self._next = self._child.channel.sent
-        child, channel = self._child, self._child.channel
+        child = self.start()
+        channel = child.channel
         assert channel.sent - self._next < SLOTS, f"more than {SLOTS} calls outstanding"
         while channel.sent - channel.received >= SLOTS:
             child.receive()

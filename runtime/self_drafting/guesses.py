@@ -147,7 +147,6 @@ class TriePool:
         self._sizes: dict[int, int] = {}
 
     def get(self, token: int) -> Trie:
-        """What followed ``token``."""
         return self._tries.get(token, {})
 
     def merge(self, token: int, continuations: Trie) -> None:

@@ -94,8 +94,6 @@ class SelfDraftConfig(Checked):
 
 
 class SelfDraftBranches(Guesses):
-    """One request's branches and pool."""
-
     def __init__(self, config: SelfDraftConfig, request: Request) -> None:
         self._config = config
         self._random = PromptTokens(request)

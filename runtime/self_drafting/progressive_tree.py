@@ -71,7 +71,6 @@ class Node:
     children: dict[int, "Node"] = field(default_factory=dict)
 
     def add(self, token: int) -> "Node":
-        """A new child."""
         child = self.children[token] = Node(token, self)
         return child
 
@@ -82,8 +81,6 @@ class Node:
 
 
 class ProgressiveTree(Guesses):
-    """One request's tree and pool."""
-
     reads_predictions = True
 
     def __init__(self, config: ProgressiveTreeConfig, request: Request) -> None:
