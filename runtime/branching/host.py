@@ -100,8 +100,6 @@ class DraftHost:
         """The request is over; a process is kept for the next one."""
         if executor is not self._process:
             executor.close()
-        elif self._owner is owner:
-            self._process.forget()
         if self._owner is owner:
             self._owner = None  # with it goes the memory that its draft held
 

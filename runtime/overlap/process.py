@@ -55,7 +55,7 @@ class DraftProcess:
     -----
     An interruption (`KeyboardInterrupt`) while `result` waits loses nothing: the call is still outstanding. One that falls into
     the microseconds in which an announcement is read or written leaves in doubt whether it was. Then the exchange counts as
-    broken, and `forget` or the next `submit` ends the child, to be replaced.
+    broken, and the next `submit` replaces the child.
 
     Examples
     --------
@@ -105,11 +105,7 @@ class DraftProcess:
     def forget(self) -> None:
         """Drop all outstanding replies: `result` goes on with the calls submitted later. A forgotten call that had not begun runs
         all the same."""
-        if self._child is None:
-            return
-        if self._child.channel.torn:
-            self.restart()
-        else:
+        if self._child is not None:
             self._next = self._child.channel.sent
 
     def restart(self) -> None:
