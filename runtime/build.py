@@ -7,15 +7,14 @@ from typing import Any
 
 from predictors.config import parse_config
 from predictors.controllers import Controller, build_controller
-from runtime.branching.config import BranchConfig
+from runtime.branching.draft import BranchConfig
 from runtime.decoding.base import Decoder
 from runtime.decoding.branch_parallel import BranchParallelDecoder
 from runtime.decoding.sequential import SequentialDecoder
 from runtime.decoding.single_model import SingleModelDecoder
 from runtime.decoding.target_roots import TargetRootsDecoder
 from runtime.drafting import DRAFTERS, Drafter
-from runtime.drafting.delayed_tree import DelayedTreeConfig
-from runtime.drafting.multi_candidate import MultiCandidateConfig
+from runtime.drafting.trees import DelayedTreeConfig, MultiCandidateConfig
 from runtime.identity import require_pair
 from runtime.pair import ModelPair
 from runtime.presets import expanded

@@ -17,8 +17,7 @@ from predictors.latency.profile import read_profile
 from predictors.latency.soundness import noise_warning
 from predictors.sampling import SamplingSettings
 from runtime.build import build_decoder, built
-from runtime.decoding.base import Decoder
-from runtime.decoding.routed import RoutedDecoder
+from runtime.decoding.base import Decoder, RoutedDecoder
 from runtime.identity import require_pair
 from runtime.monitor import Monitor
 from runtime.pair import ModelPair

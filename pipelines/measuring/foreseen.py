@@ -1,7 +1,7 @@
 """What replay foresees of measured arms: every recorded text of a split, and every timed decode with its own text and luck.
 
     texts    recorded texts at the timed settings, the mean over `REPEATS` draws of chance (at temperature 0 there is none)
-    timed    a decode's own text; above temperature 0 the luck that the decode was led with (`runtime.leading.luck`)
+    timed    a decode's own text; above temperature 0 the luck that the decode was led with (`runtime.leading.leader`)
 
 Both are seconds by component (`RoundParts`), not prices yet. Arms that draft trees, for themselves or beside the target are not
 covered: what is said of them rests on the clock alone. Shape suffix: K components.
@@ -35,7 +35,7 @@ from predictors.schema import EDIT
 from predictors.training.text_table import ROOT, STATES
 from runtime import Decoder, ModelPair, Randomness
 from runtime.decoding.sequential import SequentialDecoder
-from runtime.leading.luck import KEEP, seeded_uniforms
+from runtime.leading.leader import KEEP, seeded_uniforms
 from trace_collection.text_tracer import TextTracer
 
 REPEATS = 2  # with 4, gains over static chains were .3 points lower and their errors the same (751babb, EPYC)

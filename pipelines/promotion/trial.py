@@ -22,8 +22,8 @@ from predictors.config import parse_config
 from predictors.controllers import DelayedTree, is_learned
 from predictors.sampling import SamplingSettings
 from runtime import Decoder, ModelPair, load_decoder
+from runtime.decoding.base import RoutedDecoder
 from runtime.decoding.branch_parallel import BranchParallelDecoder
-from runtime.decoding.routed import RoutedDecoder
 
 
 def settings_of(*bundles: Path) -> tuple[SamplingSettings, ...]:

@@ -51,7 +51,7 @@ class Decode:
 class Reading:
     """A text with its luck: uniform numbers in [0, 1) by row, for the tokens of chains and for candidates tried there.
 
-    With the numbers of `runtime.leading.luck` at ``KEEP``, chains accept what a decode led along this text accepts.
+    With the numbers of `runtime.leading.leader` at ``KEEP``, chains accept what a decode led along this text accepts.
     """
 
     text: RecordedText

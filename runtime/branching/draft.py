@@ -11,20 +11,44 @@ vocabulary.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from predictors.branch_settings import BranchSettings
+from predictors.config import Count, NotNegative, one_of
 from predictors.controllers import Controller, Session
+from predictors.rounds import RoundRecord
 from predictors.signals import DrawnToken, NextLaw, Root
 from runtime.adapter import LanguageModel, Row
 from runtime.branching.candidates import Candidates, draw_candidates
-from runtime.branching.config import BranchConfig
 from runtime.branching.exchange import NO_BRANCHES, Branches, Pending, Verdict
 from runtime.clock import PhaseClock, Stretch
 from runtime.drafting.chain import Chain, ChainDraft
 from runtime.request import Request
+
+
+@dataclass(frozen=True)
+class BranchConfig(BranchSettings):
+    """How far and how wide to draft ahead (`BranchSettings`), and where.
+
+    Parameters
+    ----------
+    overlap
+        ``processes``: the draft in its own process; ``streams``: in a thread, on an accelerator with its own stream; ``none``:
+        in turn, with a virtual clock; ``auto``: ``streams`` on accelerators, else ``processes`` (``none`` on one core).
+    target_threads, draft_threads
+        Torch threads of either process with ``processes`` (else unused); ``None``: shared out of torch's own number.
+    draft_temperature
+        As in `ChainConfig`.
+    """
+
+    overlap: Annotated[str, one_of("auto", "streams", "processes", "none")] = "auto"
+    target_threads: Count | None = None
+    draft_threads: Count | None = None
+    draft_temperature: NotNegative | None = None
 
 
 @dataclass
@@ -50,6 +74,7 @@ class BranchDraft(ChainDraft):
         self._observe = request.observe
         self._clock = PhaseClock()
         self._root: Root  # the round's, from `advance` on
+        self._record: RoundRecord  # likewise: the draft's part of it
         self._pending = Chain()
         self._branches: list[Branch] = []
         self._num_nodes = 0
@@ -84,32 +109,38 @@ class BranchDraft(ChainDraft):
             self._pending = Chain()
             if self._config.draft_stage == "idle":
                 most = min(self._cap, self._config.draft_stage_gamma or self._config.gamma, remaining - 1)
-                self._pending = self._draw_chain(root, most, self._session, self._clock)
+                self._pending = self.draw(root, most, self._session, self._clock)
                 drafted = len(self._pending.tokens)
         tree, observed = self._pending.tree(), self._pending.laws if self._observe else []
         self._clock.lap("draft")
-        stretches, said = self._clock.stretches(), tuple(self._session.forecasts)
-        done = self.passes, self._session.asked
-        return Pending(tree, drafted, trimmed, self._session.bypassed, observed, stretches, said, *done)
+        self._record = RoundRecord(
+            drafted=drafted,
+            submitted=tree.num_nodes,
+            idle_levels=drafted,
+            trimmed=trimmed,
+            passes=self.passes,
+            asked=self._session.asked,
+            bypassed=self._session.bypassed,
+            forecasts=tuple(self._session.forecasts),
+        )
+        return Pending(tree, self._record, observed, self._clock.stretches())
 
     @torch.inference_mode()
     def branch(self) -> Branches:
         """Grow branches behind the pending block, as far as tokens may still be submitted behind a branch token."""
         self._clock.resume()
-        self.passes, asked = 0, self._session.asked
         tokens = self._pending.tokens
         self._branches, self._num_nodes = [], len(tokens)
         length = min(self._config.gamma, self._remaining - len(tokens) - 2)
         if length < 1 or (tokens and self._sampler.reads and int(tokens[-1]) in self._eos_tokens):
             return NO_BRANCHES
-        known = self._pending.next_law is not None
         law = self._branch_point()
         wanted = self._session.branch_count(law)
         count = self._config.num_branches(law.confidence) if wanted is None else wanted
         if count < 0:
             raise ValueError(f"a controller's branch_count must be >= 0 or None, got {count}.")
         if count == 0:
-            return Branches(passes=self.passes, asked=self._session.asked - asked)
+            return Branches(record=self._with_branches())
         candidates = draw_candidates(self._kind, law, count, self._sampler)
         parent = self._num_nodes - 1
         for drawn in candidates.tokens:
@@ -119,10 +150,17 @@ class BranchDraft(ChainDraft):
         self._clock.lap("draft")
         levels = 1 + self._grow(length, parent)
         candidates = self._read(candidates)
-        drafted = sum(len(branch.drawn) for branch in self._branches)
+        record = self._with_branches()
+        record.drafted += sum(len(branch.drawn) for branch in self._branches)
+        record.levels += levels
+        record.candidates = len(candidates.tokens)
+        record.law_known = self._pending.next_law is not None
         self._clock.lap("draft")
-        done = self.passes, self._session.asked - asked
-        return Branches(candidates, levels, drafted, known, self._clock.stretches(), *done)
+        return Branches(candidates, record, self._clock.stretches())
+
+    def _with_branches(self) -> RoundRecord:
+        """The round's record with what passes and questions have come to."""
+        return replace(self._record, passes=self.passes, asked=self._session.asked)
 
     def _branch_point(self) -> NextLaw:
         """The law behind the pending block: where drafting stopped before a token, it is known."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from predictors.rounds import Forecast
+from predictors.rounds import RoundRecord
 from predictors.signals import NextLaw
 from runtime.branching.candidates import Candidates
 from runtime.clock import Stretch
@@ -21,34 +21,23 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Pending:
-    """The block that the target verifies next: a ``tree`` that is a chain. ``levels`` were drafted for it with the target idle,
-    ``trimmed`` ones dropped from the branch that survived; ``laws`` only for observers; ``forecasts`` are the controller's.
-    ``passes`` of the draft and questions ``asked`` led to it."""
+    """The block that the target verifies next: a ``tree`` that is a chain; ``laws`` only for observers. ``record``: the draft's
+    part of the round's up to here. Its levels were drafted with the target idle."""
 
     tree: TokenTree
-    levels: int = 0
-    trimmed: int = 0
-    bypassed: bool = False
+    record: RoundRecord = field(default_factory=RoundRecord)
     laws: list[NextLaw] = field(default_factory=list)
     stretches: list[Stretch] = field(default_factory=list)
-    forecasts: tuple[Forecast, ...] = ()
-    passes: int = 0
-    asked: int = 0
 
 
 @dataclass(frozen=True)
 class Branches:
-    """What was drafted beside the target: ``candidates`` at the branch point (``None``: there is none), ``levels`` of draft steps
-    and ``drafted`` tokens. ``law_known``: the law at the branch point was there before. ``passes`` of the draft and questions
-    ``asked`` are those beside the target."""
+    """What was drafted beside the target: ``candidates`` at the branch point (``None``: there is none). ``record``: the draft's
+    whole part of the round's; ``None``: that of the block, as nothing was done beside the target."""
 
     candidates: Candidates | None = None
-    levels: int = 0
-    drafted: int = 0
-    law_known: bool = False
+    record: RoundRecord | None = None
     stretches: list[Stretch] = field(default_factory=list)
-    passes: int = 0
-    asked: int = 0
 
 
 NO_BRANCHES = Branches()

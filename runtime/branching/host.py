@@ -9,8 +9,7 @@ import torch
 from predictors.controllers import Controller
 from predictors.signals import Root
 from runtime.adapter import LanguageModel
-from runtime.branching.config import BranchConfig
-from runtime.branching.draft import BranchDraft
+from runtime.branching.draft import BranchConfig, BranchDraft
 from runtime.branching.exchange import Branches, Pending, Verdict
 from runtime.clock import Stretch
 from runtime.compact.state import Sent
@@ -33,9 +32,6 @@ class DraftService:
     def __init__(self, model: LanguageModel, config: BranchConfig, controller: Controller) -> None:
         self._of_decoder = (model, config, controller)
         self._draft: BranchDraft  # of the request that was opened last
-
-    def ready(self) -> None:
-        """Nothing: an answer says that the model is loaded."""
 
     def open(self, request: Request) -> list[Stretch]:
         """Begin a request: cache its prompt. An earlier one ends."""
@@ -89,9 +85,8 @@ class DraftHost:
 
     def start(self) -> None:
         """Start the draft process before a request does."""
-        if self._process is not None and self._owner is None:
-            self._process.submit("ready")
-            self._process.result()
+        if self._process is not None:
+            self._process.start()
 
     def require(self, owner: object) -> None:
         """`RuntimeError` if a newer request than ``owner`` has the draft process."""
@@ -101,17 +96,10 @@ class DraftHost:
                 "turns, build a decoder for each, or decode with overlap 'none'."
             )
 
-    def restart(self) -> None:
-        """Replace a process that died."""
-        assert self._process is not None, "only a process dies"
-        self._process.restart()
-
     def end(self, owner: object, executor: Executor) -> None:
         """The request is over; a process is kept for the next one."""
         if executor is not self._process:
             executor.close()
-        elif self._owner is owner:
-            self._process.forget()
         if self._owner is owner:
             self._owner = None  # with it goes the memory that its draft held
 

@@ -15,7 +15,7 @@ from predictors.signals import Root
 from runtime.branching.exchange import NO_BRANCHES, Branches, Pending, Verdict
 from runtime.branching.host import DraftHost
 from runtime.clock import PhaseClock, Stretch
-from runtime.overlap.process import DraftProcessDied
+from runtime.overlap.process import DraftProcess, DraftProcessDied
 from runtime.randomness import Chance, spawn
 from runtime.request import Request
 
@@ -135,7 +135,8 @@ class DraftJobs:
             "the draft process died; a fresh one goes on after the tokens emitted so far. Nothing is lost but time.",
             stacklevel=2,
         )
-        self._host.restart()
+        assert isinstance(self._executor, DraftProcess), "only a process dies"
+        self._executor.restart()
         emitted = len(prompt) - len(self._request.prompt)
         left = self._request.max_new_tokens - emitted
         request = replace(self._request, prompt=prompt, max_new_tokens=left, randomness=spawn(self._chance))

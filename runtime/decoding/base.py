@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from predictors.controllers import Controller
+from predictors.controllers import Controller, build_controller
 from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
 from predictors.signals import NextLaw, Root
@@ -201,3 +201,31 @@ class Decoder(ABC):
                 f"{name} {layers}: the {self.controller.kind} controller taps {own}, and a pass has one set of taps."
             )
         return own or layers
+
+
+class RoutedDecoder(Decoder):
+    """One decoder of several, by the request's sampling settings: what a tuned bundle serves. ``routes``: a decoder for each of
+    some settings; at least one. Every one of them is lossless, so a request at settings that none was tuned for is served by the
+    nearest, in temperature first."""
+
+    def __init__(self, pair: ModelPair, routes: Sequence[tuple[SamplingSettings, Decoder]]) -> None:
+        super().__init__(pair, build_controller({"kind": "fixed"}), lossy=any(decoder.lossy for _, decoder in routes))
+        self.routes = list(routes)
+
+    def route(self, settings: SamplingSettings) -> Decoder:
+        return min(self.routes, key=lambda route: route[0].distance(settings))[1].route(settings)
+
+    @property
+    def context_limit(self) -> int:
+        return min(decoder.context_limit for _, decoder in self.routes)
+
+    def start(self) -> None:
+        for _, decoder in self.routes:
+            decoder.start()
+
+    def close(self) -> None:
+        for _, decoder in self.routes:
+            decoder.close()
+
+    def _open(self, request: Request) -> "Run":
+        return self.route(request.settings)._open(request)

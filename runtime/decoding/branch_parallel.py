@@ -13,8 +13,8 @@ from torch import Tensor
 from predictors.controllers import Controller
 from predictors.rounds import RoundRecord
 from runtime.branching.candidates import draw_at_branch_point
-from runtime.branching.config import BranchConfig
-from runtime.branching.exchange import Branches, Pending, Verdict
+from runtime.branching.draft import BranchConfig
+from runtime.branching.exchange import Branches, Verdict
 from runtime.branching.host import DraftHost
 from runtime.branching.jobs import DraftJobs
 from runtime.decoding.base import Decoder, Evidence, Step
@@ -70,8 +70,6 @@ class BranchParallelDecoder(Decoder):
 
 
 class BranchRun(Run):
-    """One request in flight."""
-
     def __init__(self, decoder: BranchParallelDecoder, request: Request) -> None:
         super().__init__(decoder, request)
         self.host = decoder.host
@@ -110,7 +108,7 @@ class BranchRun(Run):
         self.verdict = Verdict(pending.tree.token_list[:accepted], token, branch)
         self.target.keep(range(1 + accepted))
         self._move(out, accepted, token)
-        record = self._record(pending, branches)
+        record = self._ended(branches.record or pending.record)
         self.clock.lap("verify")
         self.jobs.end_round(record)
         evidence = None
@@ -145,22 +143,11 @@ class BranchRun(Run):
             return int(self.chance.categorical(law_V)), None
         return draw_at_branch_point(branches.candidates, law_V, self.chance)
 
-    def _record(self, pending: Pending, branches: Branches) -> RoundRecord:
-        accepted, submitted = len(self.verdict.accepted), pending.tree.num_nodes
-        hit = self.verdict.branch is not None
-        return RoundRecord(
-            drafted=pending.levels + branches.drafted,
-            levels=pending.levels + branches.levels,
-            idle_levels=pending.levels,
-            submitted=submitted,
-            candidates=0 if branches.candidates is None else len(branches.candidates.tokens),
-            law_known=branches.law_known,
-            accepted=accepted + hit,
-            rolled_back=0 if hit else submitted - accepted + branches.levels,
-            trimmed=pending.trimmed,
-            passes=pending.passes + branches.passes,
-            asked=pending.asked + branches.asked,
-            ends_segment=not hit,
-            bypassed=pending.bypassed,
-            forecasts=pending.forecasts,
-        )
+    def _ended(self, record: RoundRecord) -> RoundRecord:
+        """The draft's part of the round's ``record`` with the verdict."""
+        hit, accepted = self.verdict.branch is not None, len(self.verdict.accepted)
+        branch_levels = record.levels - record.idle_levels
+        record.accepted = accepted + hit
+        record.rolled_back = 0 if hit else record.submitted - accepted + branch_levels
+        record.ends_segment = not hit
+        return record

@@ -60,8 +60,6 @@ class SequentialDecoder(Decoder):
 
 
 class SequentialRun(Run):
-    """One request in flight."""
-
     def __init__(self, decoder: SequentialDecoder, request: Request) -> None:
         pair, drafter = decoder.pair, decoder.drafter
         super().__init__(decoder, request)

@@ -42,8 +42,6 @@ class SingleModelDecoder(Decoder):
 
 
 class SingleModelRun(Run):
-    """One request in flight."""
-
     def __init__(self, decoder: SingleModelDecoder, request: Request) -> None:
         super().__init__(decoder, request)
         self.guesses = decoder.guesser.open(replace(request, randomness=stream(request.randomness, "draft")))

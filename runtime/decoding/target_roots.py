@@ -13,8 +13,8 @@ from predictors.rounds import RoundRecord
 from runtime.adapter import Forward
 from runtime.decoding.base import Step
 from runtime.decoding.sequential import SequentialDecoder, SequentialRun
-from runtime.drafting.multi_candidate import MultiCandidateConfig, MultiCandidateDraft
 from runtime.drafting.sampler import distinct, most_likely, read_rows
+from runtime.drafting.trees import MultiCandidateConfig, MultiCandidateDraft
 from runtime.laws import processed_law
 from runtime.pair import ModelPair
 from runtime.request import Request

@@ -1,9 +1,8 @@
 """How candidate tokens are proposed, by kind."""
 
 from runtime.drafting.chain import ChainConfig, LookupConfig
-from runtime.drafting.delayed_tree import DelayedTreeConfig
 from runtime.drafting.draft import Drafter
-from runtime.drafting.multi_candidate import ForkConfig, MultiCandidateConfig
+from runtime.drafting.trees import DelayedTreeConfig, ForkConfig, MultiCandidateConfig
 
 DRAFTERS: dict[str, type[Drafter]] = {
     "chain": ChainConfig,

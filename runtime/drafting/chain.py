@@ -86,7 +86,6 @@ class Chain:
         return len(self.looked_up) + len(self.tokens)
 
     def tree(self) -> TokenTree:
-        """The chain as a tree."""
         if not self.tokens:
             return EMPTY_TREE
         rows = [law.probs_V for law in self.laws]
@@ -99,18 +98,13 @@ class ChainDraft(ModelDraft):
     def draft(self, root: Root, cap: int, session: Session, clock: PhaseClock) -> Drafted:
         """Draw up to ``cap`` tokens; ends early where the session says so, and after an end-of-sequence token if looking at one
         waits for no device (what follows it is verified and cut from the output)."""
-        chain = self._draw_chain(root, cap, session, clock)
+        chain = self.draw(root, cap, session, clock)
         drafted = DraftedTree(chain.tree(), chain.laws)
         clock.lap("draft")
         return drafted
 
-    def draw_after(self, tokens: Sequence[int], root: Root, count: int, clock: PhaseClock) -> Chain:
-        """Draw ``count`` tokens after ``tokens``, fewer only after an end-of-sequence token."""
-        return self._draw_chain(root, len(tokens) + count, Session(), clock, tokens)
-
-    def _draw_chain(
-        self, root: Root, cap: int, session: Session, clock: PhaseClock, looked_up: Sequence[int] = ()
-    ) -> Chain:
+    def draw(self, root: Root, cap: int, session: Session, clock: PhaseClock, looked_up: Sequence[int] = ()) -> Chain:
+        """A chain of up to ``cap`` tokens, those ``looked_up`` included, which it begins with; it ends early as in `draft`."""
         chain = Chain(looked_up=looked_up)
         while len(chain) < cap:
             law = self._law(root, len(chain), self._next_row(chain))
@@ -193,7 +187,7 @@ class LookupDraft(Draft):
         count = 0 if ended else min(sourced.drawn, cap - len(tokens))
         chain = Chain(looked_up=tokens)
         if self._model is not None:
-            chain = self._model.draw_after(tokens, root, count, clock)
+            chain = self._model.draw(root, len(tokens) + count, Session(), clock, tokens)
         elif count:
             raise ValueError(
                 f"the controller wants {count} drawn tokens after a lookup, and drafter 'lookup' has no draft model. Use "

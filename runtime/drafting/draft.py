@@ -13,7 +13,7 @@ from torch import Tensor
 
 from predictors.config import Checked
 from predictors.controllers import Session
-from predictors.signals import BothModels, NextLaw, Root, TreeRoot
+from predictors.signals import BothModels, NextLaw, Root
 from runtime.adapter import Forward, LanguageModel, Row, cache_prompt
 from runtime.clock import PhaseClock
 from runtime.drafting.drafted import Drafted
@@ -130,10 +130,6 @@ class ModelDraft(Draft):
     def _rows(self, out: Forward) -> list[Row]:
         """Rows of a pass, with logits on the target's vocabulary."""
         return Forward(fit_vocabulary(out.logits, self._vocabulary_size), out.hidden_NKD).rows()
-
-    def _tree_root(self, law: NextLaw) -> TreeRoot:
-        """The round's root as a controller that chooses trees sees it, ``law`` being the draft's there."""
-        return TreeRoot(law, lambda: self._both_models(law.root))
 
     def _both_models(self, root: Root) -> BothModels:
         if self._views is None or root.probs_V is None:

@@ -52,7 +52,6 @@ class Growth:
         return [self.laws[parent] for parent in self.parents]
 
     def tree(self, law: DraftLaw) -> TokenTree:
-        """The finished tree."""
         if not self.tokens:
             return EMPTY_TREE
         return TokenTree(

@@ -16,6 +16,7 @@ from predictors.signals import DrawnToken, NextLaw, Root
 from runtime.clock import PhaseClock
 from runtime.drafting.draft import ModelDraft
 from runtime.drafting.drafted import ROOT, Drafted, DraftedTree, Growth, UnreadTree
+from runtime.drafting.sampler import read_rows
 from runtime.tree import DraftLaw
 
 
@@ -26,12 +27,13 @@ class LevelDraft(ModelDraft):
     _unread: UnreadTree | None = None  # the round's tree, if it grew so
 
     @abstractmethod
-    def _draw(self, depth: int, laws: Sequence[NextLaw], copies: Sequence[int]) -> list[list[int]]:
-        """Tokens drawn, in order, under each node of a level; ``copies`` of the nodes (the root: 1)."""
-
-    @abstractmethod
     def _draw_unread(self, depth: int, laws: Sequence[NextLaw]) -> Tensor:
-        """The same for copies of nodes, each under its own law, in rows (`runtime.drafting.sampler`)."""
+        """Tokens drawn, in order, under each node of a level, or each copy of one, from its own law, in rows
+        (`runtime.drafting.sampler`)."""
+
+    def _draw(self, depth: int, laws: Sequence[NextLaw], copies: Sequence[int]) -> list[list[int]]:
+        """The same on the host; ``copies`` of the nodes (the root: 1)."""
+        return read_rows(self._draw_unread(depth, laws))
 
     def draft(self, root: Root, cap: int, session: Session, clock: PhaseClock) -> Drafted:
         """Grow up to ``cap`` levels. A node is not extended where the session says so or after an end-of-sequence token."""
@@ -56,9 +58,8 @@ class LevelDraft(ModelDraft):
         self, growth: Growth, level: Sequence[int], limit: int, root: Root, session: Session, clock: PhaseClock
     ) -> None:
         """Extend the nodes of ``level`` by ``limit`` levels at most."""
-        for depth in range(limit):
-            if depth >= limit:
-                break
+        depth = 0
+        while level and depth < limit:
             laws = self._laws(root, depth, level, growth)
             clock.lap("draft")
             if level == [ROOT]:
@@ -75,8 +76,7 @@ class LevelDraft(ModelDraft):
             clock.lap("draft")
             level = [node for node in dict.fromkeys(nodes) if not self._ends(node, growth, session)]
             clock.lap("controller")
-            if not level:
-                break
+            depth += 1
 
     def _grow_unread(self, cap: int, root: Root, session: Session, clock: PhaseClock) -> UnreadTree:
         """The same for a session that stops nowhere: nothing is read."""

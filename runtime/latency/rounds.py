@@ -28,7 +28,7 @@ import torch
 from predictors.sampling import SamplingSettings
 from predictors.signals import NextLaw, Root
 from runtime.branching.candidates import draw_at_branch_point, draw_candidates
-from runtime.branching.config import BranchConfig
+from runtime.branching.draft import BranchConfig
 from runtime.build import build_decoder
 from runtime.clock import PhaseClock
 from runtime.decoding.base import Decoder, Step

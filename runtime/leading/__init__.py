@@ -12,8 +12,7 @@ they led to this text (`runtime.leading.leader` has the formulas, docs/leading.m
 `why_not_led` names what cannot be led: above temperature 0 everything but chains verified tokenwise or by block.
 """
 
-from runtime.leading.planning import plan, why_not_led
-from runtime.leading.tape import OffTapeError, Tape
+from runtime.leading.tape import OffTapeError, Tape, plan, why_not_led
 from runtime.leading.text import GivenText
 
 __all__ = ["GivenText", "OffTapeError", "Tape", "plan", "why_not_led"]

@@ -16,10 +16,21 @@ Bayes' rule with the likelihood W of the text given the drafted prefix (docs/lea
 Nothing here depends on how many tokens follow, so any rule that stops by what was drafted before keeps its own distribution.
 
 A decoder queries it as any other: for a token of the draft's probabilities, for the row where the accepted path ends, and for the
-token after that. Of tokens that a lookup drafts it is told: q is one-hot there, and the formulas leave no choice. Shape suffix:
-V vocabulary.
+token after that. Of tokens that a lookup drafts it is told: q is one-hot there, and the formulas leave no choice.
+
+Random numbers are drawn by position: arms that decide the same on one text draw the same, whatever else they drew before. The
+position ``(row, slot)`` is the ``row`` of the text where the draw is made or where the drafted chain left the text, and the
+``slot`` there. Within one decode every position is drawn at most once, as rounds do not overlap. No call order and no name of an
+arm enters.
+
+    KEEP = 0       whether the token drafted at this row is the text's
+    1, 2, …        the tokens drafted instead of it and after that
+    EXTEND = -1    the target's own token after the end of the text
+
+Shape suffix: V vocabulary.
 """
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -27,24 +38,57 @@ import torch
 from torch import Tensor
 
 from runtime.laws import processed_law
-from runtime.leading.luck import EXTEND, KEEP, Luck
-from runtime.leading.tape import LedRound, number_of
 from runtime.leading.text import GivenText
-from runtime.randomness import Chance
+from runtime.randomness import Chance, inverted, number_of
 
 LARGEST_DIFFERENCE = 0.1  # total variation; coarse, to notice another pair and not another rounding
+KEEP, EXTEND = 0, -1
+Uniforms = Callable[[int, int], float]  # a number in [0, 1) by row and slot
+Luck = Callable[[Tensor, int, int], int]  # a draw from unnormalised weights [V] with positive mass, by row and slot
+
+
+def luck_of(uniforms: Uniforms) -> Luck:
+    """Draws that invert the cumulative distribution at ``uniforms``."""
+
+    def draw(weights_V: Tensor, row: int, slot: int) -> int:
+        uniform = torch.tensor([uniforms(row, slot)], dtype=torch.float64, device=weights_V.device)
+        return int(inverted(weights_V, uniform))
+
+    return draw
+
+
+def seeded_uniforms(seed: int) -> Uniforms:
+    """Independent uniform numbers that follow from ``seed``.
+
+    Examples
+    --------
+    >>> seeded_uniforms(3)(5, KEEP) == seeded_uniforms(3)(5, KEEP)
+    True
+    """
+
+    def uniform(row: int, slot: int) -> float:
+        key = hashlib.sha256(f"{seed}/{row}/{slot}".encode()).digest()
+        return (int.from_bytes(key[:8], "little") >> 11) * 2.0**-53
+
+    return uniform
 
 
 @dataclass
 class LedChain:
-    """A round's chain so far: it starts at the text's row ``start``, and the first ``kept`` of its ``tokens`` are the text's.
-    ``joint``: the verifier weighs whole prefixes, as block verification does; ``weight`` is that of the tokens so far."""
+    """A round and its chain: it starts at the text's row ``start``, and the first ``kept`` of its ``tokens`` so far are the
+    text's. ``joint``: the verifier weighs whole prefixes, as block verification does; ``weight`` is that of the tokens so far.
+    ``next_token``: what the round emits after those it kept, once it has ended. For every draw also a uniform number that
+    `runtime.randomness.inverted` makes it of: ``uniforms`` of the tokens (0 for one of a lookup, which is not drawn) and
+    ``verdict_uniforms``."""
 
     start: int
     joint: bool
     tokens: list[int] = field(default_factory=list)
     kept: int = 0
-    weight: float = 1.0
+    weight: float = field(default=1.0, compare=False)  # its last bits depend on how passes were batched
+    next_token: int = -1
+    uniforms: list[float] = field(default_factory=list)
+    verdict_uniforms: list[float] = field(default_factory=list)
 
     @property
     def on_text(self) -> bool:
@@ -101,7 +145,7 @@ class Leader:
     """
 
     def __init__(self, text: GivenText, joint: bool, luck: Luck, tails: bool = True) -> None:
-        self.rounds: list[LedRound] = []
+        self.rounds: list[LedChain] = []
         self.first_uniform = 0.0
         self._text = text
         self._joint = joint
@@ -110,8 +154,6 @@ class Leader:
         self._tokens = list(text.tokens)  # and those after its end that a round has reached
         self._chain: LedChain | None = None  # none before the prefill's token
         self._certain: list[int] = []  # drafted without a draw, and not in the chain yet
-        self._draft_uniforms: list[float] = []
-        self._stop_uniform: float | None = None  # of the verdict whose token is not drawn yet
 
     def stream(self, purpose: str) -> Chance:
         """The stream of one purpose, ``draft`` or ``verify``."""
@@ -123,25 +165,25 @@ class Leader:
         chain = self._chain
         assert chain is not None, "a round is in flight"
         self._take_certain(chain, weigh=True)
-        token = self._along_text(chain, draft_V) if chain.on_text else self._beside_text(chain, draft_V)
-        self._draft_uniforms.append(number_of(draft_V, token))
+        token = self._along_text(chain, draft_V) if chain.on_text else self._leave(chain, draft_V, self._target(chain))
+        chain.uniforms.append(number_of(draft_V, token))
         return token
 
     def _take_certain(self, chain: LedChain, weigh: bool) -> None:
         """Add the tokens that were not drawn; without ``weigh`` as if the prefix kept its weight: nothing is drawn then."""
         for token in self._certain:
-            target = self._target(chain, token) if weigh else 1.0
+            target_V = self._target(chain) if weigh else None
             kept = chain.on_text and token == self._token(chain.row)
-            (chain.keep if kept else chain.leave)(token, 1.0, target)
-            self._draft_uniforms.append(0.0)
+            (chain.keep if kept else chain.leave)(token, 1.0, 1.0 if target_V is None else float(target_V[token]))
+            chain.uniforms.append(0.0)
         self._certain.clear()
 
-    def _target(self, chain: LedChain, token: int) -> float:
-        """The target's probability of a token that was not drawn; 1 beside the text where no tail is weighed."""
+    def _target(self, chain: LedChain) -> Tensor | None:
+        """The target's probabilities [V] after ``chain``. ``None`` beside the text where no tail is weighed: at weight 0 the next
+        token is the draft's own, whatever the target says."""
         if chain.on_text:
-            return float(self._probs(chain.row)[token])
-        weighed = chain.weight > 0 and self._tails
-        return float(self._beyond(chain.row, chain.beside)[token]) if weighed else 1.0
+            return self._probs(chain.row)
+        return self._beyond(chain.row, chain.beside) if chain.weight > 0 and self._tails else None
 
     def _along_text(self, chain: LedChain, draft_V: Tensor) -> int:
         """The text's next token, or the first one beside it."""
@@ -153,12 +195,6 @@ class Leader:
             return self._leave(chain, draft_V, target_V)
         chain.keep(token, draft, target)
         return token
-
-    def _beside_text(self, chain: LedChain, draft_V: Tensor) -> int:
-        """A token after the first one beside the text. At weight 0 it is the draft's own, whatever the target says."""
-        if chain.weight == 0 or not self._tails:
-            return self._leave(chain, draft_V, None)
-        return self._leave(chain, draft_V, self._beyond(chain.row, chain.beside))
 
     def _leave(self, chain: LedChain, draft_V: Tensor, target_V: Tensor | None) -> int:
         """A token beside the text; without the target's probabilities as the draft draws it."""
@@ -177,14 +213,16 @@ class Leader:
             self._chain = LedChain(1, self._joint)
             self.first_uniform = number_of(weights, self._text.tokens[0])
             return self._text.tokens[0]
-        if self._stop_uniform is None:
+        if not chain.verdict_uniforms:
             self._take_certain(chain, weigh=False)
             assert len(weights) == len(chain.tokens) + 1, "every drafted token was drawn"
-            self._stop_uniform = number_of(weights, chain.kept)
-            return chain.kept
-        token = self._token(chain.row)
-        self._end_round(chain, token, (self._stop_uniform, number_of(weights, token)))
-        return token
+            answer = chain.kept
+        else:
+            answer = chain.next_token = self._token(chain.row)
+            self.rounds.append(chain)
+            self._chain = LedChain(chain.row + 1, self._joint)
+        chain.verdict_uniforms.append(number_of(weights, answer))
+        return answer
 
     def _require_same(self, target_V: Tensor) -> None:
         """`ValueError` unless the decoder's target says after the prompt what the text's target did."""
@@ -194,12 +232,6 @@ class Leader:
                 f"after the prompt the decoder's target and the text's differ by a total variation of {apart:.2g}: the text is "
                 "of another pair, number format or setting. Make it with `GivenText.of` this pair."
             )
-
-    def _end_round(self, chain: LedChain, token: int, verdict_uniforms: tuple[float, float]) -> None:
-        drafted, numbers = tuple(chain.tokens), tuple(self._draft_uniforms)
-        self.rounds.append(LedRound(drafted, chain.kept, token, numbers, verdict_uniforms))
-        self._chain = LedChain(chain.row + 1, self._joint)
-        self._draft_uniforms, self._stop_uniform = [], None
 
     def _token(self, row: int) -> int:
         """The text's token at ``row``; after its end, where drafting may go on, a token that the target continues it with."""
@@ -214,6 +246,5 @@ class Leader:
 
     def _beyond(self, row: int, beside: list[int]) -> Tensor:
         """The target's probabilities [V] where the text has ended, or ``beside`` it from ``row`` on."""
-        text, last = self._text, min(row, len(self._text.tokens))
-        logits_V = text.logits(text.target).beside(last, [*self._tokens[last:row], *beside])
-        return processed_law(logits_V, text.settings)
+        logits = self._text.logits(self._text.target)
+        return processed_law(logits.after([*self._tokens[:row], *beside]), self._text.settings)

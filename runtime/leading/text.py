@@ -20,19 +20,17 @@ from runtime.laws import processed_law
 from runtime.pair import ModelPair
 
 
-@dataclass(eq=False)
 class Logits:
-    """Those of ``model`` on a context of ``prompt`` and ``tokens``, of at most ``max_new_tokens``. ``beside_V``: those [V] that
-    were asked for, by the row where they left the text and the tokens since. Mostly plans leave it alike."""
+    """Those of ``model`` on a ``text``. ``beside_V``: those [V] that were asked for, by the row where they left the text and the
+    tokens since. Mostly plans leave it alike."""
 
-    model: LanguageModel
-    prompt: tuple[int, ...]
-    tokens: tuple[int, ...]
-    max_new_tokens: int
-    beside_V: dict[tuple[int, tuple[int, ...]], Tensor] = field(default_factory=dict)
-    _state: ModelState | None = None
-    _committed: int = 0
-    _beside: list[int] = field(default_factory=list)
+    def __init__(self, model: LanguageModel, text: "GivenText") -> None:
+        self.model, self.prompt, self.tokens = model, text.prompt, text.tokens
+        self.beside_V: dict[tuple[int, tuple[int, ...]], Tensor] = {}
+        self._max_length = len(text.prompt) + text.max_new_tokens
+        self._state: ModelState | None = None
+        self._committed = 0
+        self._beside: list[int] = []
 
     @cached_property
     @torch.inference_mode()
@@ -43,15 +41,13 @@ class Logits:
 
     def after(self, tokens: Sequence[int]) -> Tensor:
         """[V] after the prompt and ``tokens``."""
-        row = next((row for row, pair in enumerate(zip(self.tokens, tokens, strict=False)) if pair[0] != pair[1]), None)
-        row = min(len(self.tokens), len(tokens)) if row is None else row
-        return self.along_RV[row] if row == len(tokens) else self.beside(row, tokens[row:])
-
-    def beside(self, row: int, tokens: Sequence[int]) -> Tensor:
-        """[V] after the text's first ``row`` tokens and then ``tokens``, at least one."""
-        place = row, tuple(tokens)
+        both = enumerate(zip(self.tokens, tokens, strict=False))
+        row = next((row for row, (own, other) in both if own != other), min(len(self.tokens), len(tokens)))
+        if row == len(tokens):
+            return self.along_RV[row]
+        place = row, tuple(tokens[row:])
         if place not in self.beside_V:
-            self.beside_V[place] = self._computed(row, tokens)
+            self.beside_V[place] = self._computed(row, tokens[row:])
         return self.beside_V[place]
 
     @torch.inference_mode()
@@ -66,7 +62,7 @@ class Logits:
     def _at(self, length: int) -> ModelState:
         """A state that holds the first ``length`` tokens of prompt and text."""
         if self._state is None or length < self._committed:  # another plan begins
-            self._state = self.model.open(len(self.prompt) + self.max_new_tokens)
+            self._state = self.model.open(self._max_length)
             self._committed, self._beside = 0, []
         if length > self._committed:
             self._drop(self._state)
@@ -85,8 +81,7 @@ class Logits:
 @dataclass(frozen=True, eq=False)
 class GivenText:
     """``tokens`` that ``target`` continued ``prompt`` with under ``settings``, within ``max_new_tokens``: they fill the budget,
-    or end with the first of ``eos_tokens``. ``probs_RV`` are the target's probabilities before each token, and after the last;
-    ``known``: the logits that plans have asked models for."""
+    or end with the first of ``eos_tokens``. ``known``: the logits that plans have asked models for, by the model's id."""
 
     target: LanguageModel
     prompt: tuple[int, ...]
@@ -94,8 +89,7 @@ class GivenText:
     settings: SamplingSettings
     max_new_tokens: int
     eos_tokens: frozenset[int]
-    probs_RV: Tensor
-    known: list[Logits] = field(default_factory=list, repr=False)
+    known: dict[int, Logits] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(
@@ -123,22 +117,23 @@ class GivenText:
         ValueError
             If the target cannot have continued like this.
         """
-        target, budget = pair.target, max_new_tokens
-        ends = target.eos_tokens if eos_tokens is None else eos_tokens
-        _require_whole(tokens, budget, ends)
-        known = Logits(target, tuple(prompt), tuple(tokens), budget)
-        probs_RV = processed_law(known.along_RV, settings)
+        ends = frozenset(pair.target.eos_tokens if eos_tokens is None else eos_tokens)
+        _require_whole(tokens, max_new_tokens, ends)
+        text = cls(pair.target, tuple(prompt), tuple(tokens), settings, max_new_tokens, ends)
         if not settings.greedy:
-            _require_possible(tokens, probs_RV)
-        return cls(target, tuple(prompt), tuple(tokens), settings, budget, frozenset(ends), probs_RV, [known])
+            _require_possible(tokens, text.probs_RV)
+        return text
+
+    @cached_property
+    def probs_RV(self) -> Tensor:
+        """The target's probabilities before each token, and after the last."""
+        return processed_law(self.logits(self.target).along_RV, self.settings)
 
     def logits(self, model: LanguageModel) -> Logits:
         """What ``model``, the target or a draft, says of this text: all plans of it share what one has asked for."""
-        for one in self.known:
-            if one.model is model:
-                return one
-        self.known.append(Logits(model, self.prompt, self.tokens, self.max_new_tokens))
-        return self.known[-1]
+        if id(model) not in self.known:
+            self.known[id(model)] = Logits(model, self)
+        return self.known[id(model)]
 
     @property
     def options(self) -> dict[str, Any]:
@@ -176,20 +171,21 @@ def _require_possible(tokens: Sequence[int], probs_RV: Tensor) -> None:
             )
 
 
+@dataclass(frozen=True, eq=False)
 class StandIn:
     """A `LanguageModel` that says what is known of a text, and everything else of itself as the model does. ``silent``: it has
     nothing to say beside the text, where the target's verdict follows from the text alone."""
 
-    def __init__(self, known: Logits, silent: bool) -> None:
-        self._known, self._silent = known, silent
+    known: Logits
+    silent: bool
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._known.model, name)
+        return getattr(self.known.model, name)
 
     def open(self, max_length: int, layers: tuple[int, ...] = ()) -> "StandInState":
         """As of any model, without taps."""
         assert not layers, "nothing is known of hidden states"
-        return StandInState(self._known, self._silent)
+        return StandInState(self.known, self.silent)
 
 
 class StandInState:

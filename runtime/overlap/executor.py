@@ -41,16 +41,10 @@ class Executor(Protocol):
         """Ask for ``service.method(*arguments)``, without waiting for it."""
 
     def result(self) -> Reply:
-        """The reply of the oldest call that was neither read nor forgotten; waits for it. There must be one (asserted)."""
-
-    def forget(self) -> None:
-        """Drop all outstanding replies: `result` goes on with the calls submitted later.
-
-        A forgotten call that had not begun may still run or not.
-        """
+        """The reply of the oldest call that was not read; waits for it. There must be one (asserted)."""
 
     def close(self) -> None:
-        """End what runs, dropping what is outstanding; again changes nothing. A later `submit` starts afresh."""
+        """End what runs, dropping what is outstanding; again changes nothing."""
 
 
 class InTurn:
@@ -68,10 +62,8 @@ class InTurn:
         method, arguments = self._calls.popleft()
         return timed(getattr(self._service, method), arguments)
 
-    def forget(self) -> None:
+    def close(self) -> None:
         self._calls.clear()
-
-    close = forget
 
 
 def timed(call: Callable[..., Any], arguments: tuple[Any, ...]) -> Reply:
@@ -96,12 +88,10 @@ class Beside:
     def __init__(self, service: Any, stream: "DraftStream | None") -> None:
         self._service = service
         self._stream = stream
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="draft")
         self._calls: deque[Future[Any]] = deque()
 
     def submit(self, method: str, *arguments: Any) -> None:
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="draft")
         call = getattr(self._service, method)
         if self._stream is None:
             self._calls.append(self._pool.submit(timed, call, arguments))
@@ -115,19 +105,12 @@ class Beside:
         outcome = self._calls.popleft().result()
         return outcome if self._stream is None else self._stream.take_over(*outcome)
 
-    def forget(self) -> None:
-        for call in self._calls:
-            call.cancel()
-        self._calls.clear()
-
     def close(self) -> None:
         """As `Executor.close`; waits for a call that is running, and the caller's stream for what it has queued."""
-        self.forget()
-        if self._pool is not None:
-            self._pool.shutdown()
-            self._pool = None
-            if self._stream is not None:
-                self._stream.finish()
+        self._calls.clear()
+        self._pool.shutdown(cancel_futures=True)
+        if self._stream is not None:
+            self._stream.finish()
 
 
 def draft_stream(device: torch.device) -> "DraftStream | None":

@@ -22,6 +22,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from runtime.overlap.executor import Reply
+
 SLOTS = 4
 ALIGNMENT = 64  # bytes: tensors of every dtype, slots and vector loads
 LEAST_SLOT = 1 << 14  # bytes: room for the text of any error
@@ -30,14 +32,12 @@ PLACE = struct.Struct("=qq")  # what is announced: where the message's pickle st
 
 
 class Answer(NamedTuple):
-    """What a call in the draft process came to: its ``value`` or the ``error`` it raised with its ``trace`` there, when it ran,
-    and what was ``warned`` as (text, category, file, line)."""
+    """What a call in the draft process came to: its ``reply`` or the ``error`` it raised with its ``trace`` there, and what was
+    ``warned`` as (text, category, file, line)."""
 
-    value: Any
+    reply: Reply | None
     error: Exception | None
     trace: str
-    started: float
-    ended: float
     warned: list[tuple[str, type[Warning], str, int]]
 
 
@@ -59,8 +59,25 @@ class Channel:
         self.torn = False
 
     def send(self, message: Any) -> None:
-        """Raises as `write`, and then nothing is sent."""
-        start, end = write(message, self._outgoing[self.sent % SLOTS])
+        """Values of CPU tensors travel, whatever their strides; that they require gradients does not.
+
+        Raises
+        ------
+        ValueError
+            Where nothing is sent: the message cannot be pickled, is larger than its slot (naming both sizes) or holds tensors of
+            another device.
+        """
+        stream, slot = BytesIO(), self._outgoing[self.sent % SLOTS]
+        writer = _Writer(stream, slot)
+        with travelling("send to another process"):
+            writer.dump(message)
+        start, pickled = writer.used, stream.getbuffer()
+        end = start + len(pickled)
+        if end > len(slot):
+            raise ValueError(
+                f"a message of {end} bytes is larger than its slot of {len(slot)} bytes; raise slot_bytes."
+            )
+        slot[start:end] = pickled
         self.torn = True
         self._connection.send_bytes(PLACE.pack(start, end))
         self.sent += 1
@@ -107,28 +124,6 @@ class _Reader(pickle.Unpickler):
 
     def persistent_load(self, place: Any) -> Tensor:
         return _tensor(self._slot, *place).clone()
-
-
-def write(message: Any, slot: memoryview) -> tuple[int, int]:
-    """Write ``message`` into ``slot``; returns where its pickle starts and ends.
-
-    Values of CPU tensors travel, whatever their strides; that they require gradients does not.
-
-    Raises
-    ------
-    ValueError
-        If it cannot be pickled, is larger than the slot (naming both sizes) or holds tensors of another device.
-    """
-    stream = BytesIO()
-    writer = _Writer(stream, slot)
-    with travelling("send to another process"):
-        writer.dump(message)
-    pickled = stream.getbuffer()
-    end = writer.used + len(pickled)
-    if end > len(slot):
-        raise ValueError(f"a message of {end} bytes is larger than its slot of {len(slot)} bytes; raise slot_bytes.")
-    slot[writer.used : end] = pickled
-    return writer.used, end
 
 
 def _tensor(slot: memoryview, start: int, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:

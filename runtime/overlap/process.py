@@ -8,8 +8,8 @@ import subprocess
 import sys
 import warnings
 import weakref
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from io import BytesIO
 from multiprocessing.connection import Connection
 from typing import Any
@@ -55,7 +55,7 @@ class DraftProcess:
     -----
     An interruption (`KeyboardInterrupt`) while `result` waits loses nothing: the call is still outstanding. One that falls into
     the microseconds in which an announcement is read or written leaves in doubt whether it was. Then the exchange counts as
-    broken, and `forget` or the next `submit` ends the child, to be replaced.
+    broken, and the next `submit` replaces the child.
 
     Examples
     --------
@@ -74,14 +74,19 @@ class DraftProcess:
         self._next = 0  # the reply that is read next
         self._seen: dict[Any, Any] = {}  # a warning registry, for filters that warn once
 
+    def start(self) -> "Child":
+        """The child; one that has to be started is waited for until its service is built."""
+        if self._child is None:
+            self._child = Child(*self._options)
+            self._next = self._child.channel.sent
+        return self._child
+
     def submit(self, method: str, *arguments: Any) -> None:
         """As `Executor.submit`; waits for the child to start, and for forgotten calls whose slots are needed."""
         if self._child is not None and self._child.channel.torn:
             self.restart()
-        if self._child is None:
-            self._child = Child(*self._options)
-            self._next = self._child.channel.sent
-        child, channel = self._child, self._child.channel
+        child = self.start()
+        channel = child.channel
         assert channel.sent - self._next < SLOTS, f"more than {SLOTS} calls outstanding"
         while channel.sent - channel.received >= SLOTS:
             child.receive()
@@ -93,14 +98,14 @@ class DraftProcess:
         while child.channel.received <= self._next:
             child.receive()
         self._next += 1
-        return child.reply(self._seen)
+        reply = child.answer(self._seen).reply
+        assert reply is not None, "every answer but the set-up's has one"
+        return reply
 
     def forget(self) -> None:
-        if self._child is None:
-            return
-        if self._child.channel.torn:
-            self.restart()
-        else:
+        """Drop all outstanding replies: `result` goes on with the calls submitted later. A forgotten call that had not begun runs
+        all the same."""
+        if self._child is not None:
             self._next = self._child.channel.sent
 
     def restart(self) -> None:
@@ -110,7 +115,7 @@ class DraftProcess:
             child.kill()
 
     def close(self) -> None:
-        """As `Executor.close`; a call that is running has `GRACE` seconds to end."""
+        """As `Executor.close`; a call that is running has `GRACE` seconds to end. A later `submit` starts another child."""
         child, self._child = self._child, None
         if child is not None:
             child.end()
@@ -136,33 +141,25 @@ class Child:
         self._poll.register(self._connection, select.POLLIN)
         with ExitStack() as undo:
             undo.callback(self.kill)
-            try:
+            with self._whole():
                 self._connection.send_bytes(pickled.getbuffer())
-            except ConnectionError as error:
-                raise self._died() from error
             self.channel.sent += 1
             self.receive()
-            self.reply({})
+            self.answer({})
             undo.pop_all()
 
     def send(self, message: Any) -> None:
-        """Raises `DraftProcessDied`, or as `messages.write`."""
-        self._require_whole()
-        try:
+        """Raises `DraftProcessDied`, or as `Channel.send`."""
+        with self._whole():
             self.channel.send(message)
-        except ConnectionError as error:
-            raise self._died() from error
 
     def receive(self) -> None:
         """Wait for the next reply. Raises `DraftProcessDied`."""
-        self._require_whole()
-        self._poll.poll()  # waits, and takes nothing that an interruption could lose
-        try:
+        with self._whole():
+            self._poll.poll()  # waits, and takes nothing that an interruption could lose
             self.channel.receive()
-        except (EOFError, ConnectionError) as error:
-            raise self._died() from error
 
-    def reply(self, seen: dict[Any, Any]) -> Reply:
+    def answer(self, seen: dict[Any, Any]) -> Answer:
         """The one last received. Warns and raises here what was warned and raised there, by the warning registry ``seen``."""
         answer: Answer = self.channel.read()
         for text, category, file, line in answer.warned:
@@ -170,7 +167,7 @@ class Child:
         if answer.error is not None:
             answer.error.add_note(f"In the draft process:\n{answer.trace}")
             raise answer.error
-        return Reply(answer.value, answer.started, answer.ended)
+        return answer
 
     def kill(self) -> None:
         """End the process at once."""
@@ -178,16 +175,19 @@ class Child:
             self._process.kill()
         self.end()
 
-    def _require_whole(self) -> None:
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """`DraftProcessDied` where the exchange is broken already, or breaks off within the block."""
         if self._death is not None:
             raise DraftProcessDied(self._death)
         if self.channel.torn:
             raise DraftProcessDied("the exchange with the draft process was interrupted in the middle of a message.")
-
-    def _died(self) -> DraftProcessDied:
-        self._death = f"the draft process {_ending(self._process)}."
-        self.channel.torn = False  # only broken off: `submit` says so until somebody restarts it
-        return DraftProcessDied(self._death)
+        try:
+            yield
+        except (EOFError, ConnectionError) as error:
+            self._death = f"the draft process {_ending(self._process)}."
+            self.channel.torn = False  # only broken off: `submit` says so until somebody restarts it
+            raise DraftProcessDied(self._death) from error
 
 
 def _start(memory: int, slot_bytes: int, threads: int) -> tuple[subprocess.Popen[bytes], Connection]:

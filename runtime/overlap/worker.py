@@ -13,12 +13,12 @@ from collections.abc import Callable
 from functools import partial
 from io import BytesIO
 from multiprocessing.connection import Connection
-from time import perf_counter
 from types import ModuleType
 from typing import Any
 
 import torch
 
+from runtime.overlap.executor import timed
 from runtime.overlap.messages import Answer, Channel, slots, travelling
 
 LONGEST_TRACE = 1500  # characters of a traceback's end
@@ -44,9 +44,9 @@ def main() -> None:
 def serve(connection: Connection, channel: Channel) -> None:
     """Answer the set-up, then calls."""
     answer = _answer(partial(_set_up, connection.recv_bytes()))
-    service = answer.value
+    service = None if answer.reply is None else answer.reply.value
     channel.received += 1
-    _send(channel, answer._replace(value=None))
+    _send(channel, answer._replace(reply=None))  # the service stays here
     del answer
     while True:
         channel.receive()
@@ -65,19 +65,15 @@ def _requested(service: Any, channel: Channel) -> Call:
 
 
 def _answer(prepare: Callable[[], Call]) -> Answer:
-    value, error, trace = None, None, ""
-    started = perf_counter()
+    reply, error, trace = None, None, ""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            call, arguments = prepare()
-            started = perf_counter()
-            value = call(*arguments)
+            reply = timed(*prepare())
         except Exception as raised:  # the service's own, whatever it is: the caller's to handle
             error, trace = _picklable(raised), "".join(traceback.format_exception(raised))[-LONGEST_TRACE:]
-        ended = perf_counter()
     warned = [(str(warning.message), warning.category, warning.filename, warning.lineno) for warning in caught]
-    return Answer(value, error, trace, started, ended, warned)
+    return Answer(reply, error, trace, warned)
 
 
 def _picklable(error: Exception) -> Exception:
@@ -96,7 +92,7 @@ def _send(channel: Channel, answer: Answer) -> None:
         error: Exception = ValueError(str(refusal)[:LONGEST_TEXT])
         if answer.error is not None:
             error = RuntimeError(f"{type(answer.error).__name__}: {answer.error}"[:LONGEST_TEXT])
-        channel.send(answer._replace(value=None, error=error, warned=[]))
+        channel.send(answer._replace(reply=None, error=error, warned=[]))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ section 6.2). Shape suffixes: R rows of guesses, V vocabulary.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Container, Sequence
+from collections import OrderedDict
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -58,7 +59,7 @@ class Guesses(ABC):
     """One request's guesses, and a pool of what followed. ``reads_predictions``: whether it reads what a pass ``predicted``."""
 
     reads_predictions = False
-    _pool: "Pool"
+    _pool: "TriePool | NGramPool"  # bounded memory of what followed every token
 
     @abstractmethod
     def rows(self) -> Rows:
@@ -76,13 +77,6 @@ class Guesses(ABC):
         """The token guessed behind each row: by default the most likely one."""
         following: list[int] = logits_RV.argmax(dim=-1).tolist()
         return following
-
-
-class Pool(Protocol):
-    """Bounded memory of what followed every token."""
-
-    def get(self, token: int) -> Trie:
-        """What followed ``token``."""
 
 
 class Guesser(Protocol):
@@ -153,7 +147,6 @@ class TriePool:
         self._sizes: dict[int, int] = {}
 
     def get(self, token: int) -> Trie:
-        """What followed ``token``."""
         return self._tries.get(token, {})
 
     def merge(self, token: int, continuations: Trie) -> None:
@@ -164,3 +157,29 @@ class TriePool:
             oldest = next(iter(trie))
             size -= 1 + num_nodes(trie.pop(oldest))
         self._sizes[token] = size
+
+
+class NGramPool:
+    """N-grams by first token, at most ``capacity`` of each; the one not seen for longest goes first."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._tails: dict[int, OrderedDict[tuple[int, ...], None]] = {}
+
+    def get(self, token: int) -> Trie:
+        """N-grams that begin with ``token``, without it; those that share a beginning share its nodes."""
+        trie: Trie = {}
+        for tail in self._tails.get(token, ()):
+            below = trie
+            for following in tail:
+                below = below.setdefault(following, {})
+        return trie
+
+    def add(self, ngrams: Iterable[Sequence[int]]) -> None:
+        """Remember n-grams, the newest last."""
+        for first, *tail in ngrams:
+            tails = self._tails.setdefault(first, OrderedDict())
+            tails[tuple(tail)] = None
+            tails.move_to_end(tuple(tail))
+            if len(tails) > self._capacity:
+                tails.popitem(last=False)

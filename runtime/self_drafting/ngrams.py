@@ -17,42 +17,14 @@ last n tokens of a branch are an n-gram, stored under its first one. Source: Gao
 inference acceleration"; specification of drafting, section 7.7. Without the paper's cache of other texts.
 """
 
-from collections import OrderedDict
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 from predictors.config import Checked, Count, above, at_least
 from runtime.request import Request
-from runtime.self_drafting.guesses import Guesses, PromptTokens, Rows, Said, Trie
+from runtime.self_drafting.guesses import Guesses, NGramPool, PromptTokens, Rows, Said
 
 LONGEST_PREFIX = 2  # of a branch, of the prompt
-
-
-class NGramPool:
-    """N-grams by first token, at most ``capacity`` of each; the one not seen for longest goes first."""
-
-    def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
-        self._tails: dict[int, OrderedDict[tuple[int, ...], None]] = {}
-
-    def get(self, token: int) -> Trie:
-        """N-grams that begin with ``token``, without it; those that share a beginning share its nodes."""
-        trie: Trie = {}
-        for tail in self._tails.get(token, ()):
-            below = trie
-            for following in tail:
-                below = below.setdefault(following, {})
-        return trie
-
-    def add(self, ngrams: Iterable[Sequence[int]]) -> None:
-        """Remember n-grams, the newest last."""
-        for first, *tail in ngrams:
-            tails = self._tails.setdefault(first, OrderedDict())
-            tails[tuple(tail)] = None
-            tails.move_to_end(tuple(tail))
-            if len(tails) > self._capacity:
-                tails.popitem(last=False)
 
 
 @dataclass(frozen=True)
@@ -122,8 +94,6 @@ class SelfDraftConfig(Checked):
 
 
 class SelfDraftBranches(Guesses):
-    """One request's branches and pool."""
-
     def __init__(self, config: SelfDraftConfig, request: Request) -> None:
         self._config = config
         self._random = PromptTokens(request)

@@ -24,7 +24,6 @@ from runtime.laws import processed_law
 from runtime.request import Request
 from runtime.self_drafting.guesses import Guesses, PromptTokens, Rows, Said, Trie, TriePool, merge
 
-GEOMETRIES = ("spine", "paper")
 FIRST_BRANCHES = 2  # of the initial tree
 LONGEST_BEGINNING = 2  # of an initial branch
 EOS_CLIMB = 4
@@ -36,7 +35,7 @@ class ProgressiveTreeConfig(Checked):
     a first-level place, ``pool_nodes`` kept behind each token. A guess is the most likely token (``draft_top_k=1``), or drawn
     from the top k or top p of the law at temperature 1."""
 
-    geometry: Annotated[str, one_of(*GEOMETRIES)] = "spine"
+    geometry: Annotated[str, one_of("spine", "paper")] = "spine"
     max_children: Count = 4
     max_depth: Annotated[int, at_least(2)] = 6
     pool_nodes: Count = 60
@@ -72,7 +71,6 @@ class Node:
     children: dict[int, "Node"] = field(default_factory=dict)
 
     def add(self, token: int) -> "Node":
-        """A new child."""
         child = self.children[token] = Node(token, self)
         return child
 
@@ -83,8 +81,6 @@ class Node:
 
 
 class ProgressiveTree(Guesses):
-    """One request's tree and pool."""
-
     reads_predictions = True
 
     def __init__(self, config: ProgressiveTreeConfig, request: Request) -> None:

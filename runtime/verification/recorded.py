@@ -4,6 +4,8 @@ A rule on chains looks at nothing but tensors of fixed shape; rules on trees tak
 has another one. Shape suffixes: M rows (the root and the chain's tokens), V vocabulary.
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -15,26 +17,26 @@ from runtime.tree import EMPTY_TREE, TokenTree, chain_tree
 from runtime.verification.outcome import Rule
 
 
+@dataclass(frozen=True)
 class RecordedVerdicts:
     """Draws the verdicts of one request by ``rule``, which ``name`` stands for: two numbers of ``chance`` each, as `draw_verdict`
     does."""
 
-    def __init__(self, name: str, rule: Rule, settings: SamplingSettings, chance: Uniform, programs: Programs) -> None:
-        self._name = name
-        self._rule = rule
-        self._settings = settings
-        self._chance = chance
-        self._programs = programs
+    name: str
+    rule: Rule
+    settings: SamplingSettings
+    chance: Uniform
+    programs: Programs
 
     def draw(self, tree: TokenTree, logits_MV: Tensor) -> tuple[int, int, Tensor]:
         """As `draw_verdict`, of the chain ``tree`` and the target's logits, and the law [V] of the token, which holds until the
         next verdict. The tree's tokens are read along."""
         draft_MV = tree.draft_probs
-        key = ("verdict", self._name, self._settings, logits_MV.shape, logits_MV.dtype, draft_MV is None)
-        program = self._programs.get(
-            key, lambda recorder: VerdictProgram(recorder, self._rule, self._settings, logits_MV, draft_MV)
+        key = ("verdict", self.name, self.settings, logits_MV.shape, logits_MV.dtype, draft_MV is None)
+        program = self.programs.get(
+            key, lambda recorder: VerdictProgram(recorder, self.rule, self.settings, logits_MV, draft_MV)
         )
-        verdict, law_V = program(tree, logits_MV, self._chance)
+        verdict, law_V = program(tree, logits_MV, self.chance)
         row, token = tree.read_with(verdict)
         return row, token, law_V
 

@@ -10,7 +10,7 @@ from pipelines.measuring.arms import TimedArm, decoder_arm
 from pipelines.measuring.led import TextLeader, looks_at_nothing, static_chain
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, build_decoder, load_decoder
-from runtime.decoding.routed import RoutedDecoder
+from runtime.decoding.base import RoutedDecoder
 from runtime.leading import GivenText, OffTapeError, plan
 from runtime.recorder import Programs, Unrecorded
 from tests.bundles import sourced_bundle, survival_bundle

@@ -24,7 +24,7 @@ from predictors.replay.decode import Clock, Reading
 from predictors.replay.prices import Prices
 from predictors.training.text_table import TextTable
 from runtime import ModelPair, Randomness, build_decoder
-from runtime.branching.config import BranchConfig
+from runtime.branching.draft import BranchConfig
 from tests.bundles import random_bundle, selector_bundle, stop_bundle
 from tests.pipelines.toy_bench import toy_bench, toy_prompts
 from tests.predictors.affine_profile import PROFILE, toy_profile

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from runtime import ModelPair
-from runtime.branching.config import BranchConfig
+from runtime.branching.draft import BranchConfig
 from runtime.decoding.branch_parallel import BranchParallelDecoder
 from runtime.verification import VERIFIERS
 from tests.branches import shaken_llama, sharp_llama

@@ -11,7 +11,7 @@ from runtime.decoding.sequential import SequentialDecoder
 from runtime.drafting.chain import ChainConfig
 from runtime.laws import processed_law
 from runtime.leading import GivenText
-from runtime.leading.planning import led
+from runtime.leading.tape import led
 from tests.toys import TableModel, enumerate_outcomes
 
 PROMPT = [0, 1]

@@ -7,7 +7,7 @@ import pytest
 from predictors.branch_settings import CHOICES
 from predictors.rounds import LANES, PHASES, RoundRecord, mean_accepted_length
 from runtime import ModelPair, Randomness
-from runtime.branching.config import BranchConfig
+from runtime.branching.draft import BranchConfig
 from runtime.branching.jobs import Timeline
 from tests.branches import Scripted, branch_decoder, watched
 from tests.toys import TableModel

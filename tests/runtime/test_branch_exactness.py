@@ -12,8 +12,7 @@ from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness
 from runtime.branching import draft as draft_module
 from runtime.branching.candidates import Candidates
-from runtime.branching.config import BranchConfig
-from runtime.branching.draft import BranchDraft
+from runtime.branching.draft import BranchConfig, BranchDraft
 from runtime.branching.jobs import DraftJobs
 from runtime.decoding import branch_parallel
 from runtime.decoding.branch_parallel import BranchParallelDecoder, BranchRun
@@ -142,7 +141,7 @@ def test_tiny_llamas():
 
 def test_dropping_a_drawn_token_is_noticed(monkeypatch):
     """A sampled token thrown away because its own probability is low."""
-    honest = ChainDraft._draw_chain
+    honest = ChainDraft.draw
 
     def dropping(self, root, cap, session, clock):
         chain = honest(self, root, cap, session, clock)
@@ -153,7 +152,7 @@ def test_dropping_a_drawn_token_is_noticed(monkeypatch):
         next_law = chain.laws[kept] if kept < len(chain.laws) else chain.next_law
         return Chain(chain.tokens[:kept], chain.laws[:kept], next_law)
 
-    monkeypatch.setattr(BranchDraft, "_draw_chain", dropping)
+    monkeypatch.setattr(BranchDraft, "draw", dropping)
     assert error(decoder_of()) > 1e-3
 
 

@@ -5,7 +5,7 @@ import pytest
 from predictors.branch_settings import CHOICES
 from predictors.controllers import Controller, Session
 from runtime import ModelPair, build_decoder
-from runtime.branching.config import BranchConfig
+from runtime.branching.draft import BranchConfig
 from runtime.decoding.branch_parallel import BranchParallelDecoder
 from runtime.verification import VERIFIERS
 from tests.branches import Scripted, branch_decoder, shaken_llama, watched

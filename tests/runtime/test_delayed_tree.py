@@ -9,7 +9,7 @@ from predictors.controllers import Controller, Session
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from runtime.decoding.sequential import SequentialDecoder
-from runtime.drafting.delayed_tree import DelayedTreeConfig, DelayedTreeDraft
+from runtime.drafting.trees import DelayedTreeConfig, DelayedTreeDraft
 from runtime.verification import VERIFIERS
 from tests.ancestral import LlamaLogits, target_law
 from tests.bundles import ACTIONS, selector_bundle

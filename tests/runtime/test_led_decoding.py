@@ -70,7 +70,7 @@ def test_free_tails_are_exact_for_rounds_that_look_at_no_token():
 
 
 def test_tokenwise_substitutes_are_noticed_under_block(monkeypatch):
-    monkeypatch.setattr("runtime.leading.planning.block", None)
+    monkeypatch.setattr("runtime.leading.tape.block", None)
     assert missed("block") > 1e-3
 
 

@@ -5,11 +5,11 @@ import torch
 
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, build_decoder
-from runtime.decoding.routed import RoutedDecoder
+from runtime.decoding.base import RoutedDecoder
 from runtime.drafting.sampler import PlainSampler, RecordedSampler, sampler_for
 from runtime.leading import GivenText, OffTapeError, plan, why_not_led
-from runtime.leading.luck import KEEP, luck_of, seeded_uniforms
-from runtime.leading.planning import led
+from runtime.leading.leader import KEEP, luck_of, seeded_uniforms
+from runtime.leading.tape import led
 from runtime.recorder import Programs
 from tests.ancestral import LlamaLogits
 from tests.runtime.leading import PROMPT, SETTINGS, chain_decoder, toy_pair
@@ -80,8 +80,8 @@ def test_arms_that_decide_the_same_have_the_same_rounds(pair):
     one, other = (plan(build_decoder(pair, config), text, seed=3) for config in (ARMS["fixed"], never))
     assert one.rounds == other.rounds
     longer = plan(build_decoder(pair, {**ARMS["fixed"], "drafter": {"kind": "chain", "gamma": 4}}), text, seed=3)
-    assert longer.rounds[0].drafted[:3] == one.rounds[0].drafted
-    assert min(longer.rounds[0].accepted, 3) == one.rounds[0].accepted
+    assert longer.rounds[0].tokens[:3] == one.rounds[0].tokens
+    assert min(longer.rounds[0].kept, 3) == one.rounds[0].kept
 
 
 def test_a_tokenwise_verifiers_luck_is_the_positions_own(pair):
@@ -92,9 +92,9 @@ def test_a_tokenwise_verifiers_luck_is_the_positions_own(pair):
     for config in arms:
         row, leaves, keeps = 1, set(), set()
         for one in plan(build_decoder(pair, config), text, seed=3).rounds:
-            keeps |= set(range(row, row + one.accepted))
-            leaves |= {row + one.accepted} if one.accepted < len(one.drafted) else set()
-            row += one.accepted + 1
+            keeps |= set(range(row, row + one.kept))
+            leaves |= {row + one.kept} if one.kept < len(one.tokens) else set()
+            row += one.kept + 1
         left.append(leaves)
         kept.append(keeps)
     assert left[0] and kept[0]
@@ -124,7 +124,7 @@ def test_plans_with_stand_ins_are_those_with_the_models(pair, arm, tails, ends, 
     """With free tails the target is not run again, and the draft once along the text and where one leaves it."""
     decoder, eos = build_decoder(pair, ARMS[arm]), (recorded_text(pair).tokens[9],) if ends else ()
     with monkeypatch.context() as patch:
-        patch.setattr("runtime.leading.planning._over_text", lambda decoder, text, tails: decoder)
+        patch.setattr("runtime.leading.tape._over_text", lambda decoder, text, tails: decoder)
         expected = [plan(decoder, recorded_text(pair, eos=eos), seed, tails=tails) for seed in range(4)]
     text, opened = recorded_text(pair, eos=eos), []
     with monkeypatch.context() as patch:
@@ -141,7 +141,7 @@ def test_plans_with_stand_ins_are_those_with_the_models(pair, arm, tails, ends, 
 
 
 def decided(tape):
-    return [(one.drafted, one.accepted, one.token) for one in tape.rounds]
+    return [(one.tokens, one.kept, one.next_token) for one in tape.rounds]
 
 
 def test_given_uniforms_take_the_place_of_seeded_ones(pair):
@@ -149,7 +149,7 @@ def test_given_uniforms_take_the_place_of_seeded_ones(pair):
     seeded, _ = led(decoder, text, 0, luck_of(seeded_uniforms(3)), tails=True)
     assert seeded.rounds == plan(decoder, text, 3).rounds
     lucky, _ = led(decoder, text, 3, luck_of(lambda row, slot: 0.0 if slot == KEEP else 0.5), tails=True)
-    assert all(one.accepted == len(one.drafted) for one in lucky.rounds)
+    assert all(one.kept == len(one.tokens) for one in lucky.rounds)
 
 
 def test_uniforms_are_uniform_and_unlike():

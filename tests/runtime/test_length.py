@@ -9,7 +9,7 @@ from predictors.bundle import read_bundle
 from predictors.controllers.head import HeadSession, Length
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, load_decoder
-from runtime.branching.config import BranchConfig
+from runtime.branching.draft import BranchConfig
 from runtime.decoding.branch_parallel import BranchParallelDecoder
 from runtime.decoding.sequential import SequentialDecoder
 from runtime.drafting.chain import ChainConfig, ChainDraft

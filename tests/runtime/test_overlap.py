@@ -104,6 +104,7 @@ def test_warnings_of_the_service_come_back(executor):
             assert value(executor, "warn", text) == text
 
 
+@pytest.mark.parametrize("executor", ["process"], indirect=True)
 def test_forgotten_replies_never_come(executor):
     for number in range(3 * SLOTS):
         executor.submit("echo", number, torch.full((100,), number))
@@ -114,20 +115,18 @@ def test_forgotten_replies_never_come(executor):
 
 
 def test_a_result_without_a_call_is_refused(executor):
-    executor.forget()
     with pytest.raises(AssertionError, match="no call is outstanding"):
         executor.result()
     assert value(executor, "echo", 1) == (1,)
 
 
 @pytest.mark.parametrize("executor", ["in turn", "thread"], indirect=True)
-def test_a_closed_executor_starts_afresh(executor):
+def test_a_closed_executor_drops_what_is_outstanding(executor):
     executor.submit("count")
     executor.close()
     executor.close()
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match="no call is outstanding"):
         executor.result()
-    assert value(executor, "echo", 1) == (1,)
 
 
 @pytest.mark.parametrize("executor", ["thread", "process"], indirect=True)

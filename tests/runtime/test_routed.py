@@ -7,7 +7,7 @@ import pytest
 from predictors.bundle import read_bundle
 from predictors.contract import ContractError
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
-from runtime.decoding.routed import RoutedDecoder
+from runtime.decoding.base import RoutedDecoder
 from tests.ancestral import target_law
 from tests.bundles import auto_bundle, random_bundle, routed_bundle
 from tests.toys import TableModel, output_law, tiny_llama, total_variation

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from runtime.self_drafting.guesses import PromptTokens, TriePool, levels, merge, num_nodes
-from runtime.self_drafting.ngrams import LookaheadConfig, NGramPool, SelfDraftConfig
+from runtime.self_drafting.guesses import NGramPool, PromptTokens, TriePool, levels, merge, num_nodes
+from runtime.self_drafting.ngrams import LookaheadConfig, SelfDraftConfig
 from runtime.self_drafting.progressive_tree import ProgressiveTreeConfig, verified
 from runtime.tree import DraftLaw
 from tests.guesses import EOS, Scripted, chain, paths, request, said

@@ -63,13 +63,13 @@ def test_output_law(pair, tmp_path, least):
 
 def test_dropping_the_token_it_stopped_at_is_noticed(pair, tmp_path, monkeypatch):
     """Twin: a token that was looked at and then not verified."""
-    decoder, draw = load_decoder(balanced(tmp_path, pair), pair), ChainDraft._draw_chain
+    decoder, draw = load_decoder(balanced(tmp_path, pair), pair), ChainDraft.draw
 
     def dropped(self, root, cap, *others):
         chain = draw(self, root, cap, *others)
         return Chain(chain.tokens[:-1], chain.laws[:-1]) if len(chain) < cap else chain
 
-    monkeypatch.setattr(ChainDraft, "_draw_chain", dropped)
+    monkeypatch.setattr(ChainDraft, "draw", dropped)
     expected = target_law(LlamaLogits(pair.target.model), PROMPT, 4, SETTINGS)
     assert total_variation(law_of(decoder, 4, SETTINGS), expected) > 1e-3
 

@@ -11,7 +11,7 @@ from predictors.controllers import build_controller, learned_controller
 from predictors.replay.branch_grid import BranchStarts, branch_decoded
 from predictors.replay.decode import Clock, Reading
 from predictors.replay.prices import Prices
-from runtime.branching.config import BranchConfig
+from runtime.branching.draft import BranchConfig
 from tests.bundles import random_bundle
 from tests.predictors.affine_profile import PROFILE
 from tests.trace_collection.test_grid import COUNTS, drafts_of, far, pair, texts  # noqa: F401

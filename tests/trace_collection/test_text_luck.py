@@ -13,7 +13,7 @@ from predictors.sampling import SamplingSettings
 from predictors.stopping.features import StopSpec
 from runtime import ModelPair, Randomness, build_decoder
 from runtime.leading import GivenText, plan
-from runtime.leading.luck import KEEP, seeded_uniforms
+from runtime.leading.leader import KEEP, seeded_uniforms
 from tests.toys import TableModel
 from trace_collection.text_tracer import TextTracer
 

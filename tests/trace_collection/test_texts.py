@@ -19,7 +19,7 @@ from predictors.sampling import SamplingSettings
 from predictors.signals import NextLaw
 from predictors.stopping.features import StopSpec
 from runtime import ModelPair, Randomness, build_decoder
-from runtime.branching.config import BranchConfig
+from runtime.branching.draft import BranchConfig
 from runtime.laws import processed_law
 from tests.by_rounds import decodes
 from tests.toys import TableModel, enumerate_outcomes, total_variation

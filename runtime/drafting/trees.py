@@ -1,0 +1,204 @@
+"""Trees by drafter, grown level by level (`runtime.drafting.levels`).
+
+Delayed trees: a trunk of one path, then i.i.d. rollouts from its end (specification of verification, section 7). The trunk's end
+is drawn from k times; a node below it as often as rollouts come through it. ``l1 = 0`` is the ordinary multi-path tree. At
+temperature 0 all rollouts are the draft's argmax and the tree is a chain.
+
+Multi-candidate trees: level l gives every node ``config[l]`` distinct children (MCSD's k-configurations and fork trees). Sampled
+children are drawn one after the other without replacement and kept in that order; ``candidates="top_k"``, and every greedy
+draft, takes the most likely ones instead. ``fork(width, depth)`` is the configuration (width, 1, 1, …): chains that part at the
+root and never again. Source: Lu et al. 2024, section 4; specification of drafting, section 5.
+
+Shape suffixes: E extended nodes of a level, V vocabulary.
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from predictors.actions import Action
+from predictors.config import Count, NotNegative, one_of
+from predictors.controllers import Session
+from predictors.signals import NextLaw, Root, TreeRoot
+from runtime.adapter import LanguageModel
+from runtime.clock import PhaseClock
+from runtime.device import on_device
+from runtime.drafting.draft import Drafter
+from runtime.drafting.drafted import ROOT, Growth
+from runtime.drafting.levels import LevelDraft, stacked
+from runtime.drafting.sampler import most_likely
+from runtime.request import Request
+from runtime.tree import DraftLaw, TokenTree
+
+Candidates = Annotated[str, one_of("sampled", "top_k")]
+
+
+@dataclass(frozen=True)
+class DelayedTreeConfig(Drafter):
+    """``k`` rollouts of ``l2`` tokens after a trunk of ``l1`` tokens. ``draft_temperature`` as in `ChainConfig`. ``choices``: the
+    trees that the controller drafts instead, if it chooses."""
+
+    k: int = 3
+    l1: int = 1
+    l2: int = 3
+    draft_temperature: NotNegative | None = None
+    choices: tuple[Action, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.action
+
+    @property
+    def action(self) -> Action:
+        return Action(self.k, self.l1, self.l2)
+
+    @property
+    def depth(self) -> int:
+        return max(action.depth for action in (self.action, *self.choices))
+
+    @property
+    def branches(self) -> bool:
+        return not all(action.is_chain for action in (self.action, *self.choices))
+
+    def open(self, model: LanguageModel, request: Request) -> "DelayedTreeDraft":
+        return DelayedTreeDraft(self, model, request)
+
+
+class DelayedTreeDraft(LevelDraft):
+    """Draws i.i.d. rollouts and merges what they share."""
+
+    law = DraftLaw.IID
+
+    def __init__(self, config: DelayedTreeConfig, model: LanguageModel, request: Request) -> None:
+        super().__init__(model, request, config.draft_temperature)
+        self._action = config.action
+        self._chooses = bool(config.choices)
+
+    def _choose(self, law: NextLaw, session: Session, limit: int) -> int:
+        if self._chooses:
+            self._action = session.tree(TreeRoot(law, partial(self._both_models, law.root)))
+        return min(limit, self._action.depth)
+
+    def _draw(self, depth: int, laws: Sequence[NextLaw], copies: Sequence[int]) -> list[list[int]]:
+        counts = [self._action.k if self._branches(depth) else count for count in copies]
+        probs_EV = stacked(laws)
+        if self._settings.greedy:
+            best: list[int] = probs_EV.argmax(-1).tolist()
+            return [[token] * count for token, count in zip(best, counts, strict=True)]
+        places = [place for place, count in enumerate(counts) for _ in range(count)]
+        repeated = probs_EV[on_device(places, probs_EV.device)]
+        tokens = iter(self._randomness.categorical(repeated).tolist())
+        return [[next(tokens) for _ in range(count)] for count in counts]
+
+    def _draw_unread(self, depth: int, laws: Sequence[NextLaw]) -> Tensor:
+        branches = self._branches(depth) and not self._settings.greedy  # greedy rollouts are all one
+        width = self._action.k if branches else 1
+        tokens = self._sampler.token(stacked(laws).repeat_interleave(width, dim=0))
+        return torch.nn.functional.pad(tokens.view(-1, width), (0, 1), value=width)
+
+    def _branches(self, depth: int) -> bool:
+        return depth == self._action.l1 and not self._action.is_chain
+
+
+class CandidateTree(Drafter):
+    """Distinct children: ``candidates`` are ``sampled`` or ``top_k``; ``draft_temperature`` as in `ChainConfig`."""
+
+    candidates: str
+    draft_temperature: float | None
+
+    @property
+    @abstractmethod
+    def widths(self) -> tuple[int, ...]:
+        """Children per node on the levels that the draft draws."""
+
+    @property
+    def depth(self) -> int:
+        return len(self.widths)
+
+    @property
+    def laws(self) -> frozenset[DraftLaw]:
+        sampled = {DraftLaw.WITHOUT_REPLACEMENT} if self.candidates == "sampled" else set()
+        return frozenset({DraftLaw.DETERMINISTIC, *sampled})
+
+    @property
+    def branches(self) -> bool:
+        return max(self.widths) > 1
+
+    def open(self, model: LanguageModel, request: Request) -> "MultiCandidateDraft":
+        return MultiCandidateDraft(self, model, request)
+
+
+@dataclass(frozen=True)
+class MultiCandidateConfig(CandidateTree):
+    """``config``: children per node, level by level.
+
+    ``roots="target"``: the first number counts tokens drawn from the target's own law as roots, and the root with the longest
+    accepted subtree wins. One root is the ordinary tree of the other numbers; several are lossy at every temperature, because
+    tokens with predictable continuations come out too often (specification of drafting, section 5.4).
+    """
+
+    config: tuple[Count, ...] = (4, 2, 2, 1)
+    candidates: Candidates = "sampled"
+    roots: Annotated[str, one_of("draft", "target")] = "draft"
+    draft_temperature: NotNegative | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.widths:
+            raise ValueError(f"config needs a number per level, for example [4, 2, 2, 1], got {list(self.config)}.")
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        return self.config if self.roots == "draft" else self.config[1:]
+
+    @property
+    def target_roots(self) -> int:
+        """Tokens drawn from the target per round; more than one compete."""
+        return 1 if self.roots == "draft" else self.config[0]
+
+
+@dataclass(frozen=True)
+class ForkConfig(CandidateTree):
+    """``width`` chains of ``depth`` tokens."""
+
+    width: Count = 16
+    depth: Count = 5
+    candidates: Candidates = "sampled"
+    draft_temperature: NotNegative | None = None
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        return (self.width, *[1] * (self.depth - 1))
+
+
+class MultiCandidateDraft(LevelDraft):
+    """Draws distinct children."""
+
+    def __init__(self, config: CandidateTree, model: LanguageModel, request: Request) -> None:
+        super().__init__(model, request, config.draft_temperature)
+        likeliest = self._settings.greedy or config.candidates == "top_k"
+        self.law = DraftLaw.DETERMINISTIC if likeliest else DraftLaw.WITHOUT_REPLACEMENT
+        self._widths = config.widths
+
+    def draft_under(self, roots: Sequence[int], root: Root, cap: int, session: Session, clock: PhaseClock) -> TokenTree:
+        """Grow up to ``cap`` levels under ``roots``, tokens that the target drew: the tree's first level."""
+        if self._uncached:
+            self._feed_uncached()
+        growth = Growth()
+        level = [growth.draw(ROOT, token) for token in roots]
+        going = [node for node in level if growth.tokens[node] not in self._eos_tokens]
+        if going:
+            self._grow(growth, going, cap, root, session, clock)
+        tree = growth.tree(self.law if growth.laws else DraftLaw.DETERMINISTIC)
+        clock.lap("draft")
+        return tree
+
+    def _draw_unread(self, depth: int, laws: Sequence[NextLaw]) -> Tensor:
+        if self.law is DraftLaw.DETERMINISTIC:
+            return most_likely(torch.stack([law.logits_V for law in laws]), self._widths[depth])
+        return self._sampler.distinct(stacked(laws), self._widths[depth])
