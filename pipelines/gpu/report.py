@@ -167,7 +167,7 @@ def _plotted(path: Path, name: str, function: Any, *arguments: Any) -> str:
 def against_prediction(sweeps: Sequence[Result], temperature: float) -> Figure:
     """By cost of a draft step, in multiples of plain decoding, a panel per kind of method: prediction, measurement and limit."""
     tables = []
-    for kind, concurrent in {"chains": False, "branches concurrent with the target": True}.items():
+    for kind, concurrent in {"chain": False, "branches": True}.items():
         rows: list[Row] = []
         for sweep in sweeps:
             speeds = [row for row in sweep["speeds"] if row["temperature"] == temperature]
@@ -177,8 +177,8 @@ def against_prediction(sweeps: Sequence[Result], temperature: float) -> Figure:
             best = max(some, key=lambda row: row["tokens_per_second"])
             multiples = {label: best[key] / plain for label, key in LIMITS.items()}
             rows.append({"draft steps in a target pass (c)": sweep["cost_ratio"]} | multiples)
-        tables.append(Table(rows, f"Fastest of the {kind}, T = {temperature:g}"))
-    return curves(tables)
+        tables.append(Table(rows, f"Fastest {kind}, multiples of plain decoding, T = {temperature:g}"))
+    return curves(tables, line=1.0)
 
 
 def device_work(picture: Result) -> Figure:
@@ -222,4 +222,4 @@ def cost_growth(growth: Result, ceilings: Ceilings) -> Figure:
                     rows.setdefault(point, {axis: point})[label] = seconds
         made = [rows[point] for point in sorted(rows)]
         tables.append(Table(made, f"Outside the passes of {work}, T = 1, ms", unit=MS))
-    return curves(tables)
+    return curves(tables, across=2)

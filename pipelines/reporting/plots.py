@@ -79,9 +79,10 @@ def whiskers(
     return figure
 
 
-def curves(tables: Sequence[Table]) -> Figure:
-    """The columns of every table over its first one: values as lines, intervals as bands."""
-    figure, drawn = panels(tables, len(tables), 3.2)
+def curves(tables: Sequence[Table], across: int = 4, line: float | None = None) -> Figure:
+    """The columns of every table over its first one: values as lines, intervals as bands; a panel for each table, so many
+    ``across``; ``line``: where nothing is gained."""
+    figure, drawn = panels(tables, across, 3.2)
     for axes, table in drawn:
         label, *names = table.columns
         places = np.array([row[label] for row in table.rows], float)
@@ -90,6 +91,8 @@ def curves(tables: Sequence[Table]) -> Figure:
             value, low, high = SCALES.get(table.unit_of(name), 1) * np.array(cells).T
             axes.fill_between(places, low, high, color=colour, alpha=0.13)
             axes.plot(places, value, color=colour, marker=marker, markersize=4, label=name)
+        if line is not None:
+            axes.axhline(line, color="#333333", linewidth=1)
         axes.set(xlabel=label, ylim=(0, None))
         axes.grid(axis="y", color="#e6e6e6")
         if len(names) > 1:

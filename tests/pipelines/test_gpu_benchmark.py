@@ -45,6 +45,12 @@ def test_a_draft_costs_the_share_that_was_asked_for(ratio):
     assert SHAPES["7b"].parameters / draft.parameters == pytest.approx(ratio, rel=0.15)
 
 
+def test_the_benchmark_starts_with_what_a_gpu_image_has():
+    absent = "psutil pandas pyarrow scipy sklearn matplotlib lightning datasets imblearn mlflow dvc"
+    code = f"import sys\nsys.modules |= dict.fromkeys({absent!r}.split())\nimport pipelines.gpu.__main__"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_a_shape_comes_back_from_its_record():
     assert Sized.from_record(json.loads(json.dumps(SHAPES["7b"].to_record()))) == SHAPES["7b"]
 
