@@ -147,7 +147,10 @@ def forward_agreement(model: CausalLanguageModel, prompts: Sequence[Sequence[int
         ours, theirs = (forward.open(limit).forward(long).logits for forward in forwards)
         compact += [_distance(*reached) for reached in zip(*walks, strict=True)] + [_distance(ours, theirs)]
         rounding.append(_distance(_in_passes(forwards[1].open(limit), long), theirs))
-    return {"compact": max(compact), "rounding": max(rounding)}
+    found = {"compact": compact, "rounding": rounding}
+    return {
+        name: float(torch.tensor(distances).max()) for name, distances in found.items()
+    }  # NaN if one is, not as `max`
 
 
 def _walk(state: ModelState, prompt: Sequence[int]) -> Iterator[Tensor]:
