@@ -164,15 +164,21 @@ def _measured(args: argparse.Namespace, config: TrialConfig, bundle: Path, predi
 
 
 def _replayed(table: Measured, found: Mapping[SamplingSettings, tuple[Served, Rows]]) -> Replayed | None:
-    """What replay says of the arms of every setting, as stage ``measure`` wrote it, where their decodes were ``found``."""
-    texts, timed = list[Row](), list[Row]()
+    """What replay says of the arms of every setting, as stage ``measure`` wrote it, where their decodes were ``found``. Of an arm
+    that it covers at some settings alone, as a route to a tree at one of them, it says nothing."""
+    texts, timed, partial = list[Row](), list[Row](), set[str]()
     for settings, (arms, decodes) in found.items():
         said, blocks = table.foreseen(arms), {row["block"] for row in decodes}
         if said is None:
             return None
-        texts += [row for row in said.texts if setting_of(row) == settings.name]
-        timed += [row for row in said.timed if row["block"] in blocks]
-        prices = said.prices
+        here = replace(
+            said,
+            texts=[row for row in said.texts if setting_of(row) == settings.name],
+            timed=[row for row in said.timed if row["block"] in blocks],
+        )
+        texts, timed, prices = [*texts, *here.texts], [*timed, *here.timed], here.prices
+        partial |= {name for name in arms if not here.covers(name)}
+    texts, timed = ([row for row in rows if row["arm"] not in partial] for rows in (texts, timed))
     return Replayed(texts, timed, prices)
 
 

@@ -3,10 +3,12 @@
 import json
 import shutil
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
 from pipelines.evidence.estimate import CLOCK, CORRECTED
+from pipelines.evidence.ledger import Replayed
 from pipelines.measuring.names import DECODES_FILE, FINDINGS, FORESEEN, PROVENANCE, ROUNDS_FILE
 from pipelines.measuring.tables import read_decodes, read_foreseen, read_rounds
 from pipelines.measuring.tuning.candidates import HERE
@@ -14,6 +16,7 @@ from pipelines.outputs import write_json
 from pipelines.promotion import attempt as one_look
 from pipelines.promotion.attempt import attempt
 from pipelines.promotion.names import CHALLENGER
+from predictors.sampling import SamplingSettings
 from runtime import ModelPair
 from tests.bundles import auto_bundle
 from tests.pipelines import test_foreseen as foreseen
@@ -112,6 +115,18 @@ def test_nothing_is_timed_where_all_was_measured(args, tmp_path, replayed):
     assert not args.output.exists() and not replayed
     judged = {name: (one.documents, one.basis) for name, one in evidence.settings.items()}
     assert judged == {"T=0": (4, CORRECTED), "T=1": (4, CORRECTED)} and len(evidence.documents) == 4
+
+
+def test_an_arm_that_replay_covers_at_one_setting_alone_is_left_to_the_clock():
+    rows = [{"arm": arm, "setting": setting, "block": setting} for setting in ("T=0", "T=1") for arm in NAMES.values()]
+    said = Replayed(*2 * [[row for row in rows if (row["arm"], row["setting"]) != (CHALLENGER, "T=1")]], prices=None)
+    table = SimpleNamespace(foreseen=lambda arms: said)
+    arms = {name: {} for name in FAMILIES}
+    found = {SamplingSettings(heat): (arms, [{"block": f"T={heat:g}"}]) for heat in (0.0, 1.0)}
+    made = one_look._replayed(table, found)
+    assert made.covers("autoregressive", "chain-2") and not made.covers(CHALLENGER)
+    assert [row["arm"] for row in made.timed] == 2 * ["autoregressive", "chain-2"]
+    assert one_look._replayed(SimpleNamespace(foreseen=lambda arms: None), found) is None
 
 
 def test_a_further_look_goes_on_from_both(args, tmp_path):
