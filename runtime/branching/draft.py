@@ -115,6 +115,7 @@ class BranchDraft(ChainDraft):
         self._clock.lap("draft")
         self._record = RoundRecord(
             drafted=drafted,
+            levels=drafted,
             submitted=tree.num_nodes,
             idle_levels=drafted,
             trimmed=trimmed,

@@ -33,7 +33,7 @@ class Pending:
 @dataclass(frozen=True)
 class Branches:
     """What was drafted beside the target: ``candidates`` at the branch point (``None``: there is none). ``record``: the draft's
-    whole part of the round's; ``None``: that of the block, as nothing was done beside the target."""
+    whole part of the round's; ``None``: that of the block, as nothing else came of drafting beside the target."""
 
     candidates: Candidates | None = None
     record: RoundRecord | None = None

@@ -1,4 +1,5 @@
-"""What every decoder shares: a checked request, the stream of steps and its collection into a generation."""
+"""What every decoder shares: a checked request, the stream of steps and its collection into a generation; and the decoder that
+hands requests to others by their sampling settings."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Sequence

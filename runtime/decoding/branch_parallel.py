@@ -8,6 +8,8 @@ One exchange per round: the verdict goes out, the next block and then the branch
 side. Source: specification of drafting, section 3.4. Shape suffixes: R rows of the pass, V vocabulary.
 """
 
+from dataclasses import replace
+
 from torch import Tensor
 
 from predictors.controllers import Controller
@@ -147,7 +149,5 @@ class BranchRun(Run):
         """The draft's part of the round's ``record`` with the verdict."""
         hit, accepted = self.verdict.branch is not None, len(self.verdict.accepted)
         branch_levels = record.levels - record.idle_levels
-        record.accepted = accepted + hit
-        record.rolled_back = 0 if hit else record.submitted - accepted + branch_levels
-        record.ends_segment = not hit
-        return record
+        rolled_back = 0 if hit else record.submitted - accepted + branch_levels
+        return replace(record, accepted=accepted + hit, rolled_back=rolled_back, ends_segment=not hit)

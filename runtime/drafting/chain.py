@@ -34,7 +34,7 @@ from runtime.tree import EMPTY_TREE, TokenTree, chain_tree
 
 @dataclass(frozen=True)
 class LookupConfig(LookupSettings, Drafter):
-    """Drafts of a lookup alone."""
+    """Drafts what a lookup found (`LookupSettings`); in a `ChainConfig` instead of the chain, or before it."""
 
     needs_draft = False
 

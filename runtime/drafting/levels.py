@@ -32,7 +32,8 @@ class LevelDraft(ModelDraft):
         (`runtime.drafting.sampler`)."""
 
     def _draw(self, depth: int, laws: Sequence[NextLaw], copies: Sequence[int]) -> list[list[int]]:
-        """The same on the host; ``copies`` of the nodes (the root: 1)."""
+        """The same on the host; ``copies`` of the nodes (the root: 1), which a drafter that merges nodes draws for each."""
+        assert all(count == 1 for count in copies), "who merges nodes says how their copies are drawn"
         return read_rows(self._draw_unread(depth, laws))
 
     def draft(self, root: Root, cap: int, session: Session, clock: PhaseClock) -> Drafted:

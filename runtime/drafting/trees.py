@@ -35,7 +35,7 @@ from runtime.drafting.sampler import most_likely
 from runtime.request import Request
 from runtime.tree import DraftLaw, TokenTree
 
-Candidates = Annotated[str, one_of("sampled", "top_k")]
+CandidateKind = Annotated[str, one_of("sampled", "top_k")]
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class MultiCandidateConfig(CandidateTree):
     """
 
     config: tuple[Count, ...] = (4, 2, 2, 1)
-    candidates: Candidates = "sampled"
+    candidates: CandidateKind = "sampled"
     roots: Annotated[str, one_of("draft", "target")] = "draft"
     draft_temperature: NotNegative | None = None
 
@@ -164,11 +164,11 @@ class MultiCandidateConfig(CandidateTree):
 
 @dataclass(frozen=True)
 class ForkConfig(CandidateTree):
-    """``width`` chains of ``depth`` tokens."""
+    """``width`` chains of ``depth`` tokens; ``candidates`` and ``draft_temperature`` as in `CandidateTree`."""
 
     width: Count = 16
     depth: Count = 5
-    candidates: Candidates = "sampled"
+    candidates: CandidateKind = "sampled"
     draft_temperature: NotNegative | None = None
 
     @property

@@ -72,9 +72,8 @@ class DraftSide:
         return NO_BRANCHES
 
 
-Timed = (
-    tuple[float, float] | None
-)  # seconds of some work, and of the window that it needed; None: the other side's was too short
+# Seconds of some work, and of the window that it needed; None: the other side's was too short.
+Timed = tuple[float, float] | None
 
 
 @dataclass

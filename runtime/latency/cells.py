@@ -26,6 +26,7 @@ from predictors.latency.tables import LatencyTable
 
 TASKS = Path("/proc/self/task")
 NANOSECOND = 1e-9
+
 # table, at (coordinates by axis), seconds; of the whole visit what it lasted, and waited for a processor
 Row = dict[str, Any]
 

@@ -1,4 +1,5 @@
-"""Which cells a latency profile has; apart from `runtime.latency.cells`, so that what only times something does not run this."""
+"""Which cells a latency profile has; apart from `runtime.latency.cells`, so that stages that only time something do not depend
+on it (`pipelines.code`)."""
 
 from dataclasses import dataclass
 from typing import Annotated

@@ -90,8 +90,8 @@ class BareState:
 
 
 def pass_cells(pair: ModelPair, config: LatencyConfig, generator: torch.Generator) -> list[Cell]:
-    """Cells of the tables ``draft`` and ``target``, and of the same over bare Hugging Face: none of a table whose grid is empty,
-    none at all unless both models run by the compact forward, which they are compared with."""
+    """Cells of the tables ``draft`` and ``target``, none of one whose grid is empty; and of the same over bare Hugging Face where
+    both models run by the compact forward, which is compared with it."""
     target, draft = pair.target, pair.draft or pair.target
     kinds: list[tuple[str, Callable[..., Passes], Sequence[int], Sequence[int]]]
     kinds = [("", CommittedState, config.target_tokens, config.draft_rows)]

@@ -43,7 +43,9 @@ class WeightlessModel:
         self._next = 0
 
     def open(self, max_length: int, layers: tuple[int, ...] = ()) -> "WeightlessModel":
-        return copy(self)
+        state = copy(self)
+        state._next = 0
+        return state
 
     def embedding(self, token: int) -> Tensor:
         return self.logits_RV.new_zeros(1)

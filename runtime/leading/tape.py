@@ -163,7 +163,9 @@ class TapeChance:
 
     def stream(self, purpose: str) -> Chance:
         """The stream of one purpose, ``draft`` or ``verify``."""
-        return {"draft": self._draft, "verify": self._verify}[purpose]
+        if purpose not in ("draft", "verify"):
+            raise OffTapeError(f"a tape holds draws for draft and verify, not for {purpose}: this loop cannot be led.")
+        return self._draft if purpose == "draft" else self._verify
 
     def _require_planned(self, drafts: bool) -> None:
         """`OffTapeError` unless the next draw is of the round in flight: a draft before its last token, a verdict after it."""

@@ -18,6 +18,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from predictors.rounds import RoundRecord
+
 
 @dataclass(frozen=True)
 class Reply:
@@ -164,6 +166,8 @@ def _tensors(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         if value.is_cuda:
             yield value
+        return
+    if isinstance(value, RoundRecord):  # numbers alone, and many of them
         return
     parts: Any = ()
     if isinstance(value, tuple | list):

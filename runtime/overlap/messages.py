@@ -64,8 +64,8 @@ class Channel:
         Raises
         ------
         ValueError
-            Where nothing is sent: the message cannot be pickled, is larger than its slot (naming both sizes) or holds tensors of
-            another device.
+            If the message cannot be pickled, is larger than its slot (naming both sizes) or holds tensors of another device. Then
+            nothing is sent.
         """
         stream, slot = BytesIO(), self._outgoing[self.sent % SLOTS]
         writer = _Writer(stream, slot)

@@ -75,7 +75,10 @@ class DraftProcess:
         self._seen: dict[Any, Any] = {}  # a warning registry, for filters that warn once
 
     def start(self) -> "Child":
-        """The child; one that has to be started is waited for until its service is built."""
+        """The child; one that has to be started, or replaced as the exchange with it broke, is waited for until its service is
+        built. Raises as `submit`."""
+        if self._child is not None and self._child.channel.torn:
+            self.restart()
         if self._child is None:
             self._child = Child(*self._options)
             self._next = self._child.channel.sent
@@ -83,8 +86,6 @@ class DraftProcess:
 
     def submit(self, method: str, *arguments: Any) -> None:
         """As `Executor.submit`; waits for the child to start, and for forgotten calls whose slots are needed."""
-        if self._child is not None and self._child.channel.torn:
-            self.restart()
         child = self.start()
         channel = child.channel
         assert channel.sent - self._next < SLOTS, f"more than {SLOTS} calls outstanding"

@@ -192,6 +192,9 @@ def test_an_interruption_within_an_exchange_replaces_the_process(draft, monkeypa
         draft.submit("pid") if forgets else draft.result()
     if forgets:
         draft.forget()
+        assert draft._child.channel.torn
+        draft.start()  # as before a request
+        assert not draft._child.channel.torn
     else:
         with pytest.raises(DraftProcessDied, match="interrupted in the middle of a message"):
             draft.result()

@@ -1,5 +1,6 @@
 """The three executors keep one contract: in turn, in a thread and in a process of its own."""
 
+from threading import Timer
 from time import perf_counter
 
 import pytest
@@ -127,6 +128,17 @@ def test_a_closed_executor_drops_what_is_outstanding(executor):
     executor.close()
     with pytest.raises(AssertionError, match="no call is outstanding"):
         executor.result()
+
+
+def test_a_closed_thread_begins_nothing_that_waited(tmp_path):
+    toy = Toy()
+    executor = Beside(toy, None)
+    executor.submit("meet", tmp_path)
+    executor.submit("count")
+    wait_for(tmp_path / "begun")
+    Timer(0.5, (tmp_path / "go").touch).start()
+    executor.close()
+    assert toy.calls == 0
 
 
 @pytest.mark.parametrize("executor", ["thread", "process"], indirect=True)
