@@ -87,7 +87,8 @@ class RoundRecord:
 
 @dataclass(kw_only=True)
 class ReplayedRound(RoundRecord):
-    """A round on a recorded text as the runtime would record it, and what its price depends on besides.
+    """A round on a recorded text as the runtime would record it, and what its price depends on besides. Of rounds with branches
+    ``passes`` are their levels, and ``drafted`` counts branches that end early whole.
 
     Of distributions about which no model was asked, the host read the confidence of ``confidences`` and also the entropy of
     ``entropies``, while the target waited. The first draft pass feeds ``behind`` tokens more than usual: those of rounds that
@@ -106,7 +107,7 @@ class ReplayedRound(RoundRecord):
 
     @property
     def grown_levels(self) -> int:
-        """Branch levels behind the candidates'."""
+        """Branch levels after the candidates'."""
         return max(0, self.levels - self.idle_levels - 1)
 
     @property

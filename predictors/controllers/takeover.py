@@ -18,23 +18,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeVar
 
 import numpy as np
+from torch import Tensor
 
+from predictors.actions import Action
 from predictors.bundle import OTHERWISE, Bundle
 from predictors.config import Checked, Count, NotNegative, Positive, Whole, parse_config
-from predictors.controllers.base import Controller, Session, Sourced
+from predictors.controllers.base import Controller, Recorder, Session, Sourced
 from predictors.latency.profile import LatencyProfile
 from predictors.lookup import Found
 from predictors.rounds import Forecast, RoundRecord
 from predictors.sampling import SamplingSettings
-from predictors.signals import Root
+from predictors.signals import DrawnToken, NextLaw, Root, TreeRoot
 
 Numbers = TypeVar("Numbers", int, np.ndarray)
-# What the other controller says, and what its session does, is said and done by this one too
-PASSED_ON = (
-    *("layers", "draft_layers", "actions", "reads_views", "follows_one_draft", "horizon", "verifier", "contract"),
-    *("question_seconds", "record_with"),
-)
-HOOKS = ("tree", "stop_before", "stops_before", "stop_after", "branch_count")
+PASSED_ON = ("layers", "draft_layers", "actions", "reads_views", "follows_one_draft", "horizon", "verifier", "contract")
 
 
 class SourcedSession(Session):
@@ -42,8 +39,6 @@ class SourcedSession(Session):
 
     def __init__(self, inner: Session) -> None:
         self.inner = inner
-        for hook in HOOKS:
-            setattr(self, hook, getattr(inner, hook))
         self._looks_up = False  # this round
         self._previous: RoundRecord | None = None  # of the other controller's rounds the last
 
@@ -60,6 +55,21 @@ class SourcedSession(Session):
     def plan(self, root: Root) -> int | None:
         self._looks_up = False
         return self.inner.plan(self._own(root))
+
+    def tree(self, root: TreeRoot) -> Action:
+        return self.inner.tree(root)
+
+    def stop_before(self, law: NextLaw) -> bool | Tensor:
+        return self.inner.stop_before(law)
+
+    def stops_before(self, laws: Sequence[NextLaw]) -> list[bool]:
+        return self.inner.stops_before(laws)
+
+    def stop_after(self, drawn: DrawnToken) -> bool | Tensor:
+        return self.inner.stop_after(drawn)
+
+    def branch_count(self, law: NextLaw) -> int | None:
+        return self.inner.branch_count(law)
 
     def end_round(self, outcome: RoundRecord) -> None:
         if not self._looks_up:
@@ -111,6 +121,12 @@ class Sourcing(Controller):
     def setting(self, settings: SamplingSettings) -> Any:
         """What was exported for these sampling ``settings``; ``None`` for others."""
         return next((made for made in self.settings if made.settings == settings), None)
+
+    def question_seconds(self, profile: LatencyProfile) -> float:
+        return self.otherwise.question_seconds(profile)
+
+    def record_with(self, recorder: Recorder) -> None:
+        self.otherwise.record_with(recorder)
 
 
 def other_of(bundle: Bundle) -> Controller:

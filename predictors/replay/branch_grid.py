@@ -18,9 +18,7 @@ import numpy as np
 from predictors.branch_settings import BranchSettings
 from predictors.latency.branching import BranchCosts
 from predictors.replay.branches import MATCH, require_replayable
-from predictors.replay.decode import Reading
 from predictors.replay.grid import Columns, Drafts, Memory, Path, Starts, Totals, no_memory
-from predictors.replay.prices import Prices
 from predictors.replay.text import BeyondRecordError
 from predictors.rounds import ReplayedRound
 
@@ -36,16 +34,15 @@ class BranchStarts:
     retained: Starts
 
     @staticmethod
-    def of(
-        readings: Sequence[Reading], config: BranchSettings, verifier: str, prices: Prices, concurrent: bool
-    ) -> "BranchStarts":
-        """Of ``readings``; ``concurrent`` as for `Clock.branches`. `ValueError` if ``config`` goes beyond what was recorded."""
-        for one in readings:
+    def of(retained: Starts, config: BranchSettings, concurrent: bool) -> "BranchStarts":
+        """Of chains of the config's ``gamma``; ``concurrent`` as for `Clock.branches`. `ValueError` if the config goes beyond
+        what was recorded."""
+        for one in retained.readings:
             require_replayable(one.text, config)
-        retained = Starts.of(readings, config.gamma, verifier, prices)
         most = (config.draft_stage_gamma or config.gamma) if config.draft_stage == "idle" else 0
         idle = replace(retained, cap_XS=np.minimum(retained.cap_XS, most))
-        return BranchStarts(config, BranchCosts(prices.profile, prices.sampled, concurrent), idle, retained)
+        costs = BranchCosts(retained.prices.profile, retained.prices.sampled, concurrent)
+        return BranchStarts(config, costs, idle, retained)
 
     def _after(self, values: Sequence[np.ndarray]) -> np.ndarray:
         """Of each reading's ``values`` by row: those after so many tokens of the text [X, S, P, …]."""

@@ -64,7 +64,7 @@ def replayed_branches(
 
 def _block(here: Round, would: int, config: BranchSettings, available: int | None) -> tuple[int, bool]:
     """Draft what the controller wants with the target idle, or, of ``available`` tokens behind the branch token, retain. How many
-    were drafted with the target idle, and whether the law behind them is known."""
+    were drafted with the target idle, and whether the distribution after them is known."""
     most = here.planned()
     if available is not None:
         here.chain(would, min(most, available))

@@ -51,7 +51,7 @@ class Round:
     session: Session
     root: Root
     start: int
-    would: int = 0
+    would: int = -1  # not known yet
     submitted: int = 0
     passes: int = 0
     looked_up: int = 0
@@ -67,6 +67,7 @@ class Round:
     def law(self, place: int) -> RecordedLaw:
         """The draft's law behind ``place`` tokens of the chain; of a longer way beside the text than was recorded, the last
         one."""
+        assert self.would >= 0, "what would be accepted is known before a law is asked for"
         along = min(place, self.would)
         slot = min(place - along, self.text.slots - 1)
         return RecordedLaw(self.text, self.root, place, self.start + along, slot)

@@ -45,7 +45,9 @@ class Prices:
         return self._spent("target_prefill", tokens=tokens) + self._spent("draft_prefill", tokens=tokens) * drafts
 
     def rounds(self, rounds: Iterable[ReplayedRound], question: float = 0.0) -> float:
-        """Of rounds on chains, each ``question`` to a model included."""
+        """Of rounds on chains, each ``question`` to a model included. Rounds with branches have `BranchCosts`."""
+        rounds = list(rounds)
+        assert not any(one.candidates or one.idle_levels or one.survived for one in rounds), "a round with branches"
         return sum(
             (self.chain(one.submitted, one.context) if one.submitted or one.passes else self.plain(one.context))
             + self.looked_up(one.looked_up, one.submitted, one.context)

@@ -74,6 +74,7 @@ class TextTable(TraceTable[TextManifest]):
         return flat_NF.reshape(len(self), flat_NF.shape[1] // max(1, size), size)
 
     def texts(self) -> Iterator[RecordedText]:
+        """The texts, in the order of `text_slices`."""
         manifest = self.manifest
         kept = [name for name in TEXT_COLUMNS if name not in (*PLACE_COLUMNS, *self.wide)]
         columns = {name: self.slots(name) if name == TOPS else self.column(name) for name in kept}

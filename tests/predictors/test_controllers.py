@@ -10,6 +10,7 @@ from predictors import controllers
 from predictors.controllers import CONTROLLERS, build_controller
 from predictors.controllers.early_stop import EarlyStop
 from predictors.controllers.head import HeadController
+from predictors.controllers.unlearned import ROC
 from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
 from predictors.signals import BothModels, DrawnToken, NextLaw, Root, TreeRoot
@@ -79,14 +80,17 @@ def controller_of(tmp_path_factory):
     return build
 
 
-@pytest.mark.parametrize(("kind", "features"), [*((kind, None) for kind in UNLEARNED), *LEARNED])
-def test_contract_suite(controller_of, kind, features):
-    controller = controller_of(kind, features)
+def state_of(made):
+    """What an object remembers, collections as they are now."""
+    return {name: value.copy() if isinstance(value, list | dict) else value for name, value in vars(made).items()}
+
+
+def keep_the_contract(controller):
     first, second = controller.start(SETTINGS), controller.start(SETTINGS)
     assert first is not second, "state belongs to a request"
-    assert controller.kind == kind
+    before, settings = state_of(second), state_of(controller)
     for seed in range(20):  # rounds
-        start, before = root(seed=seed), vars(second).copy()
+        start = root(seed=seed)
         plan = first.plan(start)
         assert plan is None or 0 <= plan <= GAMMA
         if controller.actions:
@@ -97,8 +101,29 @@ def test_contract_suite(controller_of, kind, features):
             for stop in map(torch.as_tensor, stops):
                 assert stop.dtype == torch.bool and stop.dim() == 0
         first.end_round(RoundRecord(drafted=4, accepted=1))
-        assert vars(second) == before, "state belongs to a request"
+        assert state_of(second) == before and state_of(controller) == settings, "state belongs to a request"
     assert not first.bypassed
+
+
+@pytest.mark.parametrize(("kind", "features"), [*((kind, None) for kind in UNLEARNED), *LEARNED])
+def test_contract_suite(controller_of, kind, features):
+    controller = controller_of(kind, features)
+    assert controller.kind == kind
+    keep_the_contract(controller)
+
+
+def test_a_controller_whose_sessions_share_a_list_breaks_the_contract():
+    class Shared(ROC):
+        """The wrong twin: its lists are the controller's."""
+
+        def begin(self):
+            if not hasattr(self, "scores"):
+                super().begin()
+
+    controller = Shared()
+    controller.begin()
+    with pytest.raises(AssertionError, match="state belongs to a request"):
+        keep_the_contract(controller)
 
 
 @pytest.mark.parametrize("kind", UNLEARNED)

@@ -10,6 +10,7 @@ from predictors.bundle import read_bundle
 from predictors.controllers import build_controller, learned_controller
 from predictors.replay.branch_grid import BranchStarts, branch_decoded
 from predictors.replay.decode import Clock, Reading
+from predictors.replay.grid import Starts
 from predictors.replay.prices import Prices
 from runtime.branching.draft import BranchConfig
 from tests.bundles import random_bundle
@@ -27,7 +28,7 @@ CONFIGS = [
 def starts_of(texts, greedy, config, concurrent=False, verifier="block"):  # noqa: F811
     chosen = [text for text in texts if text.settings.greedy == greedy]
     readings = [Reading.of(text, seed) for text in chosen for seed in range(1 if greedy else 2)]
-    return BranchStarts.of(readings, config, verifier, Prices(PROFILE, not greedy), concurrent)
+    return BranchStarts.of(Starts.of(readings, config.gamma, verifier, Prices(PROFILE, not greedy)), config, concurrent)
 
 
 def controllers(pair, place):  # noqa: F811

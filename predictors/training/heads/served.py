@@ -184,7 +184,7 @@ def served_texts(
             priced, draws = prices[not settings.greedy], 1 if split == TRAIN else repeats
             idle, rows = part.starts(settings, gamma, verifier, priced, seed, draws)
             if decoding.method == BRANCHES:
-                branches = BranchStarts.of(idle.readings, decoding, verifier, priced, decoding.concurrent)
+                branches = BranchStarts.of(idle, decoding, decoding.concurrent)
                 idle = branches.idle
             first_X, last_X = np.array([(one.start, one.stop - 1) for one in rows]).T
             row_XS = np.minimum(first_X[:, None] + np.arange(idle.left_XS.shape[1]), last_X[:, None])

@@ -48,14 +48,15 @@ class Contest(Played):
         """On the texts of a split, at the setting in that place, beside a lookup of so many tokens."""
         grid = model.grids[split][place]
         grid = replace(grid, starts=replace(grid.starts, lookup=LookupSettings(lookup)))
-        return Contest(grid, model.served, model.limit, model.settings[place], tails)
+        played = model.played(grid, model.settings[place])
+        return Contest(**vars(played), tails=tails)
 
     @cached_property
     def lookups(self) -> Lookups:
         return Lookups(self.grid.starts, self.tails)
 
     def under(self, paced: Paced) -> Totals:
-        """Chains where no rule lets another source take over."""
+        """Every text decoded where ``paced`` says when another source takes over."""
         inner, rule = self.made.at_pace(paced.pace), paced.rule
         if isinstance(rule, TakeoverConfig):
             source = self.lookups.takeover(rule)
