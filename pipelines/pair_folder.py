@@ -31,7 +31,7 @@ class PairLocation:
 
 def read_facts(folder: Path) -> dict[str, Any]:
     """``pair.json`` of a pair folder."""
-    facts: dict[str, Any] = read_json(folder / FACTS, "The pair stage has not finished: run it first.")
+    facts: dict[str, Any] = read_json(folder / FACTS, "Run the pair stage (again).")
     return facts
 
 

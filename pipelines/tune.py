@@ -88,7 +88,8 @@ def _run(args: argparse.Namespace, show: Callable[[Any], None]) -> None:
     if measured.note is not None:
         print(f"{measured.note}: all is timed here", file=sys.stderr)
     if absent(args.replay):
-        found = {made: [*measured.lookups, *some] for made, some in found.items()}  # first: the clock is to tell
+        lookups = measured.lookups  # first: the clock is to tell
+        found = {settings: [*lookups, *some] for settings, some in found.items()}
     leading = TextLeader(bench.pair, config.max_new_tokens, texts) if config.led else None
     study = TuneStudy(bench.pair, config, found, measured, args.bundles, bench.prompts, bench.log, leading)
     chosen = study.run()

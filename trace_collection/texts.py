@@ -70,9 +70,15 @@ class TextCollector(Collector):
         self.layers = last_layers(pair.target, config.layers, "traces.texts.layers")
         draft_layers = last_layers(pair.draft, config.draft_layers, "traces.texts.draft_layers")
         spec = StopSpec(draft_layers, hidden_size(pair.draft), config.top)
-        numbers = config.gamma_max, config.max_new_tokens, config.candidates
-        slots = config.gamma_max if config.beside_states else 1
-        self.tracer = TextTracer(pair, *numbers, self.layers, spec, state_slots=slots)
+        self.tracer = TextTracer(
+            pair,
+            gamma_max=config.gamma_max,
+            budget=config.max_new_tokens,
+            candidates=config.candidates,
+            layers=self.layers,
+            spec=spec,
+            state_slots=config.gamma_max if config.beside_states else 1,
+        )
 
     def traced(self, jobs: Sequence[Job]) -> Iterator[Rows]:
         for _, text in self.texts(jobs):

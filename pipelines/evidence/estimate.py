@@ -31,7 +31,7 @@ class Estimate:
     error: float  # its standard error
     freedom: float  # degrees of freedom of the error
     documents: int  # that both arms were timed on
-    prompts: int  # the same
+    prompts: int  # that both arms were timed on
     basis: str = CLOCK  # or `CORRECTED`
 
     def __post_init__(self) -> None:

@@ -111,8 +111,9 @@ class PriceFit:
         cells: dict[str, np.ndarray] = {}
         left: dict[tuple[str, str], np.ndarray] = {}
         rounds = list(rounds)
-        trees = (row for row in rounds if row.get("overlapped") or (row.get("nodes") or 0) > (row["submitted"] or 0))
-        others = {(row["arm"], row["block"]) for row in trees}  # or both models worked at the same time
+        # Trees, or both models worked at the same time.
+        unlike = (row for row in rounds if row.get("overlapped") or (row.get("nodes") or 0) > (row["submitted"] or 0))
+        others = {(row["arm"], row["block"]) for row in unlike}
         drafting = {row["arm"] for row in rounds if row["passes"]}  # others may look up, and prefill no draft model
         for row, behind in zip(rounds, _behind(rounds), strict=True):
             key = row["arm"], row["block"]

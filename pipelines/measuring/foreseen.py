@@ -172,9 +172,15 @@ def recorder(pair: ModelPair, texts: RecordedTexts, prompts: Iterable[Prompt]) -
 
     @cache
     def tracer() -> TextTracer:  # made when a text is to be recorded, as it takes the recorded states to be known
-        layers, slots = tuple(manifest.feature_layers), table.slots(STATES).shape[1]
-        budget, spec = texts.max_new_tokens, manifest.stop_spec
-        return TextTracer(pair, manifest.gamma_max, budget, manifest.candidates, layers, spec, slots)
+        return TextTracer(
+            pair,
+            gamma_max=manifest.gamma_max,
+            budget=texts.max_new_tokens,
+            candidates=manifest.candidates,
+            layers=tuple(manifest.feature_layers),
+            spec=manifest.stop_spec,
+            state_slots=table.slots(STATES).shape[1],
+        )
 
     def record(row: Row) -> RecordedText | None:
         prompt, settings = by_id.get(row["prompt"]), settings_of(row)

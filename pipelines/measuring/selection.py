@@ -56,12 +56,13 @@ def first_rounds(
         rows = Rows()
         here = (prompt.id, settings)
         traced = sorted(
-            (root_N[row], row) for row, key in enumerate(zip(prompt_N, settings_N, strict=True)) if key == here
+            (root_N[row], row, [*prompt.tokens, *table.continuation(row)[:-1]])  # all in front of the newest token
+            for row, key in enumerate(zip(prompt_N, settings_N, strict=True))
+            if key == here
         )
-        for (index, row), rule, action in product(traced, config.checked_rules, config.checked_actions):
+        for (index, row, context), rule, action in product(traced, config.checked_rules, config.checked_actions):
             key = f"{config.seed}/{prompt.id}/{settings.name}/{index}/{rule}/{action.name}"
             decoder = fixed_tree(pair, action, rule)
-            context = [*prompt.tokens, *table.continuation(row)[:-1]]  # what stands in front of the newest token
             seeds = [seed_of(f"{key}/{number}") for number in range(config.checked_rounds)]
             rounds = [first_round(decoder, context, settings, action.depth, seed) for seed in seeds]
             emitted = [len(step.tokens) for step in rounds if step is not None]
