@@ -101,7 +101,9 @@ def keep_the_contract(controller):
             for stop in map(torch.as_tensor, stops):
                 assert stop.dtype == torch.bool and stop.dim() == 0
         first.end_round(RoundRecord(drafted=4, accepted=1))
-        assert state_of(second) == before and state_of(controller) == settings, "state belongs to a request"
+        assert state_of(second) == before, "state belongs to a request"
+        known = state_of(controller)  # besides, learned ones keep their recorded programs
+        assert {name: known[name] for name in settings} == settings, "state belongs to a request"
     assert not first.bypassed
 
 
