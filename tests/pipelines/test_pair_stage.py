@@ -120,7 +120,7 @@ def test_an_interrupted_run_keeps_the_finished_target(builtin_folder, run_pair, 
     monkeypatch.setattr(builtin_pair, "train", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run_pair(builtin_models, tmp_path / "pair")
-    with pytest.raises(ValueError, match="run it first"):
+    with pytest.raises(ValueError, match="Run the pair stage"):
         read_pair(tmp_path / "pair")
     run_pair(builtin_models, tmp_path / "pair")
     assert trained == ["small", "small_draft", "small_draft"]

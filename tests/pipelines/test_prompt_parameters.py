@@ -11,7 +11,7 @@ from pipelines.prompts import PromptParameters
 def test_missing_inputs_are_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="run the prompts stage first"):
         read_prompts(tmp_path, "train")
-    with pytest.raises(ValueError, match="pair stage has not finished"):
+    with pytest.raises(ValueError, match="Run the pair stage"):
         read_facts(tmp_path)
 
 
