@@ -29,16 +29,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from pipelines.outputs import replacing, write_json
-    from predictors.training import root_table
-    from predictors.training.labelling import chains, tokens
+    from predictors.training.labelling import chains, tokens, trees
     from predictors.training.labelling.table import write_labels
+    from predictors.training.root_table import RootTable
     from predictors.training.text_table import TextTable
 
     # by kind the table of its traces, its configuration, and what labels them
     known: dict[str, tuple[Any, type[Any], Callable[[Any, Any], Labels]]] = {
         "chains": (TextTable, chains.ChainLabelConfig, chains.label),
         "tokens": (TextTable, tokens.TokenLabelConfig, tokens.label),
-        "trees": (root_table.RootTable, root_table.TreeLabelConfig, root_table.label),
+        "trees": (RootTable, trees.TreeLabelConfig, trees.label),
     }
     table, config, label = known[args.kind]
     parameters = load_parameters(config, args.pair, f"labels.{args.kind}", args.params)

@@ -22,8 +22,9 @@ from predictors.schema import PLACE_COLUMNS, TEXT_COLUMNS, TEXT_TRACES_VERSION
 from predictors.training.labelling.chains import KIND as CHAINS
 from predictors.training.labelling.table import Labels, read_labels, write_labels
 from predictors.training.labelling.tokens import KIND as TOKENS
+from predictors.training.labelling.trees import TreeLabelConfig, label
 from predictors.training.predictor import Fitted, Materials
-from predictors.training.root_table import RootTable, TreeLabelConfig, label
+from predictors.training.root_table import RootTable
 from predictors.training.text_table import TextManifest, TextTable
 from predictors.training.trees.predictor import TreePredictor
 from predictors.training.trees.training import SelectorConfig

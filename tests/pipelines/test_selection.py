@@ -24,7 +24,8 @@ from predictors.latency.profile import LatencyProfile
 from predictors.latency.tables import LatencyTable
 from predictors.sampling import SamplingSettings
 from predictors.training.labelling.table import write_labels
-from predictors.training.root_table import RootTable, TreeLabelConfig, label
+from predictors.training.labelling.trees import TreeLabelConfig, label
+from predictors.training.root_table import RootTable
 from runtime import ModelPair, Randomness, load_decoder
 from tests.pipelines.toy_bench import toy_bench, toy_prompts
 from tests.predictors.affine_profile import PROFILE, SERVING

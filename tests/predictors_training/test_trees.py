@@ -15,8 +15,9 @@ from predictors.latency.throughput import round_latency
 from predictors.selection.network import ServedSelector
 from predictors.selection.rule import NEVER, SURPLUS, SelectionRule
 from predictors.training.labelling.table import read_labels, write_labels
+from predictors.training.labelling.trees import KIND, TreeLabelConfig, label
 from predictors.training.predictor import Materials
-from predictors.training.root_table import KIND, RootTable, TreeLabelConfig, label
+from predictors.training.root_table import RootTable
 from predictors.training.trees.evaluation import (
     RuleCalibration,
     calibrated_rule,

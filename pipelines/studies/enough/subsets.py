@@ -16,17 +16,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from predictors.schema import MANIFEST
-from predictors.training import root_table
-from predictors.training.labelling import chains, tokens
+from predictors.training.labelling import chains, tokens, trees
 from predictors.training.labelling.table import Labels, write_labels
 from predictors.training.predictor import Materials
+from predictors.training.root_table import RootTable
 from predictors.training.text_table import ROOT, STATES, TextTable
 from trace_collection.shards import shard_name, write_manifest
 
 SOURCES: dict[str, tuple[str, str, Any]] = {  # family -> kind of labels, folder of traces, their table
     "head": (chains.KIND, "texts", TextTable),
     "stop": (tokens.KIND, "texts", TextTable),
-    "tree": (root_table.KIND, "trees", root_table.RootTable),
+    "tree": (trees.KIND, "trees", RootTable),
 }
 
 

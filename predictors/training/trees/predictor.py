@@ -13,8 +13,9 @@ from predictors.config import Checked, not_empty
 from predictors.latency.profile import LatencyProfile
 from predictors.schema import SPLITS
 from predictors.selection.network import ServedSelector
+from predictors.training.labelling.trees import KIND
 from predictors.training.predictor import Fitted, Materials, card_of, told
-from predictors.training.root_table import KIND, RootTable
+from predictors.training.root_table import RootTable
 from predictors.training.trees.evaluation import (
     RuleCalibration,
     calibrated_rule,
