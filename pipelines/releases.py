@@ -4,13 +4,13 @@ import re
 from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pipelines.promotion.champions import Champions, names_of
 from pipelines.promotion.names import CHALLENGER
-from pipelines.registry import Registry, copy_bundle, registered_model
 from pipelines.terminal import add_json_argument, brief, recording
-from predictors.bundle import CARD
+
+if TYPE_CHECKING:
+    from pipelines.promotion.champions import Champions
 
 MODEL = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>\d+))$")
 
@@ -37,6 +37,9 @@ def register(args: Namespace) -> None:
 
     draftwright register
     """
+    from pipelines.registry import Registry
+    from predictors.bundle import CARD
+
     folders = sorted(card.parent for card in args.data.glob(f"*/bundles/*/{CARD}"))
     if not folders:
         raise ValueError(f"no bundle under {args.data}/*/bundles/. Run the export stage (dvc repro) first.")
@@ -57,6 +60,8 @@ def fetch(args: Namespace) -> None:
         draftwright fetch models:/pystdlib-hrad/3 served/hrad
         draftwright fetch /mnt/share/bundles/hrad served/hrad
     """
+    from pipelines.registry import Registry, copy_bundle, registered_model
+
     found = MODEL.match(args.model)
     if found is None and Path(args.model).is_dir():
         print(f"{args.folder}: a copy of {args.model}, content {copy_bundle(Path(args.model), args.folder)[:12]}")
@@ -80,6 +85,9 @@ def status(args: Namespace) -> None:
 
     draftwright status --pair pystdlib
     """
+    from pipelines.promotion.champions import Champions, names_of
+    from pipelines.registry import Registry
+
     client = Registry().client
     names = names_of(client, args.pair)
     if not names:
@@ -90,7 +98,7 @@ def status(args: Namespace) -> None:
         print(brief([_line(name, **record) for name, record in records.items()], len(records)))
 
 
-def _record(champions: Champions) -> dict[str, Any]:
+def _record(champions: "Champions") -> dict[str, Any]:
     """Both versions, what the gate last said of the challenger, and whether the alias is the history's champion."""
     champion, challenger = champions.champion(), champions.challenger()
     verdict = None if challenger is None else next(iter(champions.verdicts(challenger.version)[-1:]), None)
@@ -110,7 +118,7 @@ def history(args: Namespace) -> None:
 
     draftwright history --pair pystdlib --predictor hrad
     """
-    champions = Champions(Registry().client, f"{args.pair}-{args.predictor}")
+    champions = _champions(args.pair, args.predictor)
     events = champions.history()
     for event in events:
         forced = f", forced: {event.forced}" if event.forced else ""
@@ -128,8 +136,15 @@ def rollback(args: Namespace) -> None:
 
         draftwright rollback --pair pystdlib --predictor hrad
     """
-    champions = Champions(Registry().client, f"{args.pair}-{args.predictor}", args.break_lock)
+    champions = _champions(args.pair, args.predictor, args.break_lock)
     event = champions.rollback()
     standing = champions.champion()
     assert standing is not None
     print(f"{champions.name}: version {event.version} rolled back, version {standing.version} is champion again")
+
+
+def _champions(pair: str, predictor: str, break_lock: bool = False) -> "Champions":
+    from pipelines.promotion.champions import Champions
+    from pipelines.registry import Registry
+
+    return Champions(Registry().client, f"{pair}-{predictor}", break_lock)

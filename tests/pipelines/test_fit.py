@@ -242,7 +242,7 @@ def test_an_output_appears_whole_or_not_at_all(tmp_path):
             target.unlink()
 
 
-@pytest.mark.parametrize("stage", ["labels", "fit", "register"])
+@pytest.mark.parametrize("stage", ["labels", "fit", "releases", "ready_pairs"])
 def test_help_imports_no_heavy_library(stage):
     code = f"""
 import sys, pipelines.{stage}
