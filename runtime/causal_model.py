@@ -29,8 +29,9 @@ OTHER_FORWARDS: tuple[ForwardPath, ...] = ("compact", "hugging_face")  # on a de
 class CausalLanguageModel:
     """A Hugging Face causal language model, wrapped, in its own dtype and on its own device.
 
-    Requests may take turns; where passes are recorded they come from one thread. `ValueError` if the model's attention cannot
-    take trees, or the compact forward is asked for and does not compute it (with the reason).
+    Requests may take turns; where passes are recorded they come from one thread. `ValueError` if its attention is of a kind that
+    cannot verify drafts, or the compact forward is asked for and does not compute it (with the reason). What else Hugging Face's
+    own forward cannot do the first request tries (`runtime.faithful`).
 
     Parameters
     ----------
@@ -56,6 +57,7 @@ class CausalLanguageModel:
         self._weights: CompactWeights | None = None
         self._signature: tuple[Any, ...] = ()  # of the model that they were joined from
         self.not_compact: str | None = None  # why the compact forward does not compute this model
+        self._faults: dict[bool, str] | None = None  # of Hugging Face's forward, once a request has tried it
         self._slots: list[Slot] = []  # that no request holds
         self._priority = priority
         self.programs: Programs | None = None  # where passes are recorded: other work over this model's output
@@ -86,13 +88,16 @@ class CausalLanguageModel:
 
     def open(self, max_length: int, layers: tuple[int, ...] = ()) -> ModelState:
         # Hugging Face's library: a model has loaded it
+        from runtime.faithful import faults
         from runtime.hugging_face import HuggingFaceState, require_layers
 
         require_layers(self.model, layers)
         capacity = max_length + SCRATCH_ROOM
         weights = self._compact()
         if weights is None:
-            return HuggingFaceState(self.model, capacity, layers)
+            if self._faults is None:
+                self._faults = faults(self.model)
+            return HuggingFaceState(self.model, capacity, layers, self._faults)
         if self.programs is None:
             return CompactState(Memory(weights, capacity), layers)
         return self._recorded(weights, capacity, layers)

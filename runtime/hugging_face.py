@@ -4,7 +4,7 @@ Hidden states are tapped by hooks that live only during a pass, and numbered as 
 embedding, i the output of block i, and the last one (i = number of blocks) is after the final norm.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -19,10 +19,14 @@ from runtime.scratch import Scratch
 
 
 class HuggingFaceState:
-    """`ModelState` with an explicit attention mask and positions; ``capacity`` rows are held at once."""
+    """`ModelState` with an explicit attention mask and positions; ``capacity`` rows are held at once. ``faults``: why passes
+    that need a mask are refused (`ValueError`), over chains (``True``) or over trees."""
 
-    def __init__(self, model: PreTrainedModel, capacity: int, layers: tuple[int, ...]) -> None:
+    def __init__(
+        self, model: PreTrainedModel, capacity: int, layers: tuple[int, ...], faults: Mapping[bool, str] | None = None
+    ) -> None:
         self._model = model
+        self._faults = faults or {}
         self._last_token = model.config.get_text_config().vocab_size - 1
         self._cache = Cache(layer_class_to_replicate=partial(ScratchLayer, capacity))  # one as a layer first writes
         self._scratch = Scratch()
@@ -59,6 +63,8 @@ class HuggingFaceState:
         allowed = self._scratch.mask(count, self._model.device)
         if allowed is None:
             return None
+        if fault := self._faults.get(self._scratch.is_chain):
+            raise ValueError(fault)
         if self._model.config._attn_implementation == "sdpa":
             return allowed[None, None]
         open_mask = torch.zeros(allowed.shape, dtype=self._model.dtype, device=allowed.device)
