@@ -47,9 +47,11 @@ def test_two_halves_go_on_where_one_pass_finds_no_memory(pair, config, side):
 
 @pytest.mark.parametrize(("prompt", "tokens"), [(PROMPT, 5), ([3], 1)])
 def test_halves_without_memory_are_refused_with_the_remedy(pair, prompt, tokens):
+    decoder = build_decoder(pair, {"method": "autoregressive"})
+    decoder.generate(prompt, max_new_tokens=2)  # the model has been tried
     short_of_memory(pair.target.model, 0)
     with pytest.raises(MemoryError, match=re.escape(f"a pass over {tokens} tokens of the prompt") + ".*shorten"):
-        build_decoder(pair, {"method": "autoregressive"}).generate(prompt, max_new_tokens=2)
+        decoder.generate(prompt, max_new_tokens=2)
 
 
 @pytest.mark.parametrize(
