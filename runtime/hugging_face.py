@@ -17,6 +17,8 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from runtime.adapter import Forward
 from runtime.scratch import Scratch
 
+FINAL_NORMS = ("norm", "final_layernorm", "final_layer_norm")
+
 
 class HuggingFaceState:
     """`ModelState` with an explicit attention mask and positions; ``capacity`` rows are held at once. ``faults``: why passes
@@ -160,5 +162,5 @@ def _tapped(model: PreTrainedModel, layers: tuple[int, ...]) -> Iterator[list[Te
 
 
 def _final_norm(body: Any) -> Any:
-    """Phi's has a name of its own; ``None`` where there is none."""
-    return getattr(body, "norm", None) or getattr(body, "final_layernorm", None)
+    """Phi's and GPT-NeoX's have names of their own; ``None`` where there is none."""
+    return next(filter(None, (getattr(body, name, None) for name in FINAL_NORMS)), None)

@@ -23,6 +23,12 @@ from runtime.scratch import SCRATCH_ROOM
 
 LIBRARY = 2 * (32 << 20)  # bytes of the matrix library's workspaces
 LAW_COPIES = 6  # of a round's laws at most: logits, laws, the draft's, what a rule computes from both
+INNER = (
+    "intermediate_size",
+    "ffn_dim",
+    "ffn_hidden_size",
+    "n_inner",
+)  # a block's widest layer, as configurations call it
 ROUND_ROWS = 16  # of a round's laws
 
 
@@ -94,7 +100,8 @@ def model_memory(name: str, model: object, work: Work, device: str | None = None
     rows = rounded_rows(work.rows + SCRATCH_ROOM) if recorded else work.rows + SCRATCH_ROOM
     tables = 2 if compact else 0  # of angles
     cache = rows * head_dim * number * (2 * heads * config.num_hidden_layers + tables)
-    widest = 3 * config.intermediate_size + 2 * config.hidden_size + heads * head_dim
+    inner = next(filter(None, (getattr(config, name, None) for name in INNER)), 4 * config.hidden_size)
+    widest = 3 * inner + 2 * config.hidden_size + heads * head_dim
     law = torch.promote_types(model.dtype, torch.float32).itemsize
     laws = work.laws * LAW_COPIES * config.vocab_size * law
     library = LIBRARY if device == "cuda" else 0

@@ -32,6 +32,7 @@ from runtime.branching.draft import BranchConfig
 from runtime.build import build_decoder
 from runtime.clock import PhaseClock
 from runtime.decoding.base import Decoder, Step
+from runtime.drafting.draft import fit_vocabulary
 from runtime.drafting.sampler import PlainSampler
 from runtime.latency.cells import Cell, seconds_of, synchronise
 from runtime.latency.grid import LatencyConfig
@@ -78,7 +79,8 @@ def timed_branches(pair: ModelPair, rows: int, temperature: float, seed: int) ->
     levels and one more: seconds of the first level, and of each later one."""
     assert isinstance(pair.draft, WeightlessModel)
     stamps: list[float] = []
-    stamped = ModelPair(pair.target, WeightlessModel(pair.draft.logits_RV, pair.draft.programs, stamps))
+    draft = WeightlessModel(pair.draft.logits_RV, pair.draft.programs, stamps)
+    stamped = ModelPair(pair.target, draft, pair.tokenizer, pair.tokenizer)
     steps = endless(branch_decoder(stamped, rows), temperature, seed)
 
     def measure() -> tuple[float, float]:
@@ -98,11 +100,11 @@ def timed_verdicts(pair: ModelPair, count: int, temperature: float, seed: int) -
     settings, chance = SamplingSettings(temperature), Randomness(seed)
     kind = "match" if settings.greedy else BranchConfig.branch_verifier
     root = Root(1, 1, settings, None)
-    states = [model.open(1) for model in (pair.target, pair.draft)]
+    states, size = [model.open(1) for model in (pair.target, pair.draft)], pair.target.vocabulary_size
 
     @torch.inference_mode()
     def measure() -> tuple[float]:
-        target_V, draft_V = (state.forward([0]).logits[0] for state in states)
+        target_V, draft_V = (fit_vocabulary(state.forward([0]).logits[0], size) for state in states)
         law_V = processed_law(target_V, settings)
         law = NextLaw(root, settings, 0, draft_V, processed_law(draft_V, settings))
         candidates = draw_candidates(kind, law, count, PlainSampler(settings, chance))

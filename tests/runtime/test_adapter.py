@@ -2,7 +2,15 @@
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, MistralConfig, Qwen2Config, Qwen3Config
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPTNeoXConfig,
+    MistralConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
 
 from runtime import ModelPair, build_decoder
 from runtime.causal_model import CausalLanguageModel
@@ -106,8 +114,11 @@ def test_keep_refuses_what_is_no_path(forward):
         state.keep([1, 2])
 
 
-def test_taps_equal_output_hidden_states_bit_for_bit():
-    model = tiny_llama(layers=3)
+@pytest.mark.parametrize("family", ["llama", "gpt_neox"])
+def test_taps_equal_output_hidden_states_bit_for_bit(family):
+    model = (
+        tiny_llama(layers=3) if family == "llama" else random_model(GPTNeoXConfig(**SIZES | {"num_hidden_layers": 3}))
+    )
     layers = (0, 1, 2, 3)
     hidden = CausalLanguageModel(model, "hugging_face").open(8, layers).forward([1, 2, 3, 4]).hidden_NKD
     with torch.no_grad():
@@ -115,7 +126,9 @@ def test_taps_equal_output_hidden_states_bit_for_bit():
     for index, layer in enumerate(layers):
         assert torch.equal(hidden[:, index], expected[layer][0])
     with torch.no_grad():
-        assert torch.equal(model.lm_head(hidden[:, 3]), model(torch.tensor([[1, 2, 3, 4]])).logits[0])  # post-norm
+        assert torch.equal(
+            model.get_output_embeddings()(hidden[:, 3]), model(torch.tensor([[1, 2, 3, 4]])).logits[0]
+        )  # post-norm
 
 
 @pytest.mark.parametrize("forward", ["compact", "hugging_face"])

@@ -11,6 +11,7 @@ from runtime.latency import LatencyConfig
 from runtime.latency import rounds as module
 from runtime.latency.rounds import LEVELS, branch_cells, branch_decoder, endless, timed_branches, timed_verdicts
 from runtime.latency.weightless import WeightlessModel, weightless_pair
+from tests.runtime.test_pair_and_build import tokenizer
 from tests.toys import tiny_llama
 
 
@@ -34,6 +35,17 @@ def test_every_round_grows_as_many_branches_as_asked_and_drafts_nothing_idle(wei
         assert record.drafted == rows * record.levels
         assert len(stamps) == LEVELS + 2  # the first pass is the branch point's
     assert record.drafted != rows * LEVELS
+
+
+@pytest.mark.parametrize("sizes", [(64, 56), (56, 64)])
+def test_embeddings_may_be_padded_to_different_sizes(sizes):
+    """Qwen2.5's are."""
+    words = tokenizer([f"w{i}" for i in range(48)])
+    models = (tiny_llama(size, layers=1) for size in sizes)
+    padded = ModelPair(*models, tokenizer=words, draft_tokenizer=words)
+    pair = weightless_pair(padded, 40, torch.Generator().manual_seed(0))
+    assert len(timed_branches(pair, 2, 1.0, 0)()) == 2
+    assert all(timed_verdicts(pair, 2, temperature, 0)()[0] >= 0 for temperature in (0.0, 1.0))
 
 
 def test_the_first_level_and_the_others_are_told_apart(weightless, monkeypatch):

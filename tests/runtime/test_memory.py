@@ -3,6 +3,7 @@
 from itertools import chain
 
 import pytest
+from transformers import AutoModelForCausalLM, FalconConfig, GPT2Config, OPTConfig
 
 from runtime import ModelPair
 from runtime.memory import LIBRARY, Work, model_memory, planned_memory
@@ -47,3 +48,20 @@ def test_a_model_without_memory_is_planned_as_the_one_it_stands_for(forward):
     planned = model_memory("meta", meta, Work(140, 40), DEVICE[forward])
     assert (planned.weights, planned.cache) == (held.weights, held.cache)
     assert planned.workspace - held.workspace == (LIBRARY if DEVICE[forward] == "cuda" else 0)
+
+
+@pytest.mark.parametrize(
+    ("configuration", "inner"),
+    [
+        (GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=4), 128),
+        (GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_inner=48), 48),
+        (OPTConfig(vocab_size=64, hidden_size=32, ffn_dim=80, num_hidden_layers=2, num_attention_heads=4), 80),
+        (FalconConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2, num_attention_heads=4), 128),
+    ],
+    ids=["gpt2", "gpt2-inner", "opt", "falcon"],
+)
+def test_families_call_their_widest_layer_otherwise(configuration, inner):
+    model = ModelPair(AutoModelForCausalLM.from_config(configuration)).target
+    planned = model_memory("target", model, Work(2000, 2000))
+    assert planned.weights >= 4 * sum(parameter.numel() for parameter in model.model.parameters())
+    assert planned.workspace == 2000 * 4 * (3 * inner + 2 * 32 + 32)
