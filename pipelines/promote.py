@@ -47,12 +47,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--evidence", type=Path, help="judge this evidence instead of measuring it")
     parser.add_argument(
         "--force",
+        type=_reason,
         metavar="REASON",
         help="promote even if it does not pass, unless the bundle cannot be tried; the reason is recorded",
     )
     parser.add_argument("--dry-run", action="store_true", help="measure and judge only; a measured look counts")
     parser.add_argument("--break-lock", action="store_true", help="of a promotion or rollback that was killed")
     add_json_argument(parser)
+
+
+def _reason(text: str) -> str:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("say why: the reason is recorded")
+    return text.strip()
 
 
 def run(args: argparse.Namespace) -> None:

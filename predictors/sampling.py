@@ -26,7 +26,7 @@ class SamplingSettings:
             raise ValueError(
                 f"temperature {self.temperature!r} takes logits out of float32's range: use 0 (greedy) or >= {LEAST_TEMPERATURE}."
             )
-        if not isinstance(self.top_k, int) or self.top_k < 0:
+        if not isinstance(self.top_k, int) or isinstance(self.top_k, bool) or self.top_k < 0:
             raise ValueError(f"top_k must be a whole number >= 0 (0 = off), got {self.top_k!r}.")
         if not _is_number(self.top_p) or not 0 < self.top_p <= 1:
             raise ValueError(f"top_p must lie in (0, 1] (1 = off), got {self.top_p!r}.")

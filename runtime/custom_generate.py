@@ -81,6 +81,9 @@ def _faults(
         yield "left padding is not supported: pass the prompt without padding."
     if past is not None and past.get_seq_length():
         yield "past_key_values with cached tokens is not supported: the decoder keeps a cache of its own."
+    positions = model_kwargs.get("position_ids")
+    if positions is not None and positions.flatten().tolist() != list(range(input_ids.shape[1])):
+        yield "position_ids are not supported: tokens stand at 0, 1, 2, …"
     for name in ("inputs_embeds", "encoder_outputs"):
         if model_kwargs.get(name) is not None:
             yield f"{name} is not supported: pass input_ids alone."

@@ -7,6 +7,7 @@ embedding, i the output of block i, and the last one (i = number of blocks) is a
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -145,12 +146,15 @@ def require_layers(model: PreTrainedModel, layers: tuple[int, ...]) -> None:
 
 @contextmanager
 def _tapped(model: PreTrainedModel, layers: tuple[int, ...]) -> Iterator[list[Tensor]]:
-    """The states [nodes, hidden size] of ``layers``, one after the other, of a pass that is run within the block."""
+    """The states [nodes, hidden size] of ``layers``, one after the other, of a pass that is run within the block. Hooks are the
+    model's, so they hear other threads' passes, too: only this one's count."""
     states: list[Tensor] = []
+    own = get_ident()
 
     def capture(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        state: Tensor = output[0] if isinstance(output, tuple) else output
-        states.append(state[0])
+        if get_ident() == own:
+            state: Tensor = output[0] if isinstance(output, tuple) else output
+            states.append(state[0])
 
     with ExitStack() as hooks:
         if layers:

@@ -80,6 +80,15 @@ def checked_prompt(
     return prompt
 
 
+def checked_ends(eos_token_id: int | Collection[int] | Tensor) -> frozenset[int]:
+    """Tokens that end a generation; `ValueError` for what is no token id or several."""
+    given = list(eos_token_id) if isinstance(eos_token_id, (set, frozenset)) else eos_token_id
+    try:
+        return frozenset(map(int, torch.as_tensor(given).reshape(-1).tolist()))
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"eos_token_id must be a token id or several, got {eos_token_id!r}.") from error
+
+
 def checked_chance(randomness: Any) -> Chance:
     """``randomness``, or one seeded from torch's global generator for ``None``; `ValueError` for what draws nothing."""
     if randomness is None:

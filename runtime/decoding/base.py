@@ -2,11 +2,10 @@
 hands requests to others by their sampling settings."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 from predictors.controllers import Controller, build_controller
@@ -15,7 +14,7 @@ from predictors.sampling import SamplingSettings
 from predictors.signals import NextLaw, Root
 from runtime.monitor import Monitor
 from runtime.pair import ModelPair
-from runtime.request import Request, checked_chance, checked_prompt
+from runtime.request import Request, checked_chance, checked_ends, checked_prompt
 from runtime.tree import TokenTree
 
 if TYPE_CHECKING:
@@ -118,7 +117,7 @@ class Decoder(ABC):
         top_k: int = 0,
         top_p: float = 1.0,
         randomness: Any = None,
-        eos_token_id: int | Sequence[int] | Tensor | None = None,
+        eos_token_id: int | Collection[int] | Tensor | None = None,
         observe: bool = False,
         layers: Sequence[int] = (),
         draft_layers: Sequence[int] = (),
@@ -155,10 +154,7 @@ class Decoder(ABC):
         models = (self.pair.target, self.pair.draft)
         bounds = [getattr(one, "context_bound", "") for one in models if one and one.context_limit == limit]
         size = self.pair.target.vocabulary_size
-        if eos_token_id is None:
-            ends = self.pair.target.eos_tokens
-        else:
-            ends = frozenset(map(int, torch.as_tensor(eos_token_id).reshape(-1).tolist()))
+        ends = self.pair.target.eos_tokens if eos_token_id is None else checked_ends(eos_token_id)
         request = Request(
             prompt=checked_prompt(prompt_ids, max_new_tokens, size, limit, max(bounds, default="")),
             max_new_tokens=max_new_tokens,

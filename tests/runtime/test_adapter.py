@@ -1,5 +1,7 @@
 """The adapter's cache, masks, positions and taps against cache-free forwards."""
 
+from threading import Thread
+
 import pytest
 import torch
 from transformers import (
@@ -129,6 +131,22 @@ def test_taps_equal_output_hidden_states_bit_for_bit(family):
         assert torch.equal(
             model.get_output_embeddings()(hidden[:, 3]), model(torch.tensor([[1, 2, 3, 4]])).logits[0]
         )  # post-norm
+
+
+def test_taps_are_of_the_threads_own_pass():
+    adapter = CausalLanguageModel(tiny_llama(layers=3), "hugging_face")
+    layers, texts, found = (0, 1, 2, 3), [[1, 2, 3, 4], [5, 6]], []
+    expected = [adapter.open(8, layers).forward(text).hidden_NKD for text in texts]
+
+    def meanwhile(*_):
+        handle.remove()
+        other = Thread(target=lambda: found.append(adapter.open(8, layers).forward(texts[1]).hidden_NKD))
+        other.start()
+        other.join()
+
+    handle = adapter.model.model.layers[1].register_forward_hook(meanwhile)
+    own = adapter.open(8, layers).forward(texts[0]).hidden_NKD
+    assert torch.equal(own, expected[0]) and torch.equal(found[0], expected[1])
 
 
 @pytest.mark.parametrize("forward", ["compact", "hugging_face"])

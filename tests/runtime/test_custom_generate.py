@@ -196,5 +196,8 @@ def test_batches_padding_and_other_models_are_refused(pair, decoder):
     mask = torch.tensor([[0, 1, 1, 1, 1]])
     with pytest.raises(ValueError, match="left padding"):
         model.generate(PROMPT, attention_mask=mask, custom_generate=decoder, max_new_tokens=5)
+    spread = 2 * torch.arange(PROMPT.shape[1])[None]
+    with pytest.raises(ValueError, match="position_ids"):
+        model.generate(PROMPT, position_ids=spread, custom_generate=decoder, max_new_tokens=5)
     with pytest.raises(ValueError, match="another model"):
         tiny_llama(seed=9).generate(PROMPT, custom_generate=decoder, max_new_tokens=5)

@@ -134,6 +134,8 @@ def test_speculation_without_a_draft_is_refused():
         ([1], {"temperature": -1.0}, "temperature must be"),
         ([1], {"temperature": None}, "temperature must be"),
         ([1], {"top_k": 2.5}, "top_k must be a whole number"),
+        ([1], {"top_k": True}, "top_k must be a whole number"),
+        ([1], {"eos_token_id": [None]}, "eos_token_id must be a token id"),
         ([1], {"max_new_tokens": 3.0}, "max_new_tokens must be a whole number"),
         ([1.7, 2.2], {}, "must be token ids"),
     ],
@@ -155,7 +157,7 @@ def test_end_of_sequence_may_be_a_tensor_or_set_later(pair):
     text = decoder.generate([1, 2], max_new_tokens=20).tokens
     stop = text[7]
     expected = text[: text.index(stop) + 1]
-    for value in (stop, [stop], torch.tensor([stop]), torch.tensor(stop)):
+    for value in (stop, [stop], {stop}, frozenset([stop]), torch.tensor([stop]), torch.tensor(stop)):
         assert decoder.generate([1, 2], max_new_tokens=20, eos_token_id=value).tokens == expected
     pair.target.model.generation_config.eos_token_id = stop
     assert decoder.generate([1, 2], max_new_tokens=20).tokens == expected
