@@ -137,6 +137,7 @@ def described(collector: Collector, code: str) -> Collection:
     schema = shards.trace_schema(collector.columns, collector.sizes, collector.version, fingerprint, contract.to_json())
     named = {shards.shard_name(start // size): jobs[start : start + size] for start in range(0, len(jobs), size)}
     facts = {
+        "of": collector.name,
         "schema_version": collector.version,
         "fingerprint": fingerprint,
         "contract": contract.to_json(),
@@ -159,10 +160,11 @@ def collect(over: Over, folder: Path, progress: Progress, max_gigabytes: float, 
     ``over(do, tasks)`` yields every task with ``do(collector, task)``, in any order and wherever a collector is; ``progress``
     wraps the jobs for a bar. The traces of a pair, which lie beside ``folder``, may need ``max_gigabytes`` together.
     ``code``: hash of the collecting code; shards of other code are collected again. Returns how many ``shards`` and ``rows``
-    there are, and how many shards were ``kept`` from an earlier run. `ValueError` if a prompt does not fit the context or the
-    disk does not suffice, before anything is written or removed.
+    there are, and how many shards were ``kept`` from an earlier run. `ValueError` if a prompt does not fit the context, the disk
+    does not suffice or ``folder`` holds traces of another kind, before anything is written or removed.
     """
     ((_, made),) = over(described, [code])
+    shards.require_kind(folder, made.name)
     shards.require_disk(folder, made.name, made.rows, shards.bytes_of(made.schema), max_gigabytes)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST).unlink(missing_ok=True)

@@ -131,6 +131,19 @@ def _column(parts: Sequence[Rows], field: pa.Field) -> pa.Array:
     return pa.FixedSizeListArray.from_arrays(pa.array(flat, kind), size)
 
 
+def require_kind(folder: Path, kind: str) -> None:
+    """`ValueError` if ``folder`` holds a finished collection of another kind than ``kind``, which this one would replace."""
+    try:
+        held = json.loads((folder / MANIFEST).read_text())
+    except (OSError, ValueError):
+        return
+    other = held.get("of", kind) if isinstance(held, dict) else kind
+    if other != kind:
+        raise ValueError(
+            f"{folder} holds traces of {other}, not of {kind}. Name another folder, or delete that one first."
+        )
+
+
 def finished(path: Path, fingerprint: str) -> bool:
     """Whether ``path`` is a whole, undamaged shard of this very collection."""
     try:

@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 import signal
 from types import SimpleNamespace
 
@@ -134,6 +135,14 @@ def test_changed_parameters_never_mix_with_old_shards(pair, prompts, tmp_path, c
     assert gather(made("texts", pair, prompts, **change), tmp_path)["kept"] == 0
     fingerprints = {pq.read_schema(path).metadata[b"fingerprint"] for path in tmp_path.glob("*.parquet")}
     assert fingerprints == {json.loads((tmp_path / "manifest.json").read_text())["fingerprint"].encode()}
+
+
+def test_traces_of_another_kind_are_not_replaced(name, collected, pair, prompts, tmp_path):
+    shutil.copytree(collected, tmp_path / "traces")
+    other = next(kind for kind in KINDS if kind != name)
+    with pytest.raises(ValueError, match=f"holds traces of {name}, not of {other}"):
+        gather(made(other, pair, prompts), tmp_path / "traces")
+    assert contents(tmp_path / "traces") == contents(collected)
 
 
 @pytest.mark.parametrize("field", ["document", "slice"])
