@@ -56,8 +56,12 @@ def decoder_arm(decoder: Decoder, max_new_tokens: int) -> Arm:
 def hugging_face_arm(target: PreTrainedModel, draft: PreTrainedModel | None, max_new_tokens: int, **own: Any) -> Arm:
     """Hugging Face ``generate``, with its ``own`` options by their names there (``prompt_lookup_num_tokens``; over a
     ``cache_implementation`` of ``static`` it compiles); with a ``draft``, assisted generation as it comes, without state from one
-    prompt to the next."""
-
+    prompt to the next. Sizes of embeddings that differ would make it translate texts between tokenizers: there, a copy of the
+    draft model is resized."""
+    size = target.config.get_text_config().vocab_size
+    if draft is not None and draft.config.get_text_config().vocab_size != size:
+        draft = copy.deepcopy(draft)
+        draft.resize_token_embeddings(size, mean_resizing=False)
     eos = getattr(target.generation_config, "eos_token_id", None)
     eos_tokens = [eos] if isinstance(eos, int) else eos
 

@@ -69,6 +69,17 @@ def test_assisted_generation_leaves_no_state_behind(pair):
     assert draft.generation_config.to_dict() == before
 
 
+@pytest.mark.parametrize("size", [24, 40])
+def test_assisted_generation_takes_a_draft_with_embeddings_of_another_size(size):
+    """Such a pair is one of different tokenizers to Hugging Face, which then wants both, and fails when it samples."""
+    target, draft = tiny_llama(seed=0), tiny_llama(vocabulary_size=size, seed=1, layers=1)
+    assisted, alone = arms.hugging_face_arm(target, draft, 20), arms.hugging_face_arm(target, None, 20)
+    for settings in (SamplingSettings(0.0), SAMPLED):
+        assert len(assisted([1, 2, 3], settings, 0).tokens) == 20
+    assert assisted([1, 2, 3], SamplingSettings(0.0), 0).tokens == alone([1, 2, 3], SamplingSettings(0.0), 0).tokens
+    assert draft.config.vocab_size == size
+
+
 def test_exactness_check_passes_for_our_decoders_and_reports_where_others_differ(pair, tmp_path):
     rows = [ArmRow(name, "ours", decoder=config) for name, config in DECODERS.items()]
     for kind in ("hrad", "length"):
