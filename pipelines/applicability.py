@@ -36,8 +36,8 @@ def draftless(pair: str, params: Path) -> bool:
     """Whether the pair of that name in the parameter file is a target alone."""
     from pipelines.parameters import read_pair  # YAML, which commands of a serving host go without
 
-    models = read_pair(pair, params).get("models") or {}
-    return bool(models.get("target")) and not models.get("draft")
+    models = read_pair(pair, params).get("models")
+    return isinstance(models, dict) and bool(models.get("target")) and not models.get("draft")
 
 
 def left_out(args: argparse.Namespace) -> bool:

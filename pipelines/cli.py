@@ -117,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     except (ValueError, OSError, MemoryError) as error:
         sys.exit(f"draftwright {chosen}: {error}")
     except Exception as error:
-        if not type(error).__module__.startswith("mlflow"):
+        if type(error).__module__.partition(".")[0] not in ("mlflow", "sqlalchemy"):
             raise
         sys.exit(f"draftwright {chosen}: MLflow refused: {str(error).splitlines()[0]}. Earlier results are kept.")
     except KeyboardInterrupt:

@@ -22,10 +22,9 @@ from importlib.util import resolve_name
 from itertools import accumulate, pairwise
 from pathlib import Path
 
-import yaml
-
 from pipelines import PACKAGES
 from pipelines.outputs import file_sha256, replacing
+from pipelines.parameters import parsed_yaml
 
 ROOT = Path(__file__).parents[1]
 # Decides nothing of what a stage makes: the command line, this list, files of parameters, device and profile, outputs, tracking.
@@ -168,7 +167,11 @@ def stage_modules(pipeline: Path) -> dict[str, str]:
     A stage that takes its module from its matrix (``python -m pipelines ${item.of.run}``) has one per value, named by the value.
     """
     found: dict[str, str] = {}
-    for stage, body in yaml.safe_load(pipeline.read_text())["stages"].items():
+    document = parsed_yaml(pipeline.read_text(), str(pipeline))
+    stages = document.get("stages") if isinstance(document, dict) else None
+    if not isinstance(stages, dict):
+        raise ValueError(f"{pipeline}: there is no mapping of stages under 'stages:'.")
+    for stage, body in stages.items():
         if body.get("always_changed"):
             continue
         body = body.get("do", body)

@@ -14,11 +14,10 @@ def read_device(path: Path) -> dict[str, Any]:
     """The machine's description; its ``slug`` names folders. `ValueError` if ``path`` is missing, is no JSON, or
     describes no machine."""
     remedy = f"Describe this machine again: draftwright device {path}"
-    record = read_json(path, remedy)
-    slug = record.get("slug") if isinstance(record, dict) else None
+    device: dict[str, Any] = read_json(path, remedy)
+    slug = device.get("slug")
     if not isinstance(slug, str) or not slug or Path(slug).name != slug:
         raise ValueError(f"{path} describes no machine: its slug is {slug!r}. {remedy}")
-    device: dict[str, Any] = record
     return device
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Annotated, Any
 
 import fsspec
+import pyarrow as pa
 from pyarrow.parquet import ParquetFile
 from tqdm import tqdm
 
@@ -172,11 +173,16 @@ def _rows(source: Source) -> Iterator[tuple[str, Mapping[str, Any]]]:
             if suffix == ".txt":
                 yield name, {"text": io.TextIOWrapper(file, "utf-8").read()}
                 continue
-            if suffix == ".jsonl":
-                rows = _json_rows(path, file)
-            else:
-                rows = (row for batch in ParquetFile(file).iter_batches(1024) for row in batch.to_pylist())
+            rows = _json_rows(path, file) if suffix == ".jsonl" else _parquet_rows(path, file)
             yield from ((f"{name}:{index}", row) for index, row in enumerate(rows))
+
+
+def _parquet_rows(path: str, file: IO[bytes]) -> Iterator[Mapping[str, Any]]:
+    try:
+        for batch in ParquetFile(file).iter_batches(1024):
+            yield from batch.to_pylist()
+    except (OSError, pa.ArrowInvalid) as error:
+        raise ValueError(f"{path}: not a readable Parquet file ({error}). Download it, or write it, again.") from error
 
 
 def _files(named: str) -> list[str]:
@@ -240,7 +246,9 @@ def _document(source: Source, id: str, row: Mapping[str, Any]) -> Document:
 
 def _field(source: Source, row: Mapping[str, Any], column: str) -> Any:
     if column not in row:
-        raise ValueError(f"source {source.name!r} has no column {column!r}. Columns there: {', '.join(row)}.")
+        raise ValueError(
+            f"source {source.name!r}: a row has no column {column!r}, only {', '.join(row) or 'none at all'}."
+        )
     return row[column]
 
 

@@ -9,6 +9,8 @@ draftwright latency data/pystdlib/latency/some-device.json
 import argparse
 from pathlib import Path
 
+from pipelines.terminal import count
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
@@ -17,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--plot", type=Path, metavar="FILE", help="also draw the profile, as PNG; takes one profile")
     often = "also predict tokens/s, if a drafted token is accepted so often"
     add("--acceptance", type=float, metavar="ALPHA", help=often)
-    for name, kind, default in (("prompt-tokens", int, 128), ("new-tokens", int, 128), ("temperature", float, 0.0)):
+    for name, kind, default in (("prompt-tokens", count, 128), ("new-tokens", count, 128), ("temperature", float, 0.0)):
         add(f"--{name}", type=kind, default=default, help="of the predicted request (default: %(default)s)")
 
 

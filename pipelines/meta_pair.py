@@ -7,7 +7,7 @@ from typing import Any
 from transformers import AutoConfig, LlamaConfig, PretrainedConfig
 
 from pipelines.builtin.builtin_pair import BuiltinParameters
-from pipelines.pair import Models
+from pipelines.pair import AUTO, Models
 from pipelines.parameters import load_parameters, read_pair
 from runtime import ModelPair
 from runtime.memory import unloaded_pair
@@ -26,20 +26,17 @@ def meta_pair(pair: str, params: Path, dtype: str | None = None, fetch: bool = F
     `FileNotFoundError` where a model's configuration is not known. `ValueError` where it names what its family does not
     know, or the runtime does not serve it.
     """
-    sections = read_pair(pair, params)
-    models: Mapping[str, Any] = sections.get("models") or {}
-    given = models.get("dtype") or "auto"
-    number = parse_dtype(dtype or (DTYPE if given == "auto" else given))
-    if models.get("builtin"):
-        configs = _builtin(load_parameters(Models, pair, "models", params).builtin)
-    elif models.get("target"):
-        known = sections.get("config") or {}
-        names = [name for name in ("target", "draft") if models.get(name)]
-        where = f"{params}: pairs.{pair}.config"
-        configs = {name: _configuration(models[name], known.get(name), f"{where}.{name}", fetch) for name in names}
+    models = load_parameters(Models, pair, "models", params)
+    number = parse_dtype(dtype or (DTYPE if models.dtype == AUTO else models.dtype))
+    if models.builtin is not None:
+        configs = _builtin(models.builtin)
     else:
-        raise ValueError(f"{params}: pairs.{pair}.models names neither 'builtin' nor a 'target'.")
-    quantization = models.get("quantization") or getattr(configs["target"], "quantization_config", None) or {}
+        known, where = read_pair(pair, params).get("config") or {}, f"{params}: pairs.{pair}.config"
+        names = {role: name for role in ("target", "draft") if (name := getattr(models, role))}
+        configs = {
+            role: _configuration(name, known.get(role), f"{where}.{role}", fetch) for role, name in names.items()
+        }
+    quantization = models.quantization or getattr(configs["target"], "quantization_config", None) or {}
     bits = quantization.get("bits") or next((count for name, count in BITS.items() if quantization.get(name)), None)
     return unloaded_pair(number, **configs, bits=bits)
 
@@ -79,9 +76,8 @@ def _unknown(fields: Mapping[str, Any], plain: PretrainedConfig) -> Iterator[str
             yield from (f"{name}.{one}" for one in _unknown(value, inner))
 
 
-def _builtin(parameters: BuiltinParameters | None) -> dict[str, PretrainedConfig]:
+def _builtin(parameters: BuiltinParameters) -> dict[str, PretrainedConfig]:
     """Those in which a built-in pair serves."""
-    assert parameters is not None
     target, small = parameters.inflated.target, parameters.draft.shape
     shapes = {
         "target": target,

@@ -30,12 +30,15 @@ def write_json(path: Path, record: Any) -> None:
         partial.write_text(json.dumps(record, indent=2, sort_keys=True, allow_nan=False) + "\n")
 
 
-def read_json(path: Path, remedy: str = "Run the stage that writes it again.") -> Any:
-    """What such a file holds; `ValueError` with the ``remedy`` where it is missing, damaged or not to be read."""
+def read_json(path: Path, remedy: str = "Run the stage that writes it again.", kind: type = dict) -> Any:
+    """What such a file holds, a ``kind`` of value; `ValueError` with the ``remedy`` where it is missing, damaged or not that."""
     try:
-        return json.loads(path.read_text())
+        found = json.loads(path.read_text())
+        if not isinstance(found, kind):
+            raise ValueError(f"it holds a {type(found).__name__}, not a {kind.__name__}")
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: missing or damaged ({error}). {remedy}") from error
+    return found
 
 
 def digest(value: Any) -> str:

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from tqdm import tqdm
-from transformers import AutoConfig, AutoTokenizer
+from transformers import AutoConfig
 
 from pipelines.builtin.builtin_pair import SMALL, SMALL_DRAFT, BuiltinParameters, train_builtin_pair
 from pipelines.cli import module_of
@@ -29,11 +30,11 @@ from pipelines.parameters import add_pair_arguments, load_parameters
 from predictors.config import Checked, one_of
 from runtime.device import native_dtype
 from runtime.identity import require_shared_vocabulary
+from runtime.pair import load_tokenizer
 
 AUTO = "auto"
 PLACEMENT = ("device_map", "draft_device", "quantization")
 BUILTIN_FOLDERS = ("tokenizer", SMALL, SMALL_DRAFT, "target", "draft")
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt")
 
 
 @dataclass(frozen=True)
@@ -107,8 +108,7 @@ def resolve_pair(models: Models) -> dict[str, Any]:
     folders = {key: resolve_model(name, revisions[key]) for key, name in names.items()}
     tokenizers, sizes = {}, {}
     for key, folder in folders.items():
-        has_tokenizer = any((folder / name).is_file() for name in TOKENIZER_FILES)
-        tokenizers[key] = AutoTokenizer.from_pretrained(folder, local_files_only=True) if has_tokenizer else None
+        tokenizers[key] = load_tokenizer(folder)
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         sizes[key] = int(config.get_text_config().vocab_size)
     if models.draft is not None:
@@ -143,4 +143,11 @@ def _hashes(folder: Path) -> dict[str, str]:
     paths = sorted({path for pattern in MODEL_FILES for path in folder.glob(pattern)})
     if not any(path.suffix == ".safetensors" for path in paths):
         raise FileNotFoundError(f"{folder} has no *.safetensors weights; convert the model with save_pretrained first.")
+    for path in paths:
+        if path.suffix == ".safetensors":
+            try:
+                with safe_open(path, "pt"):
+                    pass
+            except SafetensorError as error:
+                raise ValueError(f"{path}: damaged weights ({error}). Fetch them, or save them, again.") from error
     return {path.name: file_sha256(path) for path in tqdm(paths, desc=f"hash {folder.name}", unit="file", leave=False)}

@@ -31,7 +31,11 @@ class PairLocation:
 
 def read_facts(folder: Path) -> dict[str, Any]:
     """``pair.json`` of a pair folder."""
-    facts: dict[str, Any] = read_json(folder / FACTS, "Run the pair stage (again).")
+    remedy = "Run the pair stage (again)."
+    facts: dict[str, Any] = read_json(folder / FACTS, remedy)
+    missing = {"source", "target", "tokenizer"} - facts.keys()
+    if missing or (facts["source"] != "builtin" and not isinstance(facts.get("revisions"), dict)):
+        raise ValueError(f"{folder / FACTS}: lacks {', '.join(sorted(missing)) or 'revisions'}. {remedy}")
     return facts
 
 

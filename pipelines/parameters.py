@@ -85,10 +85,7 @@ def is_fitted(pair: str, name: str, path: Path = PARAMETERS) -> bool:
 
 def read_pair(pair: str, path: Path = PARAMETERS) -> dict[str, Any]:
     """All sections of ``pairs.<pair>``."""
-    try:
-        document = _document(path.read_text())
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+    document = parsed_yaml(path.read_text(), str(path))
     pairs = document.get("pairs") if isinstance(document, dict) else None
     if not isinstance(pairs, dict):
         raise ValueError(f"{path}: there is no mapping of pairs under 'pairs:'.")
@@ -101,9 +98,12 @@ def read_pair(pair: str, path: Path = PARAMETERS) -> dict[str, Any]:
 
 
 @functools.lru_cache(maxsize=1)
-def _document(text: str) -> Any:
-    """Parsed once for all sections that are read of it, and changed by none."""
-    return yaml.safe_load(text)
+def parsed_yaml(text: str, where: str) -> Any:
+    """Parsed once for all sections that are read of it, and changed by none; a `ValueError` begins with ``where``."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"{where} is not valid YAML: {' '.join(str(error).split())}") from error
 
 
 def add_pair_arguments(parser: argparse.ArgumentParser) -> None:

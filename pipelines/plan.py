@@ -22,16 +22,19 @@ from pipelines.measuring.arm_rows import expanded
 from pipelines.measuring.measurement import MeasureConfig
 from pipelines.measuring.tuning.study import TuneConfig
 from pipelines.meta_pair import meta_pair
+from pipelines.pair import AUTO, Models
 from pipelines.pair_folder import DTYPES
 from pipelines.parameters import add_pair_arguments, load_parameters, read_pair
 from pipelines.promotion.plan import TrialConfig
 from pipelines.prompt_table import MEASURED_SPLITS, Prompt
 from pipelines.prompts import PromptParameters
+from pipelines.terminal import count
 from pipelines.traces import CONFIGS, SECTION, TraceLimits, collector
 from predictors.schema import EDIT
 from runtime import ModelPair
 from runtime.causal_model import CausalLanguageModel
 from runtime.device import native_dtype
+from runtime.hugging_face import require_layers
 from runtime.latency import LatencyConfig
 from runtime.memory import ModelMemory, Work, model_memory
 from trace_collection.collection import Collector, hidden_size, models_of, require_context
@@ -90,7 +93,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_pair_arguments(parser)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="its type (default: %(default)s)")
     parser.add_argument("--device-memory", type=size, metavar="SIZE", help="of one device, as 80GB or 24GiB")
-    parser.add_argument("--devices", type=int, default=1, help="that the models are spread over (default: %(default)s)")
+    parser.add_argument(
+        "--devices", type=count, default=1, help="that the models are spread over (default: %(default)s)"
+    )
     parser.add_argument("--bandwidth", type=size, metavar="SIZE", help="of a device's memory in a second, as 3.35TB")
     parser.add_argument(
         "--dtype", choices=DTYPES, help="number format (default: models.dtype; bfloat16 where that is auto)"
@@ -98,8 +103,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    if args.devices < 1:
-        raise ValueError(f"--devices must be at least 1, got {args.devices}.")
     pair = meta_pair(args.pair, args.params, args.dtype)
     made, wrong = collectors(pair, args.pair, args.params)
     found = phases(pair, made, read_pair(args.pair, args.params), args.device)
@@ -126,13 +129,16 @@ def require_room(name: str, params: Path) -> None:
     """`ValueError` with what a pair does that does not fit what this machine's devices have free: all of them where its block
     spreads it, else one. A pair of unknown configurations is not refused."""
     sections = read_pair(name, params)
-    models, place = sections["models"], torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    models, place = (
+        load_parameters(Models, name, "models", params),
+        torch.device("cuda" if torch.cuda.is_available() else "cpu"),
+    )
     devices = [place]
-    if place.type == "cuda" and (models.get("device_map") or models.get("draft_device")):
+    if place.type == "cuda" and (models.device_map or models.draft_device):
         devices = [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
-    auto = models.get("dtype") in (None, "auto")
+    dtype = str(native_dtype(place)).removeprefix("torch.") if models.dtype == AUTO else None
     try:
-        pair = meta_pair(name, params, str(native_dtype(place)).removeprefix("torch.") if auto else None, fetch=True)
+        pair = meta_pair(name, params, dtype, fetch=True)
     except FileNotFoundError:
         return
     made = collectors(pair, name, params)[0] if {"prompts", "traces"} <= sections.keys() else {}
@@ -151,8 +157,8 @@ def size(text: str) -> float:
     (80000000000.0, 1536.0)
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(\w+)", text)
-    if found is None or found[2] not in UNITS:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size; write a number and one of {', '.join(UNITS)}.")
+    if found is None or found[2] not in UNITS or not float(found[1]):
+        raise argparse.ArgumentTypeError(f"{text!r} is no size; write a number above 0 and one of {', '.join(UNITS)}")
     return float(found[1]) * UNITS[found[2]]
 
 
@@ -164,6 +170,11 @@ def collectors(pair: ModelPair, name: str, params: Path) -> tuple[dict[str, Coll
     edits = _prompts(parameters.edit, 2 * parameters.edit.max_tokens, EDIT)
     made: dict[str, Collector] = {}
     wrong = []
+    for one in models_of(pair).values() if pair.draft is not None else ():
+        try:
+            require_layers(one.model, (one.num_layers,))
+        except ValueError as error:
+            wrong.append(str(error))
     for of in CONFIGS if pair.draft is not None else ["guesses"]:
         made[of] = collector(of, pair, load_parameters(CONFIGS[of], name, f"{SECTION}.{of}", params), mixed, edits)
         try:

@@ -4,12 +4,11 @@ import difflib
 import re
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from pipelines.outputs import replacing
-from pipelines.parameters import PARAMETERS
+from pipelines.parameters import PARAMETERS, parsed_yaml
 
 BLOCKS = Path(__file__).with_name("pairs")
 
@@ -64,9 +63,12 @@ def with_pair(text: str, name: str, block: str, where: str) -> str:
     `ValueError` for a name that a pair has already, or that is not of letters, digits and dashes, and for a file that
     has no place for a pair or lacks an anchor that the block refers to.
     """
-    if not re.fullmatch(r"[A-Za-z0-9-]+", name):
-        raise ValueError(f"pair name {name!r} must consist of letters, digits and dashes. Give another with --as.")
-    before, lines = _parsed(text, where), text.split("\n")
+    if not re.fullmatch(r"[A-Za-z0-9-]+", name) or yaml.safe_load(name) != name:
+        raise ValueError(
+            f"pair name {name!r} must consist of letters, digits and dashes, and be no number or word of YAML. "
+            "Give another with --as."
+        )
+    before, lines = parsed_yaml(text, where) or {}, text.split("\n")
     tops = [number for number, line in enumerate(lines) if re.match(r"[^\s#]", line)] + [len(lines)]
     first = next((number for number in tops[:-1] if re.fullmatch(r"pairs:\s*(#.*)?", lines[number])), None)
     if first is None or not isinstance(before.get("pairs"), dict):
@@ -77,17 +79,8 @@ def with_pair(text: str, name: str, block: str, where: str) -> str:
     indent = next(re.findall("^ +", lines[n])[0] for n in inside if not lines[n].lstrip().startswith("#"))
     added = ["", f"{indent}{name}:", *(f"{indent}  {line}".rstrip() for line in block.splitlines())]
     after = "\n".join([*lines[: inside[-1] + 1], *added, *lines[inside[-1] + 1 :]])
-    pairs = _parsed(after, where)["pairs"]
+    pairs = parsed_yaml(after, f"{where} with the pair's block")["pairs"]
     assert {key: value for key, value in pairs.items() if key != name} == before["pairs"], (
         "other pairs stay as they are"
     )
     return after
-
-
-def _parsed(text: str, where: str) -> Any:
-    try:
-        return yaml.safe_load(text) or {}
-    except yaml.YAMLError as error:
-        raise ValueError(
-            f"{where}, or it with the pair's block, is no valid YAML: {' '.join(str(error).split())}"
-        ) from error

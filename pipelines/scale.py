@@ -17,6 +17,7 @@ from typing import Any
 
 from pipelines import PACKAGES
 from pipelines.pair_folder import read_facts
+from pipelines.terminal import count
 
 RETRIES = 3  # of a task whose worker ended
 Over = Callable[[Callable[[Any, Any], Any], Iterable[Any]], Iterator[tuple[Any, Any]]]
@@ -24,7 +25,7 @@ Over = Callable[[Callable[[Any, Any], Any], Iterable[Any]], Iterator[tuple[Any, 
 
 def add_workers_argument(parser: ArgumentParser) -> None:
     help_text = "spread the work over so many actors on Ray (default: all in this process)"
-    parser.add_argument("--workers", type=int, default=1, help=help_text)
+    parser.add_argument("--workers", type=count, default=1, help=help_text)
 
 
 @contextmanager

@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> None:
     fill_in(args, PLACES)
     folder = args.tuning / read_device(args.device)["slug"]
     remedy = f"Run draftwright tune --pair {args.pair} (or dvc repro) first."
-    choices, origin = (read_json(folder / name, remedy) for name in (CHOICES, PROVENANCE))
+    choices, origin = read_json(folder / CHOICES, remedy, list), read_json(folder / PROVENANCE, remedy)
     facts, roles = read_facts(args.pair_folder), ("target", "draft")
     models = {role: (facts[role], facts.get("revisions", {}).get(role)) for role in roles if facts.get(role)}
     if facts["source"] == "builtin":

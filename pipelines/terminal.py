@@ -17,6 +17,13 @@ def add_json_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def count(text: str) -> int:
+    """An argument: a whole number of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 1")
+    return int(text)
+
+
 @contextmanager
 def recording(wanted: bool) -> Iterator[Callable[[Any], None]]:
     """A function that prints a record as JSON if it is ``wanted``; whatever else is printed then goes to stderr."""

@@ -108,7 +108,7 @@ class SourceRule(Checked):
         emitted = 1 + survives_1L.cumsum(axis=-1) + survives_1L * gained_M1
         worth = emitted * (1 - rate * asleep_M1) - rate * price_ML
         there = PLACES[: worth.shape[-1]] < np.asarray(seen.found)[..., None, None]
-        flat = np.where(there, worth, -np.inf).reshape(*worth.shape[:-2], -1)
+        flat = np.where(there, worth, -np.inf).reshape(*worth.shape[:-2], worth.shape[-2] * worth.shape[-1])
         tail, place = np.divmod(flat.argmax(axis=-1), worth.shape[-1])
         far = np.square((features - mean_F) / scale_F).mean(axis=-1)
         return Chosen(flat.max(axis=-1) > chain, place + 1, tail, far)

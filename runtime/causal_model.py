@@ -164,7 +164,8 @@ class CausalLanguageModel:
 def _context_limit(config: Any) -> tuple[int, str]:
     """Positions the model serves, and what bounds them if not its training: a sliding window equals full attention up to the
     window's width, and rotary angles that change where a text gets long are not those of the keys in the cache."""
-    limits = [(int(getattr(config, "max_position_embeddings", None) or sys.maxsize), "")]
+    sizes = (getattr(config, name, None) for name in ("max_position_embeddings", "max_seq_len"))  # the latter MPT's
+    limits = [(int(next(filter(None, sizes), sys.maxsize)), "")]
     window = getattr(config, "sliding_window", None)
     layer_types = getattr(config, "layer_types", None) or ["sliding_attention" if window else "full_attention"]
     if window and "sliding_attention" in layer_types:

@@ -18,7 +18,8 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from runtime.adapter import Forward
 from runtime.scratch import Scratch
 
-FINAL_NORMS = ("norm", "final_layernorm", "final_layer_norm")
+BLOCKS = ("layers", "h", "blocks")
+FINAL_NORMS = ("norm", "final_layernorm", "final_layer_norm", "ln_f", "norm_f", "layer_norm")
 
 
 class HuggingFaceState:
@@ -131,16 +132,17 @@ def require_layers(model: PreTrainedModel, layers: tuple[int, ...]) -> None:
         return
     if list(layers) != sorted(set(layers)):
         raise ValueError(f"tapped layers must ascend without repeats, got {layers}.")
-    body = model.base_model
-    if not hasattr(body, "layers") or _final_norm(body) is None:
+    blocks, norm = _stack(model)
+    if blocks is None or norm is None:
+        lacks = f"no {' or '.join(f'.{name}' for name in (BLOCKS if blocks is None else FINAL_NORMS))}"
         raise ValueError(
-            f"{type(model).__name__} has no .layers and .norm to tap hidden states from; "
-            "controllers that read hidden states need a Llama-shaped model (Llama, Qwen, Mistral, …)."
+            f"{type(model).__name__} has {lacks} to tap hidden states from. It decodes by all methods that read none; "
+            "traces and learned controllers need a model that has them (Llama, Qwen, GPT-2, …)."
         )
     for layer in layers:
-        if not 0 <= layer <= len(body.layers):
+        if not 0 <= layer <= len(blocks):
             raise ValueError(
-                f"layer {layer} does not exist: {type(model).__name__} has hidden states 0 to {len(body.layers)}."
+                f"layer {layer} does not exist: {type(model).__name__} has hidden states 0 to {len(blocks)}."
             )
 
 
@@ -151,20 +153,28 @@ def _tapped(model: PreTrainedModel, layers: tuple[int, ...]) -> Iterator[list[Te
     states: list[Tensor] = []
     own = get_ident()
 
-    def capture(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+    def capture(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
         if get_ident() == own:
-            state: Tensor = output[0] if isinstance(output, tuple) else output
-            states.append(state[0])
+            states.append((inputs[0] if inputs else named["hidden_states"])[0])
+
+    def capture_last(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+        if get_ident() == own:
+            states.append(output[0])
 
     with ExitStack() as hooks:
         if layers:
-            body: Any = model.base_model
-            tappable = [model.get_input_embeddings(), *body.layers[:-1], _final_norm(body)]
+            blocks, norm = _stack(model)
             for layer in layers:
-                hooks.enter_context(tappable[layer].register_forward_hook(capture))
+                if layer < len(blocks):
+                    hooks.enter_context(blocks[layer].register_forward_pre_hook(capture, with_kwargs=True))
+                else:
+                    hooks.enter_context(norm.register_forward_hook(capture_last))
         yield states
 
 
-def _final_norm(body: Any) -> Any:
-    """Phi's and GPT-NeoX's have names of their own; ``None`` where there is none."""
-    return next(filter(None, (getattr(body, name, None) for name in FINAL_NORMS)), None)
+def _stack(model: PreTrainedModel) -> list[Any]:
+    """A model's blocks, and the norm behind them; ``None`` for what it lacks."""
+    body = model.base_model
+    for inner in ("language_model", "decoder"):  # of models that see, too; OPT's
+        body = getattr(body, inner, body)
+    return [next(filter(None, (getattr(body, name, None) for name in names)), None) for names in (BLOCKS, FINAL_NORMS)]

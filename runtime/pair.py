@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 DRAFT_PRIORITY = -1  # beside the target a draft's many small steps go first
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt")
 _OTHER_RECORD = "Name this pair's latency profile or bundle, or leave record out."
 
 
@@ -103,8 +104,8 @@ class ModelPair:
             If a model or ``record`` cannot be read, or ``record`` is of another pair or of no draft: names file and remedy. If a
             device cannot be used here.
         """
-        place = _usable(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
-        own = place if draft_device is None else _usable(draft_device)
+        place = usable(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+        own = place if draft_device is None else usable(draft_device)
         serving, source = record, "the record"
         if isinstance(serving, str | Path):
             serving, source = read_serving(serving), str(serving)
@@ -119,12 +120,12 @@ class ModelPair:
                 served, where = None if serving is None else getattr(serving, name), f"{source}: {name}"
                 model = load_model(path, at, _dtype(dtype, served, at, where), **options)
                 models[name] = _served(model, forward, priority, served, where)
-        shared = _load_tokenizer(tokenizer or target)
-        draft_tokenizer = None if draft is None else _load_tokenizer(draft) or (shared if tokenizer else None)
+        shared = load_tokenizer(tokenizer or target)
+        draft_tokenizer = None if draft is None else load_tokenizer(draft) or (shared if tokenizer else None)
         return cls(models["target"], models.get("draft"), tokenizer=shared, draft_tokenizer=draft_tokenizer)
 
 
-def _usable(device: str) -> torch.device:
+def usable(device: str) -> torch.device:
     """The device of that name; `ValueError` if there is none here, or this torch was built without it."""
     try:
         place = torch.device(device)
@@ -190,6 +191,7 @@ def load_model(
     path: str | Path, device: torch.device, dtype: torch.dtype, device_map: Any = None, quantization: Any = None
 ) -> "PreTrainedModel":
     """A causal language model in ``dtype``; a ``device_map`` spreads it over devices, and ``quantization`` is Hugging Face's."""
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
     options = {} if quantization is None else {"quantization_config": dict(quantization)}
@@ -198,19 +200,26 @@ def load_model(
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             path, dtype=dtype, device_map=device_map, **options
         )
-    except (ImportError, OSError) as error:
+    except (ImportError, OSError, SafetensorError) as error:
         raise ValueError(f"cannot load a model from {path}: {str(error).splitlines()[0]}") from error
     return model if device_map is not None else model.to(device)
 
 
-def _load_tokenizer(path: str | Path) -> Any:
-    """The folder's tokenizer, or ``None`` where it has none (then it is unknown)."""
-    try:
-        from transformers import AutoTokenizer
+def load_tokenizer(path: str | Path) -> Any:
+    """The tokenizer of a folder or a hub's model, or ``None`` where it has none (then it is unknown). `ValueError` if a folder's
+    cannot be read."""
+    from transformers import AutoTokenizer
 
-        return AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError, KeyError):
+    folder = Path(path).expanduser()
+    if folder.is_dir() and not any((folder / name).is_file() for name in TOKENIZER_FILES):
         return None
+    try:
+        return AutoTokenizer.from_pretrained(path)
+    except (ImportError, KeyError, OSError, ValueError) as error:
+        if not folder.is_dir():
+            return None
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"{path}: its tokenizer cannot be read ({reason}). Fetch it, or save it, again.") from error
 
 
 def read_serving(record: str | Path) -> Serving:

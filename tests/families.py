@@ -9,6 +9,7 @@ from transformers import (
     DeepseekV2Config,
     DeepseekV3Config,
     Gemma2Config,
+    Gemma3Config,
     Gemma3TextConfig,
     LlamaConfig,
     MistralConfig,
@@ -52,6 +53,14 @@ SOFT = {
     "query_pre_attn_scalar": 8,
     "tie_word_embeddings": False,
 }  # tied ones repeat a token
+
+
+def seeing_gemma3(**text) -> Gemma3Config:
+    """As Gemma 3 from 4B on: the language model stands within one that takes images, too."""
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
+    return Gemma3Config(text_config=text, vision_config={**sizes, "image_size": 28, "patch_size": 14})
+
+
 FAMILIES = {  # with what each has that the others have not
     "llama": (LlamaConfig, {**HEADS, "rope_parameters": LLAMA3}),
     "mistral": (MistralConfig, {**HEADS, "sliding_window": None}),
@@ -60,6 +69,7 @@ FAMILIES = {  # with what each has that the others have not
     "qwen3": (Qwen3Config, {**HEADS, "head_dim": 16}),
     "gemma2": (Gemma2Config, {**SOFT, "attn_logit_softcapping": 2.0}),
     "gemma3": (Gemma3TextConfig, SOFT),
+    "gemma3-seeing": (seeing_gemma3, SOFT),
     "deepseek-coder": (LlamaConfig, {"num_key_value_heads": 4, "rope_parameters": CODER}),
     "deepseek-v2": (DeepseekV2Config, LATENT),
     "deepseek-v3": (DeepseekV3Config, LATENT),
@@ -68,7 +78,7 @@ FAMILIES = {  # with what each has that the others have not
     "phi3-window": (Phi3Config, {"num_key_value_heads": 2, "sliding_window": WINDOW}),
 }
 COMPACT = ("llama", "mistral", "mistral-window", "qwen2", "qwen3", "deepseek-coder")
-WINDOWED = ("mistral-window", "gemma2", "gemma3", "phi3-window")
+WINDOWED = ("mistral-window", "gemma2", "gemma3", "gemma3-seeing", "phi3-window")
 
 
 def configuration(family: str, vocabulary: int = 64, layers: int = 2, **changes) -> PreTrainedConfig:
@@ -85,7 +95,7 @@ def configuration(family: str, vocabulary: int = 64, layers: int = 2, **changes)
         "eos_token_id": None,
         "pad_token_id": None,
     }
-    if family in ("gemma2", "gemma3"):
+    if "gemma" in family:
         own = {**own, "layer_types": ["sliding_attention"] * (layers - 1) + ["full_attention"]}
     return kind(**{**sizes, **own, **changes})
 

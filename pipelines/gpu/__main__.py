@@ -29,6 +29,7 @@ from pipelines.gpu.picture import picture
 from pipelines.measuring.provenance import provenance, source_hash
 from pipelines.outputs import digest, write_json
 from pipelines.parameters import PARAMETERS, load_parameters
+from pipelines.terminal import count
 from runtime.device import native_dtype
 
 RATIOS = (10, 4, 20)
@@ -131,9 +132,9 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
         help="only these: plain, agreement, methods, hugging_face, picture, growth; others of these settings are kept",
     )
-    parser.add_argument("--prompts", type=int, default=4, help="per part and arm (default: %(default)s)")
-    parser.add_argument("--prompt-tokens", type=int, default=128, help="tokens of a prompt (default: %(default)s)")
-    parser.add_argument("--new-tokens", type=int, default=64, help="tokens decoded after it (default: %(default)s)")
+    parser.add_argument("--prompts", type=count, default=4, help="per part and arm (default: %(default)s)")
+    parser.add_argument("--prompt-tokens", type=count, default=128, help="tokens of a prompt (default: %(default)s)")
+    parser.add_argument("--new-tokens", type=count, default=64, help="tokens decoded after it (default: %(default)s)")
     parser.add_argument("--minutes", type=float, default=8.5, help="begin no part after so many (default: %(default)s)")
     parser.add_argument(
         "--tiny", action="store_true", help="small shapes and the small pair: tries the command on any machine"

@@ -6,7 +6,6 @@ Writes a page next to its file, and where pyarrow is installed the tables of its
 """
 
 import argparse
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from pipelines.gpu.pairs import Sized
 from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.names import PLAIN, branch_arm
 from pipelines.measuring.provenance import commit_of
+from pipelines.outputs import read_json
 from pipelines.reporting.page import lines as table
 from pipelines.reporting.page import png
 from pipelines.reporting.plots import BLUE, GREEN, ORANGE, RED, curves, draw
@@ -55,7 +55,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Write ``<device>.md`` and its plots."""
     path = args.results
-    results = json.loads(path.read_text())
+    remedy = "Name a file that python -m pipelines.gpu wrote."
+    results = read_json(path, remedy)
+    if missing := {"parts", "settings", "ceilings"} - results.keys():
+        raise ValueError(f"{path}: lacks {', '.join(sorted(missing))}. {remedy}")
     rows = read_rows(path.with_suffix(""), results)
     write_tables(path.with_suffix(""), rows)
     page = path.with_suffix(".md")

@@ -71,19 +71,20 @@ def hugging_face_arm(target: PreTrainedModel, draft: PreTrainedModel | None, max
         config = GenerationConfig(  # filters that are off are off by name: Hugging Face fills an unset top_k with 50
             eos_token_id=eos_tokens,
             pad_token_id=eos_tokens[0] if eos_tokens else 0,
-            repetition_penalty=1.0,
             max_new_tokens=max_new_tokens,
             **sampling,
             **own,
         )
         options: dict[str, Any] = {} if draft is None else {"assistant_model": draft}
-        before = None if draft is None else copy.deepcopy(draft.generation_config)
+        before = target.generation_config, None if draft is None else copy.deepcopy(draft.generation_config)
         torch.manual_seed(seed)
         try:
+            target.generation_config = GenerationConfig()  # the model's own penalties would fill what is unset, too
             out = target.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config, **options)
         finally:
+            target.generation_config = before[0]
             if draft is not None:
-                draft.generation_config = before
+                draft.generation_config = before[1]
         return Run(until_end(out[0, len(prompt) :].tolist(), eos_tokens or ()), None)
 
     return decode

@@ -115,7 +115,7 @@ class Inputs:
     def tuned(self) -> dict[str, Record]:
         """What tuning chose, by sampling setting; none where nothing was tuned."""
         path = self.of("tuning") / names.CHOICES
-        choices: list[Record] = read_json(path) if path.is_file() else []
+        choices: list[Record] = read_json(path, kind=list) if path.is_file() else []
         return {choice["setting"]: choice for choice in choices}
 
     @cached_property

@@ -23,7 +23,9 @@ from pipelines.device_file import read_device
 from pipelines.measuring.provenance import provenance
 from pipelines.reporting.page import write_page
 from pipelines.reporting.section import Row, Section, Table
+from pipelines.terminal import count
 from runtime.latency.cells import seconds_of
+from runtime.pair import usable
 from runtime.tree import DraftLaw, TokenTree
 from runtime.verification import ALIASES, VERIFIERS
 
@@ -41,18 +43,19 @@ READS_DRAWS = ("rrs_without_replacement", "traversal")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("device", type=Path, help="JSON file of the device stage, for the record")
     parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
-    parser.add_argument("--vocabulary", type=int, default=152_064, help="default: %(default)s (Qwen2.5)")
-    parser.add_argument("--repeats", type=int, default=15, help="default: %(default)s")
-    parser.add_argument("--threads", type=int, default=2, help="CPU threads (default: %(default)s)")
+    parser.add_argument("--vocabulary", type=count, default=152_064, help="default: %(default)s (Qwen2.5)")
+    parser.add_argument("--repeats", type=count, default=15, help="default: %(default)s")
+    parser.add_argument("--threads", type=count, default=2, help="CPU threads (default: %(default)s)")
     parser.add_argument("--on", default="cpu", help="torch device of the distributions (default: %(default)s)")
 
 
 def run(args: argparse.Namespace) -> None:
+    place = usable(args.on)
     torch.set_num_threads(args.threads)
     device = read_device(args.device)
     rows = []
     for name, widths in tqdm(SHAPES.items(), desc="verdict cost", unit="tree"):
-        rows += measure(name, widths, args.vocabulary, args.repeats, torch.device(args.on))
+        rows += measure(name, widths, args.vocabulary, args.repeats, place)
     origin = provenance(device) | {"threads": args.threads, "on": args.on}
     page = Section(f"verdict_cost_{args.on}", "What a verdict costs", FINDING, [table(rows, args.vocabulary)])
     record = {"vocabulary": args.vocabulary, "rows": rows, "provenance": origin}

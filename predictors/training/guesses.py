@@ -42,7 +42,7 @@ class GuessTable(TraceTable[GuessManifest]):
 
     columns = GUESS_COLUMNS
     version = GUESS_TRACES_VERSION
-    hint = "Raise traces.guesses.prompts."
+    of = "guesses"
     kind = GuessManifest
 
 

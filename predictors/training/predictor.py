@@ -62,8 +62,8 @@ class Trust(Checked):
     distance_margin: Positive = 2.0
 
     def largest(self, distances: np.ndarray) -> float:
-        """By the ``distances`` on validation documents."""
-        return self.distance_margin * float(np.quantile(distances, self.distance_quantile))
+        """By the ``distances`` on validation documents; of none, by 1, the mean on training rows."""
+        return self.distance_margin * (float(np.quantile(distances, self.distance_quantile)) if len(distances) else 1.0)
 
 
 def tracked_name(setting: str) -> str:

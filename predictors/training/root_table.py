@@ -35,7 +35,7 @@ class RootTable(TraceTable[RootManifest]):
 
     columns = ROOT_COLUMNS
     version = ROOT_TRACES_VERSION
-    hint = "Raise traces.trees.prompts."
+    of = "trees"
     kind = RootManifest
 
     @property

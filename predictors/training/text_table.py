@@ -48,7 +48,7 @@ class TextTable(TraceTable[TextManifest]):
     columns = TEXT_COLUMNS
     wide = (ROOT, STATES)
     version = TEXT_TRACES_VERSION
-    hint = "Raise traces.texts.prompts."
+    of = "texts"
     kind = TextManifest
 
     @property

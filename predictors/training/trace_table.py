@@ -21,7 +21,7 @@ from predictors.contract import CaptureContract
 from predictors.sampling import SamplingSettings
 from predictors.schema import MANIFEST
 
-REMEDY = "Nothing else was touched. Delete that file and run the traces stage again: it rebuilds only what is missing."
+REMEDY = "Nothing else was touched. Run the traces stage again: it rebuilds only what is missing or damaged."
 
 
 @dataclass(frozen=True)
@@ -63,14 +63,14 @@ Kind = TypeVar("Kind", bound=Manifest)
 class TraceTable(Generic[Kind]):
     """Rows of a trace, in the order of its shards: all of them as `read`, or those of a split.
 
-    ``index`` [N] says which rows of the whole trace they are; ``hint``: what helps where a split has none. Columns that are
+    ``index`` [N] says which rows of the whole trace they are; ``of``: what trace it is, as the stage calls it. Columns that are
     ``wide`` are read when they are first asked for, as most of a trace is hidden states that most of its readers do not need.
     """
 
     columns: ClassVar[Mapping[str, str]]
     wide: ClassVar[tuple[str, ...]] = ()
     version: ClassVar[int]
-    hint: ClassVar[str]
+    of: ClassVar[str]
     kind: type[Kind]
 
     def __init__(
@@ -86,7 +86,7 @@ class TraceTable(Generic[Kind]):
         """All rows of a finished collection. `ValueError` if the manifest is missing (collection did not finish), of another
         schema version, or incomplete; or a shard is missing, damaged or of another shape."""
         place = Path(folder) if isinstance(folder, str) else folder
-        manifest = _read_manifest(place / MANIFEST, cls.kind, cls.version)
+        manifest = _read_manifest(place / MANIFEST, cls.kind, cls.of, cls.version)
         shards = [_read_shard(place / one.name, one, cls.columns, manifest, cls.wide) for one in manifest.shards]
         table = pa.concat_tables(shards).combine_chunks()
         return cls(manifest, table, cache(partial(_whole_column, place, manifest.shards)))
@@ -98,7 +98,7 @@ class TraceTable(Generic[Kind]):
         """The rows of one split; `ValueError` if there are none."""
         mask_N = self.column("split") == split
         if not mask_N.any():
-            raise ValueError(f"there are no traces of split {split!r}. {self.hint}")
+            raise ValueError(f"there are no traces of split {split!r}. Raise traces.{self.of}.prompts.")
         return self._some(mask_N)
 
     def without(self, slice_name: str) -> Self:
@@ -195,15 +195,17 @@ def _mismatches(
             yield f"column {name} is {kind}, not a list of {size}"
 
 
-def _read_manifest(path: Path, kind: type[Kind], known_version: int) -> Kind:
+def _read_manifest(path: Path, kind: type[Kind], of: str, known_version: int) -> Kind:
     try:
-        record = json.loads(path.read_text())
+        record = dict(json.loads(path.read_text()))
     except FileNotFoundError:
         raise ValueError(
             f"{path} is missing: collection did not finish. Run the traces stage again; it goes on where it stopped."
         ) from None
-    except json.JSONDecodeError as error:
+    except (TypeError, ValueError) as error:
         raise ValueError(f"{path}: damaged manifest ({error}). Run the traces stage again.") from error
+    if (found := record.get("of", of)) != of:
+        raise ValueError(f"{path}: these are traces of {found}, and those of {of} are needed here. Name their folder.")
     version = record.get("schema_version")
     if version != known_version:
         raise ValueError(

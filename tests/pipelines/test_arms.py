@@ -69,6 +69,15 @@ def test_assisted_generation_leaves_no_state_behind(pair):
     assert draft.generation_config.to_dict() == before
 
 
+def test_penalties_of_the_models_own_are_no_part_of_the_comparison(pair):
+    target, draft = tiny_llama(seed=0), tiny_llama(seed=1, layers=1)
+    target.generation_config.no_repeat_ngram_size = 1
+    for arm in (arms.hugging_face_arm(target, None, 20), arms.hugging_face_arm(target, draft, 20)):
+        ours = arms.decoder_arm(build_decoder(pair, DECODERS["plain"]), 20)
+        assert arm([1, 2, 3], SamplingSettings(0.0), 0).tokens == ours([1, 2, 3], SamplingSettings(0.0), 0).tokens
+    assert target.generation_config.no_repeat_ngram_size == 1
+
+
 @pytest.mark.parametrize("size", [24, 40])
 def test_assisted_generation_takes_a_draft_with_embeddings_of_another_size(size):
     """Such a pair is one of different tokenizers to Hugging Face, which then wants both, and fails when it samples."""

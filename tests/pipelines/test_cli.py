@@ -25,6 +25,13 @@ def test_help_is_a_sentence_first_and_an_example_last(name):
         parser.parse_args(argv)
 
 
+def test_a_tracking_database_that_is_none_is_refused_in_one_line(tmp_path, monkeypatch):
+    (tmp_path / "mlflow.db").write_text("no database, " * 100)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    with pytest.raises(SystemExit, match=r"draftwright status: MLflow refused: .*Earlier results are kept\.$"):
+        main(["status", "--pair", "p"])
+
+
 def test_a_log_has_no_progress_bars(tmp_path):
     code = "from pipelines.cli import main; main(['device', sys.argv[1]]); from tqdm import tqdm; list(tqdm('abc'))"
     command = [sys.executable, "-c", f"import sys; {code}", str(tmp_path / "device.json")]

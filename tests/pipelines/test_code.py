@@ -174,6 +174,10 @@ def test_stages_without_a_module_are_refused(tmp_path):
     (tmp_path / "dvc.yaml").write_text(yaml.safe_dump({"stages": {"one": {"cmd": "cp a b"}}}))
     with pytest.raises(ValueError, match="stage one: its code is found from"):
         stage_modules(tmp_path / "dvc.yaml")
+    for content, problem in (("stages: {", "is not valid YAML"), ("[]", "no mapping of stages")):
+        (tmp_path / "dvc.yaml").write_text(content)
+        with pytest.raises(ValueError, match=rf"dvc\.yaml.*{problem}"):
+            stage_modules(tmp_path / "dvc.yaml")
 
 
 @pytest.fixture(scope="module")

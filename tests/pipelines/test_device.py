@@ -53,7 +53,7 @@ def test_slugs(cpu, gpus, expected):
         (None, "missing or damaged"),
         ("{", "missing or damaged"),
         ("{}", "its slug is None"),
-        ("[]", "its slug is None"),
+        ("[]", "missing or damaged .it holds a list, not a dict"),
         ('{"slug": ""}', "its slug is ''"),
         ('{"slug": "../elsewhere"}', "its slug is"),
     ],

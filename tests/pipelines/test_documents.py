@@ -77,8 +77,8 @@ def test_builtin(documents):
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ({"column": "body"}, r"no column 'body'\. Columns there: text, topic, answer"),
-        ({"template": "{text} {body}"}, r"no column 'body'\. Columns there"),
+        ({"column": "body"}, "a row has no column 'body', only text, topic, answer"),
+        ({"template": "{text} {body}"}, "no column 'body', only"),
         ({"slice_column": "body"}, r"no column 'body'"),
         ({"messages": "text"}, "expected a list of messages"),
         ({"column": "answer"}, "holds 1, not a text"),
@@ -117,6 +117,10 @@ def test_empty_rows_are_left_out_and_counted(tmp_path, capsys):
 def test_missing_and_unreadable_files_are_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="does not exist"):
         texts(kind="file", path=str(tmp_path / "no.jsonl"))
+    (tmp_path / "cut.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.raises(ValueError, match=r"cut\.parquet: not a readable Parquet file .*again"):
+        texts(kind="file", path=str(tmp_path / "cut.parquet"))
+    (tmp_path / "cut.parquet").unlink()
     (tmp_path / "a.csv").write_text("")
     for path in (tmp_path, tmp_path / "a.csv"):
         with pytest.raises(ValueError, match=r"expected \.jsonl, \.parquet, \.txt"):

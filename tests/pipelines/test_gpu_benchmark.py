@@ -350,6 +350,15 @@ def test_large_shapes_want_a_gpu(tmp_path, capsys):
     assert "CUDA" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("content", ["[]", "null", "{", "{}"])
+def test_what_is_no_result_is_named(tmp_path, content):
+    (tmp_path / "gpu.json").write_text(content)
+    with pytest.raises(
+        SystemExit, match=r"gpu\.json: (missing or damaged|lacks ceilings, parts, settings).* python -m pipelines.gpu"
+    ):
+        cli.main(["gpu.report", str(tmp_path / "gpu.json")])
+
+
 def test_builtin_parameters_of_the_test_are_whole():
     from predictors.config import parse_config
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, OPTConfig
 
 from pipelines import plan
 from pipelines.cli import main
@@ -244,6 +244,32 @@ def test_a_model_folder_says_what_it_is(changed, tmp_path, capsys):
     assert printed.groups() == (f"{count:,}", "float32")
 
 
+@pytest.mark.parametrize("options", [("--bandwidth", "0GB"), ("--device-memory", "80"), ("--devices", "0")])
+def test_sizes_and_counts_that_are_none_are_refused(changed, options, capsys):
+    with pytest.raises(SystemExit):
+        planned(changed(), "p", *options)
+    assert f"argument {options[0]}: '{options[1]}' is no " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("models", "reason"),
+    [(4, "4"), ({"target": 5}, "target.* 5"), ({"tagret": "a"}, "unknown key 'tagret'"), ({}, "either 'builtin'")],
+)
+def test_a_section_of_models_is_checked_as_by_the_stage(changed, models, reason):
+    with pytest.raises(SystemExit, match=rf"pairs\.p\.models.*{reason}"):
+        planned(changed(models=models), "p")
+
+
+def test_models_without_hidden_states_to_store_are_refused_before_anything_is_fetched(changed, tmp_path):
+    config = OPTConfig(
+        **{key: LLAMA[key] for key in LLAMA.keys() - {"model_type", "intermediate_size"}}, do_layer_norm_before=False
+    )
+    config.num_hidden_layers = 4  # as many hidden states as are stored
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "opt")
+    with pytest.raises(SystemExit, match="OPTForCausalLM has no .norm or"):
+        planned(changed(models=dict.fromkeys(("target", "draft"), str(tmp_path / "opt"))), "p")
+
+
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
@@ -260,13 +286,9 @@ def test_a_configuration_that_says_too_little_is_refused_by_name(changed, config
         planned(changed(models={"target": "no/such"}, config=config), "p")
 
 
-def test_a_block_without_models_and_devices_without_a_number_are_refused(changed):
-    with pytest.raises(SystemExit, match="neither 'builtin' nor a 'target'"):
-        planned(changed(models={}), "p")
-    with pytest.raises(SystemExit, match="dtype 'int8' is not a floating-point"):
+def test_number_formats_that_are_none_are_refused(changed):
+    with pytest.raises(SystemExit, match="dtype must be one of auto, .*, got 'int8'"):
         planned(changed(models={"target": "no/such", "dtype": "int8"}), "p")
-    with pytest.raises(SystemExit, match="--devices must be at least 1, got 0"):
-        planned(changed(), "p", "--devices", "0")
 
 
 def test_sizes_have_units():

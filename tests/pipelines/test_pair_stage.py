@@ -1,5 +1,6 @@
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from pipelines.builtin.tokenizer import train_tokenizer
 from pipelines.cli import main
 from pipelines.pair import Models
 from pipelines.pair_folder import read_facts, read_pair
+from runtime import ModelPair
 
 TOKENS = torch.arange(30)[None] + 5
 
@@ -218,6 +220,31 @@ def test_folders_that_hold_no_model_are_refused(run_pair, save_model, tmp_path):
     (weightless / "model.safetensors").unlink()
     with pytest.raises(FileNotFoundError, match="save_pretrained"):
         run_pair({"target": target, "draft": str(weightless)})
+
+
+@pytest.mark.parametrize(
+    ("file", "problem"), [("model.safetensors", "damaged weights"), ("tokenizer.json", "its tokenizer cannot be read")]
+)
+@pytest.mark.parametrize("role", ["target", "draft"])
+def test_truncated_files_are_named(run_pair, save_model, role, file, problem):
+    models = {"target": str(save_model()), "draft": str(save_model())}
+    path = Path(models[role]) / file
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(ValueError, match=f"{models[role]}.*: {problem} .*again"):
+        run_pair(models)
+    with pytest.raises(ValueError, match=f"{models[role]}.*"):
+        ModelPair.load(**models)
+
+
+@pytest.mark.parametrize(
+    "content", ["[]", "null", '{"source": "models"}', '{"source": "models", "target": "a", "tokenizer": "a"}']
+)
+def test_a_record_that_names_no_models_is_refused_with_the_remedy(tmp_path, content):
+    (tmp_path / "pair.json").write_text(content)
+    with pytest.raises(
+        ValueError, match=r"pair\.json: (missing or damaged|lacks (target, tokenizer|revisions)).*Run the pair stage"
+    ):
+        read_pair(tmp_path)
 
 
 def test_a_section_is_either_builtin_or_a_pair_of_names():

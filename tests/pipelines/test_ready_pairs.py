@@ -103,6 +103,8 @@ def test_a_block_stands_behind_the_last_pair_in_its_indentation():
         (["lama-68m"], r"no ready-made pair 'lama-68m'\. Close to it: llama-68m-7b"),
         (["llama-68m-7b", "--as", "pystdlib"], "a pair 'pystdlib' already.*--as"),
         (["llama-68m-7b", "--as", "v1.3"], "letters, digits and dashes"),
+        (["llama-68m-7b", "--as", "7"], "no number or word of YAML"),
+        (["llama-68m-7b", "--as", "on"], "no number or word of YAML"),
     ],
 )
 def test_what_cannot_be_added_leaves_the_file_as_it_is(params, argv, reason):
@@ -117,7 +119,7 @@ def test_what_cannot_be_added_leaves_the_file_as_it_is(params, argv, reason):
     [
         ("pairs: {one: {}}\n", "no line 'pairs:'"),
         ("pairs:\n  one: {}\n", "undefined alias"),
-        ("pairs:\n  one: {\n", "no valid YAML"),
+        ("pairs:\n  one: {\n", "not valid YAML"),
         ("defaults: {}\n", "no line 'pairs:'"),
     ],
 )

@@ -53,7 +53,7 @@ def choice(setting, names):
 def tuned(tmp_path):
     """Everything is a candidate of greedy decoding; of sampling only what no engine has words for, and plain decoding."""
     write_json(tmp_path / "device.json", {"slug": "toy-1c"})
-    facts = {"source": "models", "target": "org/big", "draft": "org/small"}
+    facts = {"source": "models", "target": "org/big", "draft": "org/small", "tokenizer": "org/big"}
     write_json(tmp_path / "toy/pair/pair.json", facts | {"revisions": {"target": "c1", "draft": "c2"}})
     folder = tmp_path / "toy/tuning/toy-1c"
     write_json(folder / CHOICES, [choice("T=0", list(CANDIDATES)), choice("T=1", ["source", "autoregressive"])])
@@ -123,6 +123,8 @@ def test_nothing_tuned_names_the_command_that_tunes(tuned):
     (tuned / "toy/tuning/toy-1c" / CHOICES).unlink()
     with pytest.raises(SystemExit, match="draftwright tune --pair toy"):
         main(["settings", "--pair", "toy", "--data", str(tuned), "--for", "vllm"])
+    with pytest.raises(SystemExit, match=r"toi: there is no such pair\. Pairs there: toy"):
+        main(["settings", "--pair", "toi", "--data", str(tuned), "--for", "vllm"])
 
 
 @pytest.mark.parametrize(

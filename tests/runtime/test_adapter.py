@@ -6,10 +6,15 @@ import pytest
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    FalconConfig,
     GPT2Config,
-    GPT2LMHeadModel,
+    GPTJConfig,
     GPTNeoXConfig,
+    GraniteConfig,
+    LlamaConfig,
     MistralConfig,
+    MptConfig,
+    OPTConfig,
     Qwen2Config,
     Qwen3Config,
 )
@@ -116,12 +121,28 @@ def test_keep_refuses_what_is_no_path(forward):
         state.keep([1, 2])
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt_neox"])
-def test_taps_equal_output_hidden_states_bit_for_bit(family):
-    model = (
-        tiny_llama(layers=3) if family == "llama" else random_model(GPTNeoXConfig(**SIZES | {"num_hidden_layers": 3}))
-    )
-    layers = (0, 1, 2, 3)
+THREE = SIZES | {"num_hidden_layers": 3}
+GPT = {"vocab_size": 32, "n_embd": 32, "n_layer": 3, "n_head": 4}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        LlamaConfig(**THREE),
+        GPTNeoXConfig(**THREE),
+        GraniteConfig(
+            **THREE, embedding_multiplier=3.0, logits_scaling=1.0
+        ),  # its first block reads no plain embedding
+        FalconConfig(vocab_size=32, hidden_size=32, num_hidden_layers=3, num_attention_heads=4),
+        GPT2Config(**GPT),
+        GPTJConfig(**GPT, rotary_dim=4),
+        OPTConfig(**THREE, ffn_dim=48, word_embed_proj_dim=32),
+        MptConfig(vocab_size=32, d_model=32, n_layers=3, n_heads=4),
+    ],
+    ids=lambda config: config.model_type,
+)
+def test_taps_equal_output_hidden_states_bit_for_bit(config):
+    model, layers = random_model(config), (0, 1, 2, 3)
     hidden = CausalLanguageModel(model, "hugging_face").open(8, layers).forward([1, 2, 3, 4]).hidden_NKD
     with torch.no_grad():
         expected = model(torch.tensor([[1, 2, 3, 4]]), output_hidden_states=True).hidden_states
@@ -158,13 +179,11 @@ def test_bad_taps_are_refused(forward):
         adapter.open(8, (2, 1))
 
 
-def test_models_without_llama_shape_decode_but_cannot_be_tapped():
-    config = GPT2Config(
-        vocab_size=32, n_embd=16, n_layer=1, n_head=2, n_positions=64, eos_token_id=None, bos_token_id=None
-    )
-    adapter = CausalLanguageModel(GPT2LMHeadModel(config))
+def test_models_without_a_norm_behind_their_blocks_decode_but_cannot_be_tapped():
+    config = OPTConfig(**SIZES, ffn_dim=48, word_embed_proj_dim=32, do_layer_norm_before=False)
+    adapter = CausalLanguageModel(random_model(config))
     assert adapter.open(8).forward([1, 2]).logits.shape == (2, 32)
-    with pytest.raises(ValueError, match="Llama-shaped"):
+    with pytest.raises(ValueError, match="OPTForCausalLM has no .norm or .* to tap hidden states from"):
         adapter.open(8, (1,))
 
 
@@ -178,6 +197,11 @@ def test_sliding_windows_bound_the_context():
     plain = build_decoder(ModelPair(tiny_llama()), {"method": "autoregressive"})
     with pytest.raises(ValueError, match=r"context of \d+\. Shorten"):
         plain.generate([1] * 20, max_new_tokens=5000)
+
+
+def test_contexts_are_bounded_by_whichever_name_the_configuration_has():
+    config = MptConfig(vocab_size=32, d_model=32, n_layers=2, n_heads=4, max_seq_len=64)
+    assert CausalLanguageModel(random_model(config)).context_limit == 64
 
 
 def test_attention_without_tree_masks_is_refused():

@@ -31,7 +31,7 @@ class ToyManifest(Manifest):
 class ToyTable(TraceTable[ToyManifest]):
     columns = COLUMNS
     version = 7
-    hint = "Raise traces.toys.prompts."
+    of = "toys"
     kind = ToyManifest
 
 
@@ -108,6 +108,10 @@ def test_an_unfinished_collection_is_told(folder):
     (folder / MANIFEST).unlink()
     with pytest.raises(ValueError, match="collection did not finish"):
         ToyTable.read(folder)
+    for content in ("null", "[1]", "{"):
+        (folder / MANIFEST).write_text(content)
+        with pytest.raises(ValueError, match="damaged manifest"):
+            ToyTable.read(folder)
 
 
 @pytest.mark.parametrize("keep", [0, 4, 200])
@@ -132,6 +136,7 @@ def test_a_shard_that_was_hashed_when_truncated_is_named(folder):
     "change, message",
     [
         ({"schema_version": 99}, "schema version 99"),
+        ({"of": "guesses"}, "these are traces of guesses, and those of toys are needed"),
         ({"state_size": 7}, r"part-00000\.parquet: column state is .*, not a list of 7"),
         ({"state_size": "3"}, "state_size"),
     ],
