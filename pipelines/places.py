@@ -37,15 +37,9 @@ def place_of(text: str) -> Path:
 
 def fill_in(args: argparse.Namespace, places: Mapping[str, str]) -> None:
     """Set what the command line left out; `ValueError` if this machine was never described."""
-    folder = args.data / args.pair
-    if not folder.is_dir() and any(getattr(args, name) is None for name in places):
-        known = ", ".join(sorted(path.parent.name for path in args.data.glob("*/pair")))
-        raise ValueError(
-            f"{folder}: there is no such pair. Pairs there: {known or 'none; run dvc repro (or make repro) first'}."
-        )
     for name, place in places.items():
         if getattr(args, name) is None:
-            setattr(args, name, folder / place)
+            setattr(args, name, args.data / args.pair / place)
     args.device = args.device or args.data / "device.json"
     if not args.device.is_file():
         raise ValueError(f"{args.device} is missing: run dvc repro (or make repro) first.")

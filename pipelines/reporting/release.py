@@ -71,17 +71,24 @@ def front(inputs: Inputs, oracle: dict[str, float]) -> Section:
 def decision(inputs: Inputs) -> str:
     """What tuning chose at every setting, what it gains on test prompts, and what the gate says of it: gains are over the static
     chain that was fastest on validation prompts, unless that chain won, or over the gate's reference, where its trial timed more
-    prompts than tuning."""
+    prompts than tuning. What is not surely faster than plain decoding on test prompts is not for serving."""
     gate, said = inputs.verdicts.get(AUTO, {}), []
     evidence = gate.get("evidence", {})
     for setting, choice in inputs.tuned.items():
-        over, rival, gained = (choice["score"] or {}).get(choice["static"]), choice["static"], ""
+        scores, winner = choice["score"] or {}, arm_name(choice["winner"])
+        over, rival, gained = scores.get(choice["static"]), choice["static"], ""
+        if PLAIN in scores and not scores[PLAIN]["gain"]["low"] > 0:
+            gain = shown(scores[PLAIN]["gain"], GAIN)
+            said.append(
+                f"At {setting} nothing surely beats plain decoding: {winner}, which tuning chose, gains {gain} over it."
+            )
+            continue
         if over is not None:
             gain, tried = over["gain"], evidence.get("settings", {}).get(setting)
             if tried is not None and tried["prompts"] > over["prompts"]:
                 gain, rival = Estimate(**tried).interval(), evidence["reference"]
             gained = f": {shown(gain, GAIN)} over {arm_name(rival)}"
-        said.append(f"At {setting} serve {arm_name(choice['winner'])}{gained}.")
+        said.append(f"At {setting} serve {winner}{gained}.")
     judged = [f"{VERDICTS[gate['verdict']]}."] if gate else []
     return " ".join([*(said or ["Nothing was tuned on this machine."]), *judged])
 

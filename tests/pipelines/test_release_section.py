@@ -64,6 +64,15 @@ def test_the_decision_shows_what_rests_on_more_prompts(tmp_path):
     assert ": +10.0 % " in decision(Inputs(tmp_path, DEVICE)) and "chain, γ=2" in decision(Inputs(tmp_path, DEVICE))
 
 
+def test_what_is_not_surely_faster_than_plain_decoding_is_not_for_serving(tmp_path):
+    scored = choice()
+    for low, serves in ((0.01, True), (0.0, False), (-0.3, False)):
+        scored["score"]["autoregressive"]["gain"] = {"value": 0.02, "low": low, "high": 0.05}
+        write_json(tmp_path / "tuning" / DEVICE / CHOICES, [scored])
+        assert ("serve" in decision(Inputs(tmp_path, DEVICE))) is serves
+        assert ("over it" in decision(Inputs(tmp_path, DEVICE))) is not serves
+
+
 def test_what_cannot_be_tried_has_a_verdict_without_gains(tmp_path):
     write_release(tmp_path / "tuning", tmp_path / "trials", DEVICE)
     path = tmp_path / "trials" / "auto" / DEVICE / "verdict.json"
