@@ -133,7 +133,10 @@ def load_documents(source: Source) -> list[Document]:
         if len(documents) == source.limit:
             break
     if not documents:
-        raise ValueError(f"source {source.name!r} has no documents{f' but {empty} empty ones' if empty else ''}.")
+        where = f" where {source.where}" if source.where else ""
+        raise ValueError(
+            f"source {source.name!r} has no documents{where}{f' but {empty} empty ones' if empty else ''}."
+        )
     if empty:
         print(f"{source.name}: {empty} empty documents left out")
     first = {repr((document.text, document.messages)): document for document in reversed(documents)}

@@ -133,7 +133,12 @@ def contexts_of(profile: LatencyProfile) -> list[int]:
 def prediction_table(
     profile: LatencyProfile, alpha: float, prompt_tokens: int, new_tokens: int, temperature: float
 ) -> str:
-    """A row per static length, the fastest in bold; brackets are the range of the latencies' quartiles."""
+    """A row per static length, the fastest in bold; brackets are the range of the latencies' quartiles. `ValueError` for a pair
+    without a draft model."""
+    if "draft" not in profile.tables:
+        raise ValueError(
+            f"pair {profile.pair} has no draft model whose tokens could be accepted. Leave --acceptance out."
+        )
     made = {
         f"chain γ={gamma}" if gamma else "plain": generation_latency(
             profile, iid_accepted_law(alpha, gamma), gamma, prompt_tokens, new_tokens, temperature > 0

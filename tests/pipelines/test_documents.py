@@ -83,6 +83,7 @@ def test_builtin(documents):
         ({"messages": "text"}, "expected a list of messages"),
         ({"column": "answer"}, "holds 1, not a text"),
         ({"limit": 0}, "limit must be >= 1, got 0"),
+        ({"where": {"topic": ["none"]}}, r"'s' has no documents where {'topic': \['none'\]}\."),
     ],
 )
 def test_wrong_columns_are_refused(jsonl, source, message):

@@ -160,6 +160,12 @@ def test_speeds_are_predicted_for_an_acceptance(data, capsys):
 def test_an_impossible_acceptance_is_refused(data, monkeypatch):
     with pytest.raises(SystemExit, match=r"alpha must lie in \[0, 1\], got 1.5"):
         cli.main(["latency", str(data), "--acceptance", "1.5"])
+    (path,) = data.glob("*/latency/*.json")
+    profile = json.loads(path.read_text())
+    profile["tables"] = {name: table for name, table in profile["tables"].items() if "draft" not in name}
+    path.write_text(json.dumps(profile))
+    with pytest.raises(SystemExit, match="has no draft model .* Leave --acceptance out"):
+        cli.main(["latency", str(data), "--acceptance", "0.5"])
 
 
 def test_a_plot_is_drawn_of_one_profile(data, capsys, tmp_path):

@@ -104,7 +104,7 @@ def _require_classes(report: dict[str, Any], gamma: int) -> None:
         if empty and (split == TRAIN or len(empty) == len(CLASSES)):
             raise ValueError(
                 f"no row of class {', '.join(map(repr, empty))} in split {split!r} at gamma {gamma} (rows: {counts}). Raise "
-                "traces.texts.prompts, or change labels.chains.gamma."
+                f"traces.texts.prompts, or {'lower' if CLASSES[-1] in empty else 'raise'} labels.chains.gamma."
             )
 
 
