@@ -35,6 +35,7 @@ PLACES = {
     "prompts": "prompts",
     "latency": "latency",
     "trials": "trials",
+    "tuning": "tuning",
     "texts": "traces/texts",
     "output": "promotion",
 }

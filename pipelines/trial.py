@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="folder of stage measure: settings at which it timed the bundle are not timed again",
     )
+    parser.add_argument("--tuning", type=Path, help="folder of stage tune, whose static chains are rivals, too")
     parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
 
 

@@ -7,7 +7,7 @@ trial's folder are kept if they are of the same arms, machine, code and paramete
 import argparse
 import gc
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -26,11 +26,11 @@ from pipelines.measuring.foreseen import foreseen
 from pipelines.measuring.harness import Harness, apart
 from pipelines.measuring.led import RecordedTexts, TextLeader
 from pipelines.measuring.measurement_log import Blocks, Rows
-from pipelines.measuring.names import CHAIN, DECODES_FILE, FINDINGS, PROVENANCE, ROUNDS_FILE, TEST, VALIDATION
+from pipelines.measuring.names import CHAIN, CHOICES, DECODES_FILE, FINDINGS, PROVENANCE, ROUNDS_FILE, TEST, VALIDATION
 from pipelines.measuring.provenance import MEASURED_CODE, source_hash, versions
 from pipelines.measuring.tables import read_decodes, read_rounds, write_timed
 from pipelines.measuring.tuning.candidates import Measured, Served
-from pipelines.outputs import digest, write_json
+from pipelines.outputs import digest, read_json, write_json
 from pipelines.pair_folder import read_facts, read_pair
 from pipelines.promotion import trial
 from pipelines.promotion.evidence import Comparison, Evidence, compared
@@ -62,7 +62,8 @@ def attempt(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path
     """What the ``number``-th look says of the ``challenger`` among ``bundles``, timed beside the ``champion`` there, if any.
 
     Reads from ``args`` what `open_bench` does, and ``output``, below which decodes and provenance are written. A bundle that does
-    not serve the pair is not timed; nor are settings that the table below ``args.measured`` has, if there is such a folder.
+    not serve the pair is not timed; nor are settings that the table below ``args.measured`` has, if there is such a folder. The
+    static chains that tuning found fastest, below ``args.tuning`` if there is such a folder, are rivals besides the trial's own.
     """
     for folder in bundles.values():
         lacking = [name for name in (CARD, TENSORS) if not (folder / name).is_file()]
@@ -71,6 +72,7 @@ def attempt(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path
     hashes = {f"{name}_sha256": bundle_hash(folder) for name, folder in bundles.items()}
     champion = hashes.get(f"{CHAMPION}_sha256")
     config, bounds = load_plan(args.pair, args.params)
+    config = replace(config, gammas=tuple(sorted({*config.gammas, *_tuned_lengths(args)})))
     texts = RecordedTexts(args.texts, config.max_new_tokens)
     look = trial.Look.of(number, args.prompts, config, bounds.slice_documents, texts.first)
     checked = [prompt.tokens for prompt in look.prompts[: config.exactness_prompts]]
@@ -116,6 +118,16 @@ def attempt(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path
     if bench is not None:
         bench.log.remove()  # no earlier: what fails before is not timed again
     return evidence
+
+
+def _tuned_lengths(args: argparse.Namespace) -> Iterator[int]:
+    """Of the static chains that tuning found fastest on this machine, one for every sampling setting that has any."""
+    place = getattr(args, "tuning", None)
+    path = None if place is None else place / read_device(args.device)["slug"] / CHOICES
+    for choice in read_json(path, kind=list) if path is not None and path.is_file() else []:
+        for one in choice["candidates"]:
+            if one["name"] == choice["static"]:
+                yield one["served"]["decoder"]["drafter"]["gamma"]
 
 
 def _measured(args: argparse.Namespace, config: TrialConfig, bundle: Path, predictor: str, look: trial.Look) -> Known:

@@ -78,9 +78,9 @@ def decision(inputs: Inputs) -> str:
         scores, winner = choice["score"] or {}, arm_name(choice["winner"])
         over, rival, gained = scores.get(choice["static"]), choice["static"], ""
         if PLAIN in scores and not scores[PLAIN]["gain"]["low"] > 0:
-            gain = shown(scores[PLAIN]["gain"], GAIN)
+            little = shown(scores[PLAIN]["gain"], GAIN)
             said.append(
-                f"At {setting} nothing surely beats plain decoding: {winner}, which tuning chose, gains {gain} over it."
+                f"At {setting} nothing surely beats plain decoding: {winner}, tuning's choice, gains {little} over it."
             )
             continue
         if over is not None:

@@ -7,6 +7,7 @@ import yaml
 from tqdm import tqdm
 
 from pipelines import trial as trial_stage
+from pipelines.device_file import read_device
 from pipelines.evidence.allocation import allocated
 from pipelines.evidence.ledger import Replayed
 from pipelines.measuring.arms import ArmBuilder
@@ -14,6 +15,7 @@ from pipelines.measuring.harness import Harness, apart
 from pipelines.measuring.measurement_log import Blocks, MeasurementLog
 from pipelines.measuring.names import DECODES_FILE
 from pipelines.measuring.tables import read_decodes
+from pipelines.outputs import write_json
 from pipelines.promotion import attempt as one_look
 from pipelines.promotion import trial
 from pipelines.promotion.attempt import attempt
@@ -125,6 +127,13 @@ def test_a_trial_beside_a_champion_is_at_the_settings_of_both(tmp_path):
     assert "source/a.py" in evidence.trained_documents and evidence.documents_left == 4
     assert set(evidence.settings) == {"T=0", "T=0.6, top-k 20, top-p 0.9"} and set(evidence.slices) == {"code", "prose"}
     assert set(evidence.gains) == {"autoregressive", "chain-1", "champion"}
+    args.tuning = tmp_path / "tuning"  # where a length was the fastest that the trial does not name
+    served = {f"chain-{gamma}": {"decoder": {"drafter": {"kind": "chain", "gamma": gamma}}} for gamma in (2, 3)}
+    candidates = [{"name": name, "served": decoder} for name, decoder in served.items()]
+    choices = [{"static": static, "candidates": candidates} for static in ("chain-3", "chain-3", None)]
+    write_json(args.tuning / read_device(args.device)["slug"] / "choices.json", choices)
+    evidence = quietly(attempt, args, "hrad", bundles)
+    assert set(evidence.gains) == {"autoregressive", "chain-1", "chain-3", "champion"}
     bundles[CHAMPION] = settings_bundle(tmp_path / "lossy", pair, LOSSY)
     with pytest.raises(ValueError, match=r"the champion cannot be timed \(.*is lossy.*Roll it back first"):
         attempt(args, "hrad", bundles)
