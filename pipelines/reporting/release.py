@@ -63,9 +63,23 @@ def front(inputs: Inputs, oracle: dict[str, float]) -> Section:
         f"{machine}, {device['cores']} cores, {numerics(origin)}, commit {commit_of(origin)}, {origin['date']}",
         decision(inputs),
         pictures=[picture("front", CAPTION, whiskers, speeds, [SPEEDUP], "times plain decoding", 1.0, across=1)],
-        notes=[*filter(None, (warning, CUT_SHORT if inputs.measured.findings.get("capped") else None))],
+        notes=[
+            *filter(None, (warning, CUT_SHORT if inputs.measured.findings.get("capped") else None)),
+            *untimed_chains(inputs),
+        ],
         printed=code,
     )
+
+
+def untimed_chains(inputs: Inputs) -> Iterator[str]:
+    """Of every setting, that its best static chain is not the one that the page compares with, and what makes it so."""
+    for setting, choice in inputs.tuned.items():
+        static, other = choice["static"], inputs.measured.choices(setting).get(CHAIN)
+        if static is not None and other not in (None, static):
+            yield (
+                f"At {setting} tuning found {arm_name(static)} fastest among static chains, which section measure does not time: "
+                f"gains below are over {arm_name(other)}. Add its length to the arms chain-{{gamma}} there, and measure again."
+            )
 
 
 def decision(inputs: Inputs) -> str:

@@ -11,6 +11,9 @@ from pipelines import report, reports
 from pipelines.measuring.names import CHAIN, CHOICES
 from pipelines.outputs import write_json
 from pipelines.reporting.inputs import Inputs
+from pipelines.reporting.release import untimed_chains
+from predictors.latency.profile import LatencyProfile
+from predictors.latency.soundness import noise_warning
 from tests.pipelines.hand_made_measured import CHOSEN, MAIN_SPEED, decodes, write_measured
 from tests.pipelines.hand_made_profile import PROFILE
 from tests.pipelines.report_stage import stage
@@ -50,6 +53,8 @@ def test_the_best_static_chain_is_that_of_tuning_where_it_was_timed(tmp_path):
     write_json(tmp_path / "tuning" / "toy-1c" / CHOICES, tuned)
     both = Inputs(tmp_path, "toy-1c").measured
     assert [both.chosen(CHAIN, setting) for setting in both.settings] == ["chain-3", "chain-1"]
+    (untimed,) = untimed_chains(Inputs(tmp_path, "toy-1c"))
+    assert untimed.startswith("At T=1 ") and "chain, γ=99" in untimed and "over chain, γ=1." in untimed
 
 
 def test_checks_collect_those_of_all_sections(record):
@@ -124,11 +129,12 @@ def test_what_was_not_measured_is_left_out_and_said(report_inputs, tmp_path):
 
 
 def test_a_noisy_profile_is_named_above_the_fold(report_inputs, report_folder, tmp_path):
-    assert '<p class="noisy">' not in (report_folder / "index.html").read_text()
+    warning = noise_warning(LatencyProfile.from_record(noisy := PROFILE | {"noise": ["draft rows=1: spread 85%"]}, ""))
+    assert warning not in (report_folder / "index.html").read_text()
     inputs = small_inputs(report_inputs, tmp_path)
-    write_json(inputs / "latency" / "toy-1c.json", PROFILE | {"noise": ["draft rows=1: spread 85%"]})
+    write_json(inputs / "latency" / "toy-1c.json", noisy)
     text = (stage(inputs, tmp_path / "reports") / "index.html").read_text()
-    assert text.index('<p class="noisy">') < text.index("<figure>")
+    assert text.index(warning) < text.index("<figure>")
 
 
 def test_a_missing_measurement_is_one_clear_message(report_inputs, tmp_path):
