@@ -12,7 +12,7 @@ decodes and of all recorded texts). An interrupted measurement goes on where it 
 import argparse
 import warnings
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> None:
             measurement.close()
     findings: dict[str, Any] = {"choices": measurement.choices, "capped": measurement.capped}
     findings |= bench.log.once("checks", lambda: [_checks(bench, config, args.bundles)])[0]
-    findings["notes"] = sorted({str(one.message) for one in caught if one.category is UserWarning}) + _bypassed(rows)
+    findings["notes"] = notes_of(str(one.message) for one in caught if one.category is UserWarning) + _bypassed(rows)
     findings["notes"] += [f"no bundle {name}: its arms are left out" for name in measurement.builder.missing]
     if measurement.builder.draftless:
         findings["notes"] += [f"{NOT_APPLICABLE}: arms {', '.join(measurement.builder.draftless)}"]
@@ -125,6 +125,20 @@ def _checks(bench: Bench, config: MeasureConfig, bundles: Path) -> dict[str, Any
         found = exactness_rows(pair, prompts, arms, config.max_new_tokens)
     near = {} if precise is None else agreement(precise, prompts)
     return {"exactness": found, "exact_format": format_of(pair), "forward_agreement": near}
+
+
+def notes_of(warned: Iterable[str]) -> list[str]:
+    """What was warned of, once; of bundles that were all captured in the same other format, one is named.
+
+    Examples
+    --------
+    >>> notes_of(["a was trained on x", "c", "b was trained on x", "c"])
+    ['a was trained on x (and 1 more)', 'c']
+    """
+    alike: dict[str, list[str]] = {}
+    for text in sorted(set(warned)):
+        alike.setdefault(text.partition(" was trained on ")[2] or text, []).append(text)
+    return [first + (f" (and {len(others)} more)" if others else "") for first, *others in alike.values()]
 
 
 def _bypassed(decodes: Rows) -> list[str]:
