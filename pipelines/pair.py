@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import torch
 from safetensors import SafetensorError, safe_open
 from tqdm import tqdm
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoTokenizer
 
 from pipelines.builtin.builtin_pair import SMALL, SMALL_DRAFT, BuiltinParameters, train_builtin_pair
 from pipelines.cli import module_of
@@ -30,7 +30,7 @@ from pipelines.parameters import add_pair_arguments, load_parameters
 from predictors.config import Checked, one_of
 from runtime.device import native_dtype
 from runtime.identity import require_shared_vocabulary
-from runtime.pair import load_tokenizer
+from runtime.pair import has_tokenizer
 
 AUTO = "auto"
 PLACEMENT = ("device_map", "draft_device", "quantization")
@@ -108,7 +108,7 @@ def resolve_pair(models: Models) -> dict[str, Any]:
     folders = {key: resolve_model(name, revisions[key]) for key, name in names.items()}
     tokenizers, sizes = {}, {}
     for key, folder in folders.items():
-        tokenizers[key] = load_tokenizer(folder)
+        tokenizers[key] = _tokenizer(folder) if has_tokenizer(folder) else None
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         sizes[key] = int(config.get_text_config().vocab_size)
     if models.draft is not None:
@@ -137,6 +137,18 @@ def _earlier_dtype(path: Path, sha256: dict[str, dict[str, str]]) -> str | None:
         return None
     known = facts.get("dtype") if isinstance(facts, dict) and facts.get("sha256") == sha256 else None
     return known if known in DTYPES else None
+
+
+def _tokenizer(folder: Path) -> Any:
+    """`ValueError` with the reason where it cannot be read."""
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # those of the tokenizers' library have no type of their own
+        remedy = (
+            "" if isinstance(error, ImportError) else " Fetch it, or save it, again, in a form that transformers reads."
+        )
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise ValueError(f"{folder}: its tokenizer cannot be read ({reason}).{remedy}") from error
 
 
 def _hashes(folder: Path) -> dict[str, str]:

@@ -33,9 +33,10 @@ def read_facts(folder: Path) -> dict[str, Any]:
     """``pair.json`` of a pair folder."""
     remedy = "Run the pair stage (again)."
     facts: dict[str, Any] = read_json(folder / FACTS, remedy)
-    missing = {"source", "target", "tokenizer"} - facts.keys()
-    if missing or (facts["source"] != "builtin" and not isinstance(facts.get("revisions"), dict)):
-        raise ValueError(f"{folder / FACTS}: lacks {', '.join(sorted(missing)) or 'revisions'}. {remedy}")
+    wanted = {"source", "target", "tokenizer", "draft" if facts.get("source") == "builtin" else "revisions"}
+    missing = wanted - facts.keys()
+    if missing or "target" not in facts.get("revisions", facts):
+        raise ValueError(f"{folder / FACTS}: lacks {', '.join(sorted(missing)) or 'the revision of target'}. {remedy}")
     return facts
 
 

@@ -170,11 +170,11 @@ def collectors(pair: ModelPair, name: str, params: Path) -> tuple[dict[str, Coll
     edits = _prompts(parameters.edit, 2 * parameters.edit.max_tokens, EDIT)
     made: dict[str, Collector] = {}
     wrong = []
-    for one in models_of(pair).values() if pair.draft is not None else ():
+    for role, one in models_of(pair).items() if pair.draft is not None else ():
         try:
             require_layers(one.model, (one.num_layers,))
         except ValueError as error:
-            wrong.append(str(error))
+            wrong.append(f"{role}: {error}")
     for of in CONFIGS if pair.draft is not None else ["guesses"]:
         made[of] = collector(of, pair, load_parameters(CONFIGS[of], name, f"{SECTION}.{of}", params), mixed, edits)
         try:
@@ -264,7 +264,7 @@ def passes(made: Mapping[str, Collector], pair: str, params: Path) -> dict[str, 
     decodes = {
         "measure": measure.validation_prompts * (swept + 1) + measure.test_prompts * (always + measure.group),
         "tune": tune.validation_prompts * (tune.candidates + 2) + tune.test_prompts * 3,
-        "trial of a bundle": trial.test_prompts * (len(trial.gammas) + 2),
+        "trial of a bundle": trial.test_prompts * (len(trial.gammas) + len(tune.temperatures) + 2),
     }
     tokens = [one.repeats * one.max_new_tokens * len(measure.settings) for one in (measure, tune, trial)]
     return found | {name: (count * each, 0) for (name, count), each in zip(decodes.items(), tokens, strict=True)}

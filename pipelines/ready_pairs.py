@@ -63,9 +63,9 @@ def with_pair(text: str, name: str, block: str, where: str) -> str:
     `ValueError` for a name that a pair has already, or that is not of letters, digits and dashes, and for a file that
     has no place for a pair or lacks an anchor that the block refers to.
     """
-    if not re.fullmatch(r"[A-Za-z0-9-]+", name) or yaml.safe_load(name) != name:
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]*", name) or yaml.safe_load(name) != name:
         raise ValueError(
-            f"pair name {name!r} must consist of letters, digits and dashes, and be no number or word of YAML. "
+            f"pair name {name!r} must be a letter, then letters, digits and dashes, and no word of YAML. "
             "Give another with --as."
         )
     before, lines = parsed_yaml(text, where) or {}, text.split("\n")

@@ -54,7 +54,7 @@ class HuggingFaceState:
         }
         with _tapped(self._model, self._layers) as states:
             logits = self._model(**call).logits[0]
-        return Forward(logits, torch.stack(states, dim=1) if states else None)
+        return Forward(logits, torch.stack([states[one] for one in self._layers], dim=1) if self._layers else None)
 
     @torch.inference_mode()
     def keep(self, path: Sequence[int], pending: int = 0) -> None:
@@ -147,28 +147,36 @@ def require_layers(model: PreTrainedModel, layers: tuple[int, ...]) -> None:
 
 
 @contextmanager
-def _tapped(model: PreTrainedModel, layers: tuple[int, ...]) -> Iterator[list[Tensor]]:
-    """The states [nodes, hidden size] of ``layers``, one after the other, of a pass that is run within the block. Hooks are the
-    model's, so they hear other threads' passes, too: only this one's count."""
-    states: list[Tensor] = []
+def _tapped(model: PreTrainedModel, layers: tuple[int, ...]) -> Iterator[dict[int, Tensor]]:
+    """The states [nodes, hidden size] by layer, of a pass that is run within the block. Hooks are the model's, so they hear
+    other threads' passes, too: only this one's count."""
+    states: dict[int, Tensor] = {}  # of the last call: a norm behind the blocks may stand before them, too
     own = get_ident()
 
-    def capture(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+    def capture(layer: int, state: Tensor) -> None:
         if get_ident() == own:
-            states.append((inputs[0] if inputs else named["hidden_states"])[0])
+            if state.dim() != 3:
+                raise ValueError(
+                    f"{type(model).__name__} has several hidden states of a token, which cannot be tapped."
+                )
+            states[layer] = state[0]
 
-    def capture_last(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
-        if get_ident() == own:
-            states.append(output[0])
+    def before(layer: int, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        capture(layer, inputs[0] if inputs else named["hidden_states"])
+
+    def behind(layer: int, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+        capture(layer, output)
 
     with ExitStack() as hooks:
         if layers:
             blocks, norm = _stack(model)
             for layer in layers:
                 if layer < len(blocks):
-                    hooks.enter_context(blocks[layer].register_forward_pre_hook(capture, with_kwargs=True))
+                    hooks.enter_context(
+                        blocks[layer].register_forward_pre_hook(partial(before, layer), with_kwargs=True)
+                    )
                 else:
-                    hooks.enter_context(norm.register_forward_hook(capture_last))
+                    hooks.enter_context(norm.register_forward_hook(partial(behind, layer)))
         yield states
 
 

@@ -101,6 +101,7 @@ def model_memory(name: str, model: object, work: Work, device: str | None = None
     tables = 2 if compact else 0  # of angles
     cache = rows * head_dim * number * (2 * heads * config.num_hidden_layers + tables)
     inner = next(filter(None, (getattr(config, name, None) for name in INNER)), 4 * config.hidden_size)
+    inner = max(inner) if isinstance(inner, list) else inner  # Gemma 3n's, by layer
     widest = 3 * inner + 2 * config.hidden_size + heads * head_dim
     law = torch.promote_types(model.dtype, torch.float32).itemsize
     laws = work.laws * LAW_COPIES * config.vocab_size * law

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 DRAFT_PRIORITY = -1  # beside the target a draft's many small steps go first
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt")
+TOKENIZER_FILES = (
+    *("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt"),
+    *("sentencepiece.bpe.model", "spiece.model", "tekken.json"),
+)
 _OTHER_RECORD = "Name this pair's latency profile or bundle, or leave record out."
 
 
@@ -206,20 +209,21 @@ def load_model(
 
 
 def load_tokenizer(path: str | Path) -> Any:
-    """The tokenizer of a folder or a hub's model, or ``None`` where it has none (then it is unknown). `ValueError` if a folder's
-    cannot be read."""
+    """The tokenizer of a folder or a hub's model, or ``None`` where it has none; with a warning, where it cannot be read."""
     from transformers import AutoTokenizer
 
-    folder = Path(path).expanduser()
-    if folder.is_dir() and not any((folder / name).is_file() for name in TOKENIZER_FILES):
-        return None
     try:
         return AutoTokenizer.from_pretrained(path)
-    except (ImportError, KeyError, OSError, ValueError) as error:
-        if not folder.is_dir():
-            return None
-        reason = str(error).partition("\n")[0]
-        raise ValueError(f"{path}: its tokenizer cannot be read ({reason}). Fetch it, or save it, again.") from error
+    except Exception as error:  # those of the tokenizers' library have no type of their own
+        if has_tokenizer(path):
+            reason = str(error).partition("\n")[0]
+            warnings.warn(f"{path}: its tokenizer cannot be read and stays unknown ({reason})", stacklevel=3)
+        return None
+
+
+def has_tokenizer(path: str | Path) -> bool:
+    """Whether a folder holds files of a tokenizer."""
+    return any((Path(path).expanduser() / name).is_file() for name in TOKENIZER_FILES)
 
 
 def read_serving(record: str | Path) -> Serving:

@@ -126,8 +126,10 @@ def _tuned_lengths(args: argparse.Namespace) -> Iterator[int]:
     path = None if place is None else place / read_device(args.device)["slug"] / CHOICES
     for choice in read_json(path, kind=list) if path is not None and path.is_file() else []:
         for one in choice["candidates"]:
-            if one["name"] == choice["static"]:
-                yield one["served"]["decoder"]["drafter"]["gamma"]
+            decoder = one["served"].get("decoder", {})
+            drafted = decoder.get("controller", {}).get("gamma") or decoder.get("drafter", {}).get("gamma")
+            if one["name"] == choice["static"] and drafted:
+                yield drafted
 
 
 def _measured(args: argparse.Namespace, config: TrialConfig, bundle: Path, predictor: str, look: trial.Look) -> Known:

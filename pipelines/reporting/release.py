@@ -77,32 +77,32 @@ def untimed_chains(inputs: Inputs) -> Iterator[str]:
         static, other = choice["static"], inputs.measured.choices(setting).get(CHAIN)
         if static is not None and other not in (None, static):
             yield (
-                f"At {setting} tuning found {arm_name(static)} fastest among static chains, which section measure does not time: "
-                f"gains below are over {arm_name(other)}. Add its length to the arms chain-{{gamma}} there, and measure again."
+                f"At {setting} tuning found {arm_name(static)} fastest among static chains, which was not timed on test prompts: "
+                f"gains below are over {arm_name(other)}. Have measure.arms time it always, and measure again."
             )
 
 
 def decision(inputs: Inputs) -> str:
     """What tuning chose at every setting, what it gains on test prompts, and what the gate says of it: gains are over the static
     chain that was fastest on validation prompts, unless that chain won, or over the gate's reference, where its trial timed more
-    prompts than tuning. What is not surely faster than plain decoding on test prompts is not for serving."""
+    prompts than tuning. What is not surely faster than plain decoding there (by the gate: at all settings together) is not for
+    serving."""
     gate, said = inputs.verdicts.get(AUTO, {}), []
     evidence = gate.get("evidence", {})
     for setting, choice in inputs.tuned.items():
-        scores, winner = choice["score"] or {}, arm_name(choice["winner"])
-        over, rival, gained = scores.get(choice["static"]), choice["static"], ""
-        if PLAIN in scores and not scores[PLAIN]["gain"]["low"] > 0:
-            little = shown(scores[PLAIN]["gain"], GAIN)
+        scores, winner, rival = choice["score"] or {}, arm_name(choice["winner"]), choice["static"]
+        over, plain = ((scores.get(other) or {}).get("gain") for other in (rival, PLAIN))
+        tried = evidence.get("settings", {}).get(setting)
+        if tried is not None and tried["prompts"] > max((one["prompts"] for one in scores.values()), default=0):
+            over, rival = Estimate(**tried).interval(), evidence["reference"]
+            plain = Estimate(**evidence["gains"][PLAIN]).interval() if PLAIN in evidence["gains"] else plain
+        if plain is not None and not plain["low"] > 0:
             said.append(
-                f"At {setting} nothing surely beats plain decoding: {winner}, tuning's choice, gains {little} over it."
+                f"At {setting} {winner}, tuning's choice, does not surely beat plain decoding: {shown(plain, GAIN)}."
             )
             continue
-        if over is not None:
-            gain, tried = over["gain"], evidence.get("settings", {}).get(setting)
-            if tried is not None and tried["prompts"] > over["prompts"]:
-                gain, rival = Estimate(**tried).interval(), evidence["reference"]
-            gained = f": {shown(gain, GAIN)} over {arm_name(rival)}"
-        said.append(f"At {setting} serve {winner}{gained}.")
+        gained = "" if over is None else f": {shown(over, GAIN)} over {arm_name(rival)}"
+        said.append(f"At {setting} {'serve' if scores else 'tuning chose'} {winner}{gained}.")
     judged = [f"{VERDICTS[gate['verdict']]}."] if gate else []
     return " ".join([*(said or ["Nothing was tuned on this machine."]), *judged])
 

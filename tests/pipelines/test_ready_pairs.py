@@ -103,8 +103,8 @@ def test_a_block_stands_behind_the_last_pair_in_its_indentation():
         (["lama-68m"], r"no ready-made pair 'lama-68m'\. Close to it: llama-68m-7b"),
         (["llama-68m-7b", "--as", "pystdlib"], "a pair 'pystdlib' already.*--as"),
         (["llama-68m-7b", "--as", "v1.3"], "letters, digits and dashes"),
-        (["llama-68m-7b", "--as", "7"], "no number or word of YAML"),
-        (["llama-68m-7b", "--as", "on"], "no number or word of YAML"),
+        (["llama-68m-7b", "--as", "7"], "a letter, then letters"),
+        (["llama-68m-7b", "--as", "on"], "no word of YAML"),
     ],
 )
 def test_what_cannot_be_added_leaves_the_file_as_it_is(params, argv, reason):

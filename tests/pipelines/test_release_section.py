@@ -65,12 +65,28 @@ def test_the_decision_shows_what_rests_on_more_prompts(tmp_path):
 
 
 def test_what_is_not_surely_faster_than_plain_decoding_is_not_for_serving(tmp_path):
-    scored = choice()
-    for low, serves in ((0.01, True), (0.0, False), (-0.3, False)):
+    """By tuning's test prompts, or by the gate's, if there were more."""
+
+    def said(low):
         scored["score"]["autoregressive"]["gain"] = {"value": 0.02, "low": low, "high": 0.05}
         write_json(tmp_path / "tuning" / DEVICE / CHOICES, [scored])
-        assert ("serve" in decision(Inputs(tmp_path, DEVICE))) is serves
-        assert ("over it" in decision(Inputs(tmp_path, DEVICE))) is not serves
+        return decision(Inputs(tmp_path, DEVICE))
+
+    scored = choice()
+    for low, serves in ((0.01, True), (0.0, False), (-0.3, False)):
+        assert ("serve" in said(low)) is serves
+        assert ("does not surely beat plain decoding: +2 %" in said(low).replace(".0 %", " %")) is not serves
+    write_release(tmp_path / "tuning", tmp_path / "trials", DEVICE)
+    assert GOOD.settings["T=0"].prompts > 9 and "serve" in said(-0.3), "the gate timed more, and it gains"
+    path = tmp_path / "trials" / "auto" / DEVICE / "verdict.json"
+    record = read_json(path)
+    record["evidence"]["gains"]["autoregressive"]["value"] = 0.0
+    write_json(path, record)
+    assert "does not surely beat" in said(0.01)
+    scored["score"] = None
+    write_json(tmp_path / "tuning" / DEVICE / CHOICES, [scored])
+    path.unlink()
+    assert "serve" not in decision(Inputs(tmp_path, DEVICE))
 
 
 def test_what_cannot_be_tried_has_a_verdict_without_gains(tmp_path):

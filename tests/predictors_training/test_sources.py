@@ -117,6 +117,16 @@ def test_lookups_that_are_never_or_always_right_are_learned_from_and_none_at_all
         _hazard(lookups((0, 0), (0, 0)))
 
 
+def test_where_validation_texts_have_no_lookup_roots_are_trusted_by_their_training(fitted):
+    made = fitted[SOURCE, "agree"]
+    controller = CONTROLLERS[SOURCE].from_bundle(Bundle(made.card, made.tensors))
+    for setting in controller.settings:
+        inner = controller.otherwise.setting(setting.settings)
+        nothing = Seen(*(np.array([], one) for one in (int, int, int, int, float, float)))
+        far = setting.rule.chosen(nothing, inner.rule.rate, inner.costs).far
+        assert far.shape == (0,) and CONFIG.survival.largest(far) == CONFIG.survival.distance_margin
+
+
 def test_the_card_holds_the_other_controller(fitted):
     made = fitted[SOURCE, "agree"]
     inner = Bundle(made.card, made.tensors).otherwise

@@ -14,6 +14,7 @@ from transformers import (
     LlamaConfig,
     MistralConfig,
     MptConfig,
+    NanoChatConfig,
     OPTConfig,
     Qwen2Config,
     Qwen3Config,
@@ -138,6 +139,9 @@ GPT = {"vocab_size": 32, "n_embd": 32, "n_layer": 3, "n_head": 4}
         GPTJConfig(**GPT, rotary_dim=4),
         OPTConfig(**THREE, ffn_dim=48, word_embed_proj_dim=32),
         MptConfig(vocab_size=32, d_model=32, n_layers=3, n_heads=4),
+        NanoChatConfig(  # its norm stands in front, too
+            **THREE, bos_token_id=None, eos_token_id=None, pad_token_id=None, final_logit_softcapping=None
+        ),
     ],
     ids=lambda config: config.model_type,
 )

@@ -102,9 +102,10 @@ def _require_classes(report: dict[str, Any], gamma: int) -> None:
     for split, counts in report["classes"].items():
         empty = [name for name, count in counts.items() if not count]
         if empty and (split == TRAIN or len(empty) == len(CLASSES)):
+            other = ", or lower labels.chains.gamma" if empty == ["all"] and gamma > 2 else ""
             raise ValueError(
                 f"no row of class {', '.join(map(repr, empty))} in split {split!r} at gamma {gamma} (rows: {counts}). Raise "
-                f"traces.texts.prompts, or {'lower' if CLASSES[-1] in empty else 'raise'} labels.chains.gamma."
+                f"traces.texts.prompts{other}."
             )
 
 
