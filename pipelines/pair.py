@@ -144,11 +144,8 @@ def _tokenizer(folder: Path) -> Any:
     try:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # those of the tokenizers' library have no type of their own
-        remedy = (
-            "" if isinstance(error, ImportError) else " Fetch it, or save it, again, in a form that transformers reads."
-        )
         reason = str(error).partition("\n")[0].rstrip(".")
-        raise ValueError(f"{folder}: its tokenizer cannot be read ({reason}).{remedy}") from error
+        raise ValueError(f"{folder}: its tokenizer cannot be read ({reason}). Mend that, or fetch it again.") from error
 
 
 def _hashes(folder: Path) -> dict[str, str]:

@@ -128,11 +128,8 @@ def run(args: argparse.Namespace) -> None:
 def require_room(name: str, params: Path) -> None:
     """`ValueError` with what a pair does that does not fit what this machine's devices have free: all of them where its block
     spreads it, else one. A pair of unknown configurations is not refused."""
-    sections = read_pair(name, params)
-    models, place = (
-        load_parameters(Models, name, "models", params),
-        torch.device("cuda" if torch.cuda.is_available() else "cpu"),
-    )
+    models = load_parameters(Models, name, "models", params)
+    place = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     devices = [place]
     if place.type == "cuda" and (models.device_map or models.draft_device):
         devices = [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
@@ -141,6 +138,7 @@ def require_room(name: str, params: Path) -> None:
         pair = meta_pair(name, params, dtype, fetch=True)
     except FileNotFoundError:
         return
+    sections = read_pair(name, params)
     made = collectors(pair, name, params)[0] if {"prompts", "traces"} <= sections.keys() else {}
     wrong = too_large(phases(pair, made, sections, place.type), len(devices), min(map(available_memory, devices)))
     if wrong:

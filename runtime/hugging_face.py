@@ -1,7 +1,7 @@
 """The general path: Hugging Face's own forward over a cache with scratch rows. The reference for the compact forward.
 
-Hidden states are tapped by hooks that live only during a pass, and numbered as Hugging Face's ``hidden_states``: 0 is the
-embedding, i the output of block i, and the last one (i = number of blocks) is after the final norm.
+Hidden states are tapped by hooks that live only during a pass, and numbered as Hugging Face's ``hidden_states``: i is what
+goes into block i, counted from 0, and the last one (i = number of blocks) comes out of the final norm.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -23,12 +23,7 @@ from runtime.scratch import SCRATCH_ROOM
 
 LIBRARY = 2 * (32 << 20)  # bytes of the matrix library's workspaces
 LAW_COPIES = 6  # of a round's laws at most: logits, laws, the draft's, what a rule computes from both
-INNER = (
-    "intermediate_size",
-    "ffn_dim",
-    "ffn_hidden_size",
-    "n_inner",
-)  # a block's widest layer, as configurations call it
+INNER = ("intermediate_size", "ffn_dim", "ffn_hidden_size", "n_inner")  # names of a block's widest layer
 ROUND_ROWS = 16  # of a round's laws
 
 

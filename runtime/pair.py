@@ -20,10 +20,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 DRAFT_PRIORITY = -1  # beside the target a draft's many small steps go first
-TOKENIZER_FILES = (
-    *("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt"),
-    *("sentencepiece.bpe.model", "spiece.model", "tekken.json"),
-)
+TOKENIZER_FILES = ("tokenizer*", "vocab.*", "*.model", "tekken.json")
 _OTHER_RECORD = "Name this pair's latency profile or bundle, or leave record out."
 
 
@@ -123,8 +120,8 @@ class ModelPair:
                 served, where = None if serving is None else getattr(serving, name), f"{source}: {name}"
                 model = load_model(path, at, _dtype(dtype, served, at, where), **options)
                 models[name] = _served(model, forward, priority, served, where)
-        shared = load_tokenizer(tokenizer or target)
-        draft_tokenizer = None if draft is None else load_tokenizer(draft) or (shared if tokenizer else None)
+        shared = _load_tokenizer(tokenizer or target)
+        draft_tokenizer = None if draft is None else _load_tokenizer(draft) or (shared if tokenizer else None)
         return cls(models["target"], models.get("draft"), tokenizer=shared, draft_tokenizer=draft_tokenizer)
 
 
@@ -208,7 +205,7 @@ def load_model(
     return model if device_map is not None else model.to(device)
 
 
-def load_tokenizer(path: str | Path) -> Any:
+def _load_tokenizer(path: str | Path) -> Any:
     """The tokenizer of a folder or a hub's model, or ``None`` where it has none; with a warning, where it cannot be read."""
     from transformers import AutoTokenizer
 
@@ -223,7 +220,7 @@ def load_tokenizer(path: str | Path) -> Any:
 
 def has_tokenizer(path: str | Path) -> bool:
     """Whether a folder holds files of a tokenizer."""
-    return any((Path(path).expanduser() / name).is_file() for name in TOKENIZER_FILES)
+    return any(any(Path(path).expanduser().glob(pattern)) for pattern in TOKENIZER_FILES)
 
 
 def read_serving(record: str | Path) -> Serving:

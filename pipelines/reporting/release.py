@@ -91,7 +91,7 @@ def decision(inputs: Inputs) -> str:
     evidence = gate.get("evidence", {})
     for setting, choice in inputs.tuned.items():
         scores, winner, rival = choice["score"] or {}, arm_name(choice["winner"]), choice["static"]
-        over, plain = ((scores.get(other) or {}).get("gain") for other in (rival, PLAIN))
+        over, plain = (scores.get(other, {}).get("gain") for other in (rival, PLAIN))
         tried = evidence.get("settings", {}).get(setting)
         if tried is not None and tried["prompts"] > max((one["prompts"] for one in scores.values()), default=0):
             over, rival = Estimate(**tried).interval(), evidence["reference"]

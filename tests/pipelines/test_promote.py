@@ -110,9 +110,6 @@ def test_promote_refuse_force_and_roll_back(released, capsys):
     assert len(Champions(released, NAME).verdicts("2")) == 1
     with pytest.raises(SystemExit, match="was refused at look 1, and more looks would not change"):
         command(capsys, "promote")
-    with pytest.raises(SystemExit) as blank:
-        command(capsys, "promote", "--force", "  ", "--evidence", again)
-    assert blank.value.code == 2 and champion(released) == "1"
 
     command(capsys, "promote", "--force", "an outage", "--evidence", challenge(released, "b", **worse))
     assert champion(released) == "2"
@@ -135,6 +132,12 @@ def test_promote_refuse_force_and_roll_back(released, capsys):
         (PROMOTED, "passed", None),
         *[(ROLLED_BACK, None, None)] * 2,
     ]
+
+
+def test_a_reason_to_force_is_no_blank(capsys):
+    with pytest.raises(SystemExit) as blank:
+        command(capsys, "promote", "--force", "  ")
+    assert blank.value.code == 2 and "say why" in capsys.readouterr().err
 
 
 def over_champion(values):
