@@ -51,7 +51,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     pair = _load_pair(args)
     decoder = _decoder(args, pair)
-    decoder.start()
     text = sys.stdin.read() if args.prompt == "-" else args.prompt
     prompt = pair.tokenizer(text)["input_ids"]
     options = {name: getattr(args, name) for name in ("max_new_tokens", "temperature", "top_k", "top_p")}

@@ -64,13 +64,10 @@ def run(args: argparse.Namespace) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         measurement = Measurement(bench.pair, config, args.bundles, bench.log, texts)
-        try:
-            with many as over:
-                rows = measurement.run(bench.prompts[names.VALIDATION], test, over and partial(over, whole_prompt))
-            loop = _loop(bench, config, measurement)
-            timelines = _timelines(bench, config, measurement)
-        finally:
-            measurement.close()
+        with many as over:
+            rows = measurement.run(bench.prompts[names.VALIDATION], test, over and partial(over, whole_prompt))
+        loop = _loop(bench, config, measurement)
+        timelines = _timelines(bench, config, measurement)
     findings: dict[str, Any] = {"choices": measurement.choices, "capped": measurement.capped}
     findings |= bench.log.once("checks", lambda: [_checks(bench, config, args.bundles)])[0]
     findings["notes"] = notes_of(str(one.message) for one in caught if one.category is UserWarning) + _bypassed(rows)

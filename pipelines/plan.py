@@ -239,8 +239,8 @@ def passes(made: Mapping[str, Collector], pair: str, params: Path) -> dict[str, 
     """How often a stage runs target and draft, at most: a decode counts as a plain one."""
     latency = load_parameters(LatencyConfig, pair, "latency", params)
     times = len(latency.contexts) * latency.visits * (latency.warmup + latency.calls)
-    fed = (latency.target_tokens, latency.reference_tokens, latency.beside_tokens, latency.drafted)
-    rows = (latency.draft_rows, latency.reference_rows, latency.beside_rows)
+    fed = (latency.target_tokens, latency.reference_tokens, latency.drafted)
+    rows = (latency.draft_rows, latency.reference_rows)
     found = {"latency": (times * sum(map(len, fed)), times * (sum(map(len, rows)) + sum(latency.drafted)))}
     for name, one in made.items():
         config: Any = one.config

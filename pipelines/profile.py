@@ -36,7 +36,7 @@ from predictors.latency.profile import LatencyProfile
 from predictors.latency.serving import Serving
 from predictors.latency.soundness import Finding, findings, waiting_noise
 from predictors.latency.tables import LatencyTable
-from runtime.latency import Cell, LatencyConfig, open_cells, replaced, share_waited, sweep, tables_of
+from runtime.latency import Cell, LatencyConfig, all_cells, replaced, share_waited, sweep, tables_of
 from runtime.pair import parse_dtype
 from runtime.serving import DRAFT_ROWS, TARGET_ROWS, ServingDecision
 
@@ -97,10 +97,8 @@ def decided(location: PairLocation, log: MeasurementLog, slug: str, seed: int) -
 def measure(bench: Bench, config: LatencyConfig) -> tuple[dict[str, LatencyTable], list[str], tuple[str, ...]]:
     """The tables by name, notes on what the models' limits cut off, and what still speaks against the tables."""
     rows: list[dict[str, Any]] = []
-    with (
-        open_cells(bench.pair, config) as (cells, notes),
-        tqdm(total=config.visits * len(cells), desc="latency", unit="visit", mininterval=0.5) as bar,
-    ):
+    cells, notes = all_cells(bench.pair, config)
+    with tqdm(total=config.visits * len(cells), desc="latency", unit="visit", mininterval=0.5) as bar:
         blocks = Blocks(bench.log, bar)
 
         def swept(key: str, some: Sequence[Cell]) -> list[dict[str, Any]]:

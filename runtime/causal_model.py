@@ -102,13 +102,6 @@ class CausalLanguageModel:
             return CompactState(Memory(weights, capacity), layers)
         return self._recorded(weights, capacity, layers)
 
-    def compact_parts(self) -> tuple[Any, ...] | None:
-        """Arguments of the `CompactModel` that stands in for this one in another process; ``None`` where none does."""
-        if self.forward not in ("compact", "packed"):
-            return None
-        packed = self._wanted == "packed"
-        return CompactWeights.of(self.model), packed, self.vocabulary_size, self.context_limit, self.eos_tokens
-
     @property
     def eos_tokens(self) -> frozenset[int]:
         """The model's own end-of-sequence tokens, as its generation config says now."""

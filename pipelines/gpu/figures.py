@@ -109,11 +109,11 @@ def pair_figures(part: Result, rows: Rows, ceilings: Ceilings) -> Result:
 
 def predicted_seconds(run: Row, profile: LatencyProfile) -> float:
     """Seconds of one measured decode by the profile, from what its rounds (`BY_ROUND`) were made of."""
-    arm, rounds, tokens = branch_arm(run["arm"]), run[BY_ROUND], run["prompt_tokens"]
+    rounds, tokens = run[BY_ROUND], run["prompt_tokens"]
     sampled = run["temperature"] > 0
-    if arm is not None and any(row["candidates"] for row in rounds):
+    if branch_arm(run["arm"]) is not None and any(row["candidates"] for row in rounds):
         made = branch_rounds(rounds)
-        return BranchCosts(profile, sampled, arm.wall).request(made, tokens)
+        return BranchCosts(profile, sampled).request(made, tokens)
     total = profile.latency("target_prefill", tokens=tokens)  # plain decoding and chains: one phase after the other
     if run["arm"] != PLAIN:
         total += profile.latency("draft_prefill", tokens=tokens)
@@ -130,8 +130,7 @@ def branch_rounds(rounds: Iterable[Row]) -> list[ReplayedRound]:
     for row in rounds:
         if row["prefill"]:
             continue
-        survived = hit and not row["idle_levels"]  # a draft process that died drafts anew after a hit
-        made.append(ReplayedRound(**{name: row[name] for name in OF_BRANCHES}, survived=survived))
+        made.append(ReplayedRound(**{name: row[name] for name in OF_BRANCHES}, survived=hit))
         hit = not row["ends_segment"]
     return made
 

@@ -29,7 +29,7 @@ from pipelines.measuring.measurement_log import MeasurementLog, Rows
 from pipelines.measuring.names import CHAIN, PLAIN
 from predictors.latency.profile import LatencyProfile
 from runtime import ModelPair
-from runtime.latency import Cell, LatencyConfig, open_cells, sweep, tables_of
+from runtime.latency import Cell, LatencyConfig, all_cells, sweep, tables_of
 from runtime.latency.passes import CommittedState, pass_cells
 from runtime.latency.rounds import branch_cells, round_cells
 from runtime.latency.weightless import weightless_pair
@@ -38,9 +38,7 @@ from runtime.memory import planned_memory
 LIBRARY = "libnvidia-ml.so.1"
 WARM_SECONDS, ENERGY_SECONDS = 1.0, 4.0
 PASSES = 30
-UNCOMPARED = LatencyConfig(
-    reference_rows=(), reference_tokens=(), beside_rows=(), beside_tokens=(), tree_rules=(), visits=1, calls=5
-)
+UNCOMPARED = LatencyConfig(reference_rows=(), reference_tokens=(), tree_rules=(), visits=1, calls=5)
 GRID = replace(
     UNCOMPARED,
     draft_rows=(1, 2, 6),
@@ -123,8 +121,8 @@ def hugging_face(bench: Bench, part: str, name: str, target: Sized, draft: Sized
 
 def measured_profile(pair: ModelPair) -> LatencyProfile:
     """The pair's latency profile on this device."""
-    with open_cells(pair, GRID) as (cells, _):
-        return _profile(cells, GRID)
+    cells, _ = all_cells(pair, GRID)
+    return _profile(cells, GRID)
 
 
 def growth(bench: Bench, target: Sized, draft: Sized) -> Result:

@@ -38,8 +38,7 @@ class ArmRow(Checked):
     temperatures: tuple[float, ...] | None = None  # at which it is timed; None: at all of the measurement
     choose: bool = False  # on validation prompts: of its family only the fastest goes on to test prompts, unless always
     always: bool = False  # timed on every test prompt, and not in rotation
-    turns: Count = 1  # in rotation, how often it is timed where others, and its own NAME-wall, are once
-    concurrent: bool = False  # on test prompts also with draft and target at work at the same time, as arm NAME-wall
+    turns: Count = 1  # in rotation, how often it is timed where others are once
     forward: str | None = None  # hugging_face: over Hugging Face's own forward, where ours is another
     if_unasked: str | None = None  # only if this stop model's calibration leaves it unasked
     beside: str | None = None  # rotates with the arm of this name, so that they share blocks
@@ -58,10 +57,6 @@ class ArmRow(Checked):
             )
         if self.forward not in (None, "hugging_face"):
             raise ValueError(f"arm {self.name!r}: forward is hugging_face or left out, got {self.forward!r}.")
-        if self.concurrent and self.decoder is None and self.bundle is None:
-            raise ValueError(
-                f"arm {self.name!r}: concurrent is for a decoder or a bundle that drafts concurrently with the target."
-            )
         if self.choose and self.bundle is not None:
             raise ValueError(f"arm {self.name!r}: a bundle was chosen when it was exported; leave out choose.")
         if self.turns > 1 and (self.always or self.beside):

@@ -3,7 +3,7 @@ pair's weights from rows of the table of arms (`pipelines.measuring.arm_rows`)."
 
 import copy
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from pipelines.applicability import NOT_APPLICABLE, absent
 from pipelines.measuring.arm_rows import ArmRow
-from pipelines.measuring.names import WALL
 from predictors.actions import Action
 from predictors.bundle import CARD
 from predictors.controllers import Controller, DelayedTree, EarlyStop, Survival
@@ -49,7 +48,7 @@ def decoder_arm(decoder: Decoder, max_new_tokens: int) -> Arm:
         out = decoder.generate(prompt, max_new_tokens=max_new_tokens, randomness=randomness, **asdict(settings))
         return Run(out.tokens, out.rounds, virtual)
 
-    virtual = isinstance(decoder, BranchParallelDecoder) and decoder.host.virtual
+    virtual = isinstance(decoder, BranchParallelDecoder) and decoder.overlap.virtual
     return decode
 
 
@@ -136,20 +135,6 @@ class ArmBuilder:
         """Arms by name; rows that do not apply here are left out."""
         made = (self._arm(row) for row in rows)
         return {arm.name: arm for arm in made if arm is not None}
-
-    def concurrent(self, rows: Iterable[ArmRow]) -> dict[str, TimedArm]:
-        """Those of ``rows`` that are also timed with both models at work at the same time, as ``NAME-wall``: each with a draft
-        process (on accelerators a stream) of its own, to be closed after use."""
-        on_cpu = self.pair.draft is not None and self.pair.draft.device.type == "cpu"
-        own = {"overlap": "processes" if on_cpu else "streams"}
-
-        def wall(row: ArmRow) -> ArmRow:
-            made = replace(row, name=row.name + WALL, family=row.family + WALL)
-            if row.decoder is None:
-                return replace(made, options=(row.options or {}) | own)
-            return replace(made, decoder=row.decoder | own)
-
-        return self.build(wall(row) for row in rows if row.concurrent)
 
     def _arm(self, row: ArmRow) -> TimedArm | None:
         try:

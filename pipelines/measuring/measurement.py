@@ -28,7 +28,7 @@ from pipelines.measuring.arms import ArmBuilder, TimedArm
 from pipelines.measuring.harness import Harness, Planned, Spread, Task, tokens_per_second
 from pipelines.measuring.led import RecordedTexts, TextLeader
 from pipelines.measuring.measurement_log import Blocks, MeasurementLog, Rows
-from pipelines.measuring.names import PLAIN, WALL, WORKER
+from pipelines.measuring.names import PLAIN, WORKER
 from pipelines.pair_folder import read_pair
 from pipelines.prompt_table import Prompt
 from predictors.config import Checked, Count, Whole, at_least, not_empty
@@ -102,7 +102,6 @@ class Measurement:
         self.arms = self.builder.build(rows)
         self.rows = [row for row in rows if row.name in self.arms]
         self.choices: list[dict[str, Any]] = []
-        self.walls: dict[str, TimedArm] = {}
         self.capped = False
 
     def harness(self, bar: tqdm, spread: Spread | None = None) -> Harness:
@@ -112,13 +111,8 @@ class Measurement:
         return Harness(blocks, config.settings, config.seed, config.repeats, self.leading, spread)
 
     def prompt(self, prompt: Prompt, names: Sequence[str]) -> Rows:
-        """Rows of one prompt's decodes by arms of these ``names``; concurrent ones are made where they are first met."""
-        harness = self.harness(tqdm(disable=True))
-        fresh = self.builder.concurrent(row for row in self.rows if row.name + WALL in {*names} - {*self.walls})
-        harness.warm_up(fresh, prompt)
-        self.walls |= fresh
-        known = self.arms | self.walls
-        return harness.time([(prompt, [known[name] for name in names])])
+        """Rows of one prompt's decodes by arms of these ``names``."""
+        return self.harness(tqdm(disable=True)).time([(prompt, [self.arms[name] for name in names])])
 
     def run(self, validation: Sequence[Prompt], test: Sequence[Prompt], spread: Spread | None = None) -> Rows:
         """Rows of all decodes; with ``spread``, prompts are timed by workers."""
@@ -131,8 +125,6 @@ class Measurement:
             harness.warm_up(self.arms, validation[0])
             rows = harness.time([(prompt, swept) for prompt in validation], VALIDATION_SHARE)
             self.choices = self.log.once("choices", lambda: self._choices(rows))  # a resumed run keeps them
-            self.walls = self.builder.concurrent(row for row in self.rows if self._tested(row))
-            harness.warm_up(self.walls, validation[0])
             bar.total = bar.n  # now it is known
             rows += harness.time(self._planned(test), TEST_SHARE)
         self.capped = harness.blocks.capped
@@ -141,19 +133,13 @@ class Measurement:
     @property
     def tested(self) -> dict[str, TimedArm]:
         """The arms of test prompts by name."""
-        return {row.name: self.arms[row.name] for row in self.rows if self._tested(row)} | self.walls
+        return {row.name: self.arms[row.name] for row in self.rows if self._tested(row)}
 
     @property
     def decoders(self) -> dict[str, Decoder]:
         """Our decoders by arm, over the pair's own forward."""
         pair = self.builder.pair
         return {name: arm.decoder for name, arm in self.arms.items() if arm.decoder and arm.decoder.pair is pair}
-
-    def close(self) -> None:
-        """End the processes of concurrent arms."""
-        for wall in self.walls.values():
-            assert wall.decoder is not None
-            wall.decoder.close()
 
     def _choices(self, rows: Rows) -> list[dict[str, Any]]:
         """The fastest arm of each family at each setting, with the sweep it was chosen from."""
@@ -180,8 +166,7 @@ class Measurement:
         others: dict[str, list[TimedArm]] = {}
         for name, row in rotating.items():
             others.setdefault(row.beside if row.beside in rotating else name, []).append(self.arms[name])
-        turns = {name: rotating[name].turns for name in others} | dict.fromkeys(self.walls, 1)
-        others |= {name: [wall] for name, wall in self.walls.items()}
+        turns = {name: rotating[name].turns for name in others}
         groups = rotation(test, turns, self.config.group, self.config.seed)
         return [
             (prompt, [*always, *(arm for name in names for arm in others[name])])

@@ -26,7 +26,6 @@ PAPER, PRIOR, EXPLICIT = "specbranch-paper", "specbranch-prior", "specbranch-len
 VARIANTS = (PAPER, PRIOR, EXPLICIT)  # too many to draw beside the others
 # Arms: preset-γ, or preset-γd-γ, γd that of idle draft stages.
 BRANCH_PRESETS = (PEARL, SPECBRANCH, PAPER, PRIOR, EXPLICIT, WITHOUT_HRAD, WITHOUT_BRANCHES)
-WALL = "-wall"  # behind an arm's name: draft and target really ran side by side
 VALIDATION, TEST = "validation", "test"
 WORKER = "worker"  # column of decodes that one of many workers timed: its machine and process
 DECODES_FILE, ROUNDS_FILE, LOOP_FILE = "decodes.parquet", "rounds.parquet", "loop.parquet"
@@ -49,42 +48,39 @@ def chain_gamma(arm: str) -> int | None:
 
 @dataclass(frozen=True)
 class BranchArm:
-    """An arm of `BRANCH_PRESETS` taken apart: ``pearl-4-wall`` is PEARL at γ = 4 with both models at once, and
-    ``specbranch-no-hrad-4-8`` has branches of 8 tokens, and idle draft stages of 4.
+    """An arm of `BRANCH_PRESETS` taken apart: ``pearl-4`` is PEARL at γ = 4, and ``specbranch-no-hrad-4-8`` has branches of 8
+    tokens, and idle draft stages of 4.
 
     Examples
     --------
-    >>> branch_arm("pearl-4-wall")
-    BranchArm(preset='pearl', lengths=(4,), wall=True)
+    >>> branch_arm("pearl-4")
+    BranchArm(preset='pearl', lengths=(4,))
     >>> branch_arm("specbranch-no-hrad-4-8").lengths
     (4, 8)
-    >>> branch_arm("pearl-4-wall").family
-    'pearl-wall'
     """
 
     preset: str
     lengths: tuple[int, ...]  # γ of branches, before it that of an idle draft stage if it is another
-    wall: bool = False
 
     @property
     def name(self) -> str:
-        return f"{self.preset}-{'-'.join(map(str, self.lengths))}{WALL if self.wall else ''}"
+        return f"{self.preset}-{'-'.join(map(str, self.lengths))}"
 
     @property
     def virtual(self) -> bool:
         """Whether its times are those of a clock on which draft and target would have run at once."""
-        return not self.wall and self.preset != WITHOUT_BRANCHES
+        return self.preset != WITHOUT_BRANCHES
 
     @property
     def family(self) -> str:
         """The arms among which lengths are chosen."""
-        return f"{self.preset}{WALL if self.wall else ''}"
+        return self.preset
 
 
 def branch_arm(name: str) -> BranchArm | None:
     """The parts of an arm's name; ``None`` for an arm of another kind."""
-    found = re.fullmatch(rf"({'|'.join(BRANCH_PRESETS)})-(\d+(?:-\d+)?)({WALL})?", name)
-    return None if found is None else BranchArm(found[1], tuple(map(int, found[2].split("-"))), found[3] is not None)
+    found = re.fullmatch(rf"({'|'.join(BRANCH_PRESETS)})-(\d+(?:-\d+)?)", name)
+    return None if found is None else BranchArm(found[1], tuple(map(int, found[2].split("-"))))
 
 
 def on_virtual_clock(name: str) -> bool:

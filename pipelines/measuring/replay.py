@@ -21,7 +21,7 @@ from pipelines.measuring.arm_rows import ArmRow, chain
 from pipelines.measuring.arm_rows import expanded as rows_of
 from pipelines.measuring.arms import bundles_of
 from pipelines.measuring.measurement_log import Rows
-from pipelines.measuring.tables import BRANCHES, BRANCHES_WALL, ORACLE
+from pipelines.measuring.tables import BRANCHES, ORACLE
 from predictors.bundle import read_bundle
 from predictors.config import Checked, Count, Positive, not_empty, one_of, parse_config
 from predictors.controllers import CONTROLLERS, EarlyStop, Survival, build_controller
@@ -159,9 +159,7 @@ class ReplayStudy:
             name = names.BranchArm(name, (int(decoder["gamma"]),)).name if preset else name
             config = parse_config(BranchDecoderConfig, decoder, name)
             play = partial(_branches, controller=controller, config=config, verifier=verifier)
-            yield ReplayArm(name, BRANCHES, partial(play, concurrent=False), settings)
-            if "exchange" in self.clocks[0].profile.tables:  # it knows how both models go side by side
-                yield ReplayArm(name + names.WALL, BRANCHES_WALL, partial(play, concurrent=True), settings, served)
+            yield ReplayArm(name, BRANCHES, play, settings)
             return
         policy = configured_policy(decoder, controller, verifier)
         if policy is None:

@@ -79,7 +79,7 @@ TEXTS, TIMED, FACTORS = "texts", "timed", "prices"  # kinds of its rows
 
 # Replayed decodes: a row per text and policy, means over repeats of chance.
 REPLAYED, POLICIES = "replay.parquet", "policies.json"
-BRANCHES, BRANCHES_WALL = "branches", "branches, side by side"  # families, on the virtual clock and on the wall's
+BRANCHES = "branches"  # family, on the virtual clock
 ORACLE = "oracle"  # arm and family: knows what will be accepted
 COUNTS = ("rounds", "submitted", "passes", "accepted", "asked", "looked_up")
 REPLAY_ROWS = pa.schema(

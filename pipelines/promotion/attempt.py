@@ -213,23 +213,18 @@ def _timed(
     timed = {row["prompt"] for row in known.decodes if setting_of(row) in settings}
     prompts = [prompt for prompt in look.prompts if prompt.id not in timed]
     arms = ArmBuilder(bench.pair, Path(), config.max_new_tokens).build(trial.arms_of(config, bundles))
-    try:
-        leader = TextLeader(bench.pair, config.max_new_tokens, texts)
-        with tqdm(desc="trial", unit="decode") as bar:
-            blocks = Blocks(bench.log, bar, config.max_minutes)
-            harness = Harness(blocks, known.missing, config.seed, config.repeats, leader)
-            made = apart(harness.race(arms, prompts))
-        capped = blocks.capped or known.origin.get("capped", False)
-        origin = bench.origin(args.pair) | known.origin | {"capped": capped, "look": look.number}
-        decodes, rounds = (before + now for before, now in zip((known.decodes, known.rounds), made, strict=True))
-        write_timed(bench.folder, args.pair, decodes, rounds)
-        write_json(bench.folder / PROVENANCE, origin)
-        decoders = {name: arm.decoder for name, arm in arms.items() if arm.decoder is not None}
-        replayed = foreseen(bench, args.latency, decoders, texts, look.prompts, decodes, rounds)
-    finally:
-        for arm in arms.values():
-            if arm.decoder is not None:
-                arm.decoder.close()
+    leader = TextLeader(bench.pair, config.max_new_tokens, texts)
+    with tqdm(desc="trial", unit="decode") as bar:
+        blocks = Blocks(bench.log, bar, config.max_minutes)
+        harness = Harness(blocks, known.missing, config.seed, config.repeats, leader)
+        made = apart(harness.race(arms, prompts))
+    capped = blocks.capped or known.origin.get("capped", False)
+    origin = bench.origin(args.pair) | known.origin | {"capped": capped, "look": look.number}
+    decodes, rounds = (before + now for before, now in zip((known.decodes, known.rounds), made, strict=True))
+    write_timed(bench.folder, args.pair, decodes, rounds)
+    write_json(bench.folder / PROVENANCE, origin)
+    decoders = {name: arm.decoder for name, arm in arms.items() if arm.decoder is not None}
+    replayed = foreseen(bench, args.latency, decoders, texts, look.prompts, decodes, rounds)
     return Known((), decodes, rounds, origin, replayed)
 
 

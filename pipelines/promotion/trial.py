@@ -62,8 +62,8 @@ def problem_of(bundle: Path, pair: ModelPair) -> str | None:
             return (
                 f"{who} is lossy: its output need not follow the target's distribution. Export it without lossy=True."
             )
-        if isinstance(one, BranchParallelDecoder) and one.host.virtual:
-            remedy = "Export it with overlap 'auto', 'processes' or 'streams'."
+        if isinstance(one, BranchParallelDecoder) and one.overlap.virtual:
+            remedy = "Export it with overlap 'auto', 'threads' or 'streams'."
             if one.config.overlap == "auto":
                 remedy = "Its overlap 'auto' finds a single core here: try it where there are more."
             return (
@@ -89,7 +89,6 @@ def exact(pair: ModelPair, bundle: Path, prompts: Iterable[Sequence[int]], max_n
     settings decodes greedily here, too: its drafts and its bookkeeping are the same."""
     decoder = load_decoder(bundle, pair)
     found = greedy_differences(pair, parts_of(decoder), prompts, max_new_tokens)
-    decoder.close()
     return {
         ", ".join(filter(None, (name, f"greedy text {number}, {format_of(pair)}"))): place is None
         for name, places in found.items()

@@ -29,12 +29,13 @@ from predictors.latency.throughput import generation_latency
 
 BLOCK, CANDIDATES = 4, 4  # tokens that the target verifies, and branches that the draft grows meanwhile
 GAMMAS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
-OUTSIDE = {"branch_candidates", "branch_drawing", "chain_verification"}
-WAYS = {"one by one": {"draft", "target"}, "concurrent": {"beside_draft", "beside_target"}}
-TWINS = {
-    "{}_hugging_face": "{} pass by Hugging Face's forward; x ours",
-    "beside_{}": "{} pass while the {} works in another process; x alone with all threads",
-}
+PRICED = {
+    "draft",
+    "target",
+    "branch_candidates",
+    "branch_drawing",
+    "chain_verification",
+}  # tables that hidden γ is read from
 TABLES = {
     "chain_drawing": "chain: drawing, by tokens drafted",
     "chain_verification": "chain: verdict and the rest of a round, by tokens drafted",
@@ -47,7 +48,6 @@ TABLES = {
     "draft_prefill": "draft prefill",
     "reading": "a draft distribution's confidence (and entropy), read by the host",
     "predictor": "one decision of a small head",
-    "exchange": "a round's messages to a draft process and back",
 }
 
 
@@ -68,8 +68,7 @@ def latency_table(profile: LatencyProfile) -> str:
 
 
 def costs(profile: LatencyProfile) -> Table:
-    """A row for every context; γ is hidden where greedy branch-parallel decoding keeps neither model waiting. Ways of running
-    both models whose tables the profile lacks are left out."""
+    """A row for every context; γ is hidden where greedy branch-parallel decoding keeps neither model waiting."""
     drafted, price = "draft" in profile.tables, profile.latency
     columns: dict[str, Metric] = {
         "target pass, ms": lambda context: _interval(price("target", tokens=1, context=context)),
@@ -77,10 +76,8 @@ def costs(profile: LatencyProfile) -> Table:
         "draft steps per target pass": lambda context: profile.cost_ratio(context) if drafted else None,
         f"pass of {BLOCK + 1} tokens over one": partial(profile.verify_ratio, BLOCK + 1),
     }
-    for way, passes in WAYS.items():
-        if profile.tables.keys() >= passes | OUTSIDE:
-            parallel = BranchCosts(profile, sampled=False, concurrent=way == "concurrent")
-            columns[f"hidden γ, {way}"] = partial(parallel.balanced_gamma, BLOCK, CANDIDATES)
+    if profile.tables.keys() >= PRICED:
+        columns["hidden γ"] = partial(BranchCosts(profile, sampled=False).balanced_gamma, BLOCK, CANDIDATES)
     caption = "By tokens of context; hidden γ: longest branches that a target pass hides"
     return grid("context", {context: (context,) for context in contexts_of(profile)}, columns, caption)
 
@@ -90,10 +87,9 @@ def measured_tables(profile: LatencyProfile) -> Iterator[Table]:
     if "draft" in profile.tables:
         yield by_point(profile, "draft", "draft pass by rows")
     yield by_point(profile, "target", "target pass by tokens; x passes of one token", "target", 1)
-    for name, other in (("draft", "target"), ("target", "draft")):
-        for twin, title in TWINS.items():
-            if twin.format(name) in profile.tables:
-                yield by_point(profile, twin.format(name), title.format(name, other), name)
+    for name in ("draft", "target"):
+        if (twin := f"{name}_hugging_face") in profile.tables:
+            yield by_point(profile, twin, f"{name} pass by Hugging Face's forward; x ours", name)
     for name, title in TABLES.items():
         if name in profile.tables:
             yield by_point(profile, name, title)

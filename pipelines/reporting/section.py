@@ -23,7 +23,7 @@ COLUMNS = {  # by unit; columns whose names begin with gain are gains, others ar
     TIMES: f"{SPEEDUP}; its {SPEEDUP}; speed-up; over plain; static over plain; rule over plain; oracle over plain; "
     "over HF prompt lookup; over lookahead; over self_draft; replay alone, validation; with the clock, validation; "
     "pass of 5 tokens over one; replayed; measured",
-    GAIN: f"concurrent: {OVER_CHAIN}; over best static γ; over static chain; rule over static; oracle over static; regret; "
+    GAIN: "over best static γ; over static chain; rule over static; oracle over static; regret; "
     "drift; oracle's, at least; at most; its rule; forced; at no cost; paper's; oracle; probability over the target alone",
     SHARE: "rollback rate; deciding; upkeep; time verifying; target idle; hits per branch point; passes with candidates; "
     "gap closed; share closed; same text; median error; largest error; median speedup error; largest speedup error; "

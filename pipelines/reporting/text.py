@@ -133,6 +133,6 @@ def arm_name(arm: str) -> str:
     branching = names.branch_arm(arm)
     if branching is not None:
         lengths = "/".join(map(str, branching.lengths))
-        return f"{PRESETS[branching.preset]} γ={lengths}{', concurrent' if branching.wall else ''}"
+        return f"{PRESETS[branching.preset]} γ={lengths}"
     family, _, number = arm.partition("-")
     return f"confidence ε={number}" if family == names.CONFIDENCE and number else NAMES.get(arm, arm)

@@ -3,7 +3,7 @@
 A round at context l (cached tokens) verifies m submitted tokens, i of them drafted with the target idle, and grows G branch
 levels: k candidates, then G - 1 levels of r = (branch tokens - k) / (G - 1) rows on average. Its seconds are
 
-    T      = idle + max(target, branch) + [all m accepted] branch_verdict(k) + [side by side] exchange(m)
+    T      = idle + max(target, branch) + [all m accepted] branch_verdict(k)
     target = target(1 + m, l) + chain_verification(m)
     branch = [law behind the block unknown] draft(1, l + m)
              + branch_candidates(k) + (G - 1) branch_drawing(r) + Σ_{j<G-1} draft(r, l + m + j r)
@@ -14,13 +14,8 @@ a branch that survived, the law where retention stops is known without another p
 
     E = max(target_prefill(P), draft_prefill(P)) + Σ T
 
-    side by side    both models at once, each with its share of the cores (overlap "processes", on the wall clock): passes are
-                    read from beside_target and beside_draft, and prefills are slowed down as the widest passes there are
-    one by one      nothing at once, and each has all cores (overlap "none", on the virtual clock): passes are read from target
-                    and draft
-
-Source: specification of drafting, sections 3.4 to 3.6 and 10. Left out: what controllers compute, how the draft settles a
-verdict, and, side by side, that the longer job runs its last stretch alone, as idle drafting does.
+Passes are those of a model that is alone at work (overlap "none", on the virtual clock). Source: specification of drafting,
+sections 3.4 to 3.6 and 10. Left out: what controllers compute, and how the draft settles a verdict.
 """
 
 from collections.abc import Iterable
@@ -34,20 +29,15 @@ LONGEST_BRANCH = 1024  # where drafting is so cheap that branches of any length 
 
 @dataclass(frozen=True)
 class BranchCosts:
-    """Seconds of rounds and of their parts. ``sampled``: at a temperature above 0; ``concurrent``: both models at
-    work at once, of which the profile needs the tables ``beside_target``, ``beside_draft`` and ``exchange``; else one after the
-    other, on the virtual clock."""
+    """Seconds of rounds and of their parts on the virtual clock. ``sampled``: at a temperature above 0."""
 
     profile: LatencyProfile
     sampled: bool
-    concurrent: bool
 
     def request(self, rounds: Iterable[ReplayedRound], prompt_tokens: int) -> float:
         """One request after a prompt of ``prompt_tokens``: the prefills and ``rounds``."""
         times = [self.round(made) for made in rounds]
         target, draft = (self._spent(f"{name}_prefill", tokens=prompt_tokens) for name in ("target", "draft"))
-        if self.concurrent:
-            target, draft = target * self._slowdown("target", "tokens"), draft * self._slowdown("draft", "rows")
         return sum(times, max(target, draft))
 
     def round(self, made: ReplayedRound) -> float:
@@ -56,7 +46,7 @@ class BranchCosts:
         total = self._idle(made) + max(self._target(made.context, made.submitted), self._branches(made))
         if made.candidates and made.accepted >= made.submitted:
             total += self._outside("branch_verdict", candidates=made.candidates)
-        return total + self._spent("exchange", submitted=made.submitted) if self.concurrent else total
+        return total
 
     def balanced_gamma(self, submitted: int, candidates: int, context: float) -> int:
         """The most continuation tokens (``gamma``) whose branches are grown within the target's pass over ``submitted`` tokens.
@@ -81,8 +71,7 @@ class BranchCosts:
 
     def _target(self, context: float, submitted: int) -> float:
         """The target's pass over the block, and its verdict."""
-        table = "beside_target" if self.concurrent else "target"
-        passed = self._spent(table, tokens=1 + submitted, context=context)
+        passed = self._spent("target", tokens=1 + submitted, context=context)
         return passed + self._outside("chain_verification", drafted=submitted)
 
     def _branches(self, made: ReplayedRound) -> float:
@@ -102,14 +91,8 @@ class BranchCosts:
         """The branch level behind ``place`` others of ``rows`` that follow ``end`` tokens."""
         return self._draft(rows, end + place * rows) + self._outside("branch_drawing", rows=rows)
 
-    def _slowdown(self, name: str, size: str) -> float:
-        """The widest pass beside the other model, in such passes alone, at the shortest context."""
-        table = self.profile.table(f"beside_{name}")
-        at = {size: table.axes[size][-1], "context": table.axes["context"][0]}
-        return table.at(**at).seconds / self._spent(name, **at)
-
     def _draft(self, rows: float, context: float) -> float:
-        return self._spent("beside_draft" if self.concurrent else "draft", rows=rows, context=context)
+        return self._spent("draft", rows=rows, context=context)
 
     def _outside(self, table: str, **at: float) -> float:
         return self._spent(table, sampled=int(self.sampled), **at)

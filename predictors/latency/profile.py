@@ -4,10 +4,7 @@
     verify ratio  v(n, l) = target(n, l) / target(1, l)     a pass over n tokens in passes over one
 
 Source: specification of drafting, sections 0 and 10. c is SpecBranch's; the paper on improved multi-candidate decoding calls its
-inverse c. Here c is measured, never rounded to a whole number.
-
-The tables of both models at once (`beside_draft`, `beside_target`, `exchange`) are measured on CPUs only, where the draft has a
-process of its own. On an accelerator both models share one device by streams, and no table says yet what that costs.
+inverse c. Here c is measured, never rounded to a whole number. No table says what passes cost while both models are at work.
 """
 
 import hashlib
@@ -47,10 +44,6 @@ AXES = {
     "branch_candidates": ("rows", "sampled"),  # from the law at the branch point to as many candidates as rows
     "branch_drawing": ("rows", "sampled"),  # one level of branches behind them: laws, draws, bookkeeping
     "branch_verdict": ("candidates", "sampled"),
-    # both models at once, the draft in a process of its own, each with its share of the threads; on CPUs only
-    "beside_draft": ("rows", "context"),  # as `draft`, while the target passes without pause
-    "beside_target": ("tokens", "context"),  # as `target`, while the draft steps without pause
-    "exchange": ("submitted",),  # a round's messages, with a block of as many tokens and their laws
     "reading": ("entropy",),  # a draft law's confidence by the host, and with 1 its entropy too
     "predictor": ("features",),  # one decision of a small MLP, with all that it reads
     "guessing": ("guessed",),  # a model drafting for itself: a pass's candidates, and upkeep of so many guesses
@@ -59,8 +52,7 @@ AXES = {
     "selection": ("features",),  # choosing a delayed tree from so many numbers of hidden states, and both models' laws
 }
 
-
-DRAFT_PASSES = ("draft", "draft_prefill", "beside_draft")
+DRAFT_PASSES = ("draft", "draft_prefill")
 
 
 @dataclass(frozen=True, eq=False)

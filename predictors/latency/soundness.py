@@ -1,7 +1,7 @@
 """What speaks against a latency profile: cells that no quiet machine would have measured.
 
     monotone      t(n) <= 1.25 t(m) for n < m along every axis of a model's passes, or the quartiles of the two overlap
-    spread        high - low <= 0.6 median, in every cell of every table; 1.5 median where two of our processes take part
+    spread        high - low <= 0.6 median, in every cell of every table
     plain         |target(1, l) + chain_verification(0) - plain(l)| <= 0.4 plain(l)       plain decoding, summed and run
     cost ratio    c(l) = target(1, l) / draft(1, l) >= 0.8
     waiting       the measuring threads waited for a processor at most 0.1 of the time
@@ -26,9 +26,6 @@ from predictors.latency.throughput import Shape, round_latency
 CLEARLY = 1.25
 # Passes on a quiet machine stay below 0.1. Calls that nothing interrupted on a busy one reach 0.5; other jobs bring 1 to 6.
 MOST_SPREAD = 0.6
-# A process that waits for another one's message wakes a turn of the scheduler late: 2.2 on a busy machine.
-MOST_SPREAD_BETWEEN = 1.5
-BETWEEN_PROCESSES = ("beside_draft", "beside_target", "exchange")
 # One tick of a timer or one interrupt: what moves a cell of microseconds, and no price.
 SHORT = 20e-6
 # Every cell begins with cold caches, plain decoding with its own: summed cells of passes of 3 ms took 0.3 more than decoding.
@@ -39,16 +36,7 @@ LEAST_COST_RATIO = 1 / CLEARLY
 MOST_WAITING = 0.1
 NAMED = 3  # findings in a warning; a busy machine has dozens
 # By name: other tables' cells need not cost more where their coordinates are larger.
-PASSES = (
-    "draft",
-    "target",
-    "draft_hugging_face",
-    "target_hugging_face",
-    "beside_draft",
-    "beside_target",
-    "draft_prefill",
-    "target_prefill",
-)
+PASSES = ("draft", "target", "draft_hugging_face", "target_hugging_face", "draft_prefill", "target_prefill")
 
 
 class Place(NamedTuple):
@@ -107,11 +95,10 @@ def noise_warning(profile: LatencyProfile) -> str | None:
 
 
 def _spreads(name: str, table: LatencyTable) -> Iterator[Finding]:
-    most = MOST_SPREAD_BETWEEN if name in BETWEEN_PROCESSES else MOST_SPREAD
     for index, place in _places(name, table):
         width, median = table.high[index] - table.low[index], table.median[index]
-        if width > max(most * median, SHORT):
-            yield Finding(place, f"spread {width / median:.0%}", f"{most:.0%} at most")
+        if width > max(MOST_SPREAD * median, SHORT):
+            yield Finding(place, f"spread {width / median:.0%}", f"{MOST_SPREAD:.0%} at most")
 
 
 def _falling(name: str, table: LatencyTable) -> Iterator[Finding]:

@@ -34,14 +34,13 @@ class BranchStarts:
     retained: Starts
 
     @staticmethod
-    def of(retained: Starts, config: BranchSettings, concurrent: bool) -> "BranchStarts":
-        """Of chains of the config's ``gamma``; ``concurrent`` as for `Clock.branches`. `ValueError` if the config goes beyond
-        what was recorded."""
+    def of(retained: Starts, config: BranchSettings) -> "BranchStarts":
+        """Of chains of the config's ``gamma``. `ValueError` if the config goes beyond what was recorded."""
         for one in retained.readings:
             require_replayable(one.text, config)
         most = (config.draft_stage_gamma or config.gamma) if config.draft_stage == "idle" else 0
         idle = replace(retained, cap_XS=np.minimum(retained.cap_XS, most))
-        costs = BranchCosts(retained.prices.profile, retained.prices.sampled, concurrent)
+        costs = BranchCosts(retained.prices.profile, retained.prices.sampled)
         return BranchStarts(config, costs, idle, retained)
 
     def _after(self, values: Sequence[np.ndarray]) -> np.ndarray:

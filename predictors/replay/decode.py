@@ -170,14 +170,11 @@ class Clock:
         question = policy.controller.question_seconds(prices.profile)
         return self._decode(text, list(reading.rounds(policy)) if rounds is None else rounds, question, policy.drafts)
 
-    def branches(
-        self, reading: Reading, controller: Controller, config: BranchSettings, verifier: str, concurrent: bool
-    ) -> Decode:
-        """What branch-parallel decoding makes of the text, side by side on this machine (``concurrent``) or on the virtual
-        clock."""
+    def branches(self, reading: Reading, controller: Controller, config: BranchSettings, verifier: str) -> Decode:
+        """What branch-parallel decoding makes of the text, on the virtual clock."""
         text, sampled = reading.text, not reading.text.settings.greedy
         rounds, prices = list(reading.branch_rounds(controller, config, verifier)), self._prices[sampled]
-        seconds = BranchCosts(prices.profile, sampled, concurrent).request(rounds, text.prompt_tokens)
+        seconds = BranchCosts(prices.profile, sampled).request(rounds, text.prompt_tokens)
         seconds += sum(prices.reading(one.confidences, one.entropies) for one in rounds)
         seconds += controller.question_seconds(prices.profile) * sum(one.asked for one in rounds)
         return Decode.of(text, rounds, seconds)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from predictors.branch_settings import BranchSettings
-from predictors.config import Count, NotNegative, one_of
+from predictors.config import NotNegative, one_of
 from predictors.controllers import Controller, Session
 from predictors.rounds import RoundRecord
 from predictors.signals import DrawnToken, NextLaw, Root
@@ -37,17 +37,13 @@ class BranchConfig(BranchSettings):
     Parameters
     ----------
     overlap
-        ``processes``: the draft in its own process; ``streams``: in a thread, on an accelerator with its own stream; ``none``:
-        in turn, with a virtual clock; ``auto``: ``streams`` on accelerators, else ``processes`` (``none`` on one core).
-    target_threads, draft_threads
-        Torch threads of either process with ``processes`` (else unused); ``None``: shared out of torch's own number.
+        ``streams``: the draft in a thread, on its own CUDA stream; ``threads``: in a thread; ``none``: one job after the other,
+        with a virtual clock; ``auto``: ``streams`` on CUDA devices, else ``threads`` (``none`` on one core).
     draft_temperature
         As in `ChainConfig`.
     """
 
-    overlap: Annotated[str, one_of("auto", "streams", "processes", "none")] = "auto"
-    target_threads: Count | None = None
-    draft_threads: Count | None = None
+    overlap: Annotated[str, one_of("auto", "streams", "threads", "none")] = "auto"
     draft_temperature: NotNegative | None = None
 
 

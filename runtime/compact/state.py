@@ -1,19 +1,16 @@
-"""`ModelState` over the compact forward: one preallocated cache for all layers, committed rows first, then scratch rows; and
-the weights alone as a language model, which is what another process gets."""
+"""`ModelState` over the compact forward: one preallocated cache for all layers, committed rows first, then scratch rows."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from runtime.adapter import Forward, ModelState
+from runtime.adapter import Forward
 from runtime.compact.forward import LayerCache, Pass, forward, signed
 from runtime.compact.weights import CompactWeights
 from runtime.device import on_device
-from runtime.scratch import SCRATCH_ROOM, Scratch
+from runtime.scratch import Scratch
 
 
 class Memory:
@@ -108,46 +105,3 @@ def said(logits: Tensor, states: Sequence[Tensor]) -> Forward:
     if not states:
         return Forward(logits)
     return Forward(logits, states[0].unsqueeze(1) if len(states) == 1 else torch.stack(list(states), dim=1))
-
-
-@dataclass(eq=False)
-class CompactModel:
-    """What of a `runtime.causal_model.CausalLanguageModel` goes to another process (`Sent`): its ``weights``, which are
-    ``packed`` there, as their layout is that process's own."""
-
-    weights: CompactWeights
-    packed: bool
-    vocabulary_size: int
-    context_limit: int
-    eos_tokens: frozenset[int]
-
-    programs = None
-
-    def __post_init__(self) -> None:
-        if self.packed:
-            self.weights = self.weights.packed()
-        self.device, self.dtype = self.weights.embedding.device, self.weights.embedding.dtype
-
-    def open(self, max_length: int, layers: tuple[int, ...] = ()) -> ModelState:
-        """As `runtime.adapter.LanguageModel.open`; whoever sent the model has looked at ``layers``."""
-        return CompactState(Memory(self.weights, max_length + SCRATCH_ROOM), layers)
-
-    def embedding(self, token: int) -> Tensor:
-        return self.weights.embedding.detach()[token]
-
-
-class Sent:
-    """``model`` on its way to another process. There it is a `CompactModel` if it can be: of Hugging Face's library, the import
-    alone takes twice as long as torch's."""
-
-    def __init__(self, model: Any) -> None:
-        self._model = model
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Raises as ``model.compact_parts``, where it has them."""
-        parts = getattr(self._model, "compact_parts", lambda: None)()
-        return (_same, (self._model,)) if parts is None else (CompactModel, parts)
-
-
-def _same(model: Any) -> Any:
-    return model

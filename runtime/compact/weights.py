@@ -92,7 +92,7 @@ class CompactWeights:
             head_dim=attention.head_dim,
             epsilon=model.config.rms_norm_eps,
             scale=attention.scaling,
-            # torch's own where it is that: shared with a process without Hugging Face's library, called without a module
+            # torch's own where it is that: called without a module
             activation=F.silu if type(activation).__name__ in ("SiLUActivation", "SiLU") else activation,
             rotary=Rotary(body.rotary_emb.inv_freq, body.rotary_emb.attention_scaling),
         )

@@ -85,12 +85,6 @@ class Decoder(ABC):
         """The decoder that serves ``settings``: this one, if it is not several."""
         return self
 
-    def start(self) -> None:  # noqa: B027 (most have nothing to start)
-        """Start what the decoder runs beside this process, if anything, which the first request would else wait for."""
-
-    def close(self) -> None:  # noqa: B027 (most have nothing to end)
-        """End what the decoder runs beside this process, if anything; a later request starts it again."""
-
     @property
     def depth(self) -> int:
         """Most tokens that a round submits in a row."""
@@ -215,14 +209,6 @@ class RoutedDecoder(Decoder):
     @property
     def context_limit(self) -> int:
         return min(decoder.context_limit for _, decoder in self.routes)
-
-    def start(self) -> None:
-        for _, decoder in self.routes:
-            decoder.start()
-
-    def close(self) -> None:
-        for _, decoder in self.routes:
-            decoder.close()
 
     def _open(self, request: Request) -> "Run":
         return self.route(request.settings)._open(request)

@@ -17,11 +17,11 @@ from predictors.rounds import RoundRecord
 from runtime.branching.candidates import draw_at_branch_point
 from runtime.branching.draft import BranchConfig
 from runtime.branching.exchange import Branches, Verdict
-from runtime.branching.host import DraftHost
 from runtime.branching.jobs import DraftJobs
 from runtime.decoding.base import Decoder, Evidence, Step
 from runtime.decoding.run import Run
 from runtime.laws import processed_law
+from runtime.overlap import Overlap
 from runtime.pair import ModelPair
 from runtime.randomness import stream
 from runtime.request import Request
@@ -31,20 +31,17 @@ from runtime.verification.outcome import greedy_verdict
 
 
 class BranchParallelDecoder(Decoder):
-    """Drafts and verifies at the same time; ``verifier`` is the pending block's.
-
-    Where the draft has a process of its own, the first request starts it, ``close()`` or the decoder's end ends it, and it serves
-    one request at a time: a newer one takes it over.
-    """
+    """Drafts and verifies at the same time; ``verifier`` is the pending block's, ``overlap`` where the draft runs."""
 
     def __init__(self, pair: ModelPair, config: BranchConfig, verifier: Verifier, controller: Controller) -> None:
         super().__init__(pair, controller)
         self.config = config
         self.verifier = verifier
-        programs = pair.draft.programs if pair.draft is not None else None
-        if programs is not None:
-            controller.record_with(programs.recorder)  # it is asked where the draft works
-        self.host = DraftHost(pair, config, controller)
+        assert pair.draft is not None
+        self.draft = (pair.draft, config, controller)
+        if pair.draft.programs is not None:
+            controller.record_with(pair.draft.programs.recorder)  # it is asked where the draft works
+        self.overlap = Overlap(config.overlap, pair.draft.device, pair.target.device)
 
     @property
     def depth(self) -> int:
@@ -55,40 +52,28 @@ class BranchParallelDecoder(Decoder):
         assert self.pair.draft is not None
         return min(self.pair.target.context_limit, self.pair.draft.context_limit)
 
-    def start(self) -> None:
-        """Start the draft process, if there is one: a few seconds."""
-        self.host.start()
-
-    def close(self) -> None:
-        """End the draft process, if there is one."""
-        self.host.close()
-
     def _open(self, request: Request) -> "BranchRun":
-        if request.observe and self.host.overlap == "processes":
-            raise ValueError(
-                "a draft in its own process keeps its probabilities, so rounds show no evidence. Observe with overlap 'none'."
-            )
         return BranchRun(self, request)
 
 
 class BranchRun(Run):
     def __init__(self, decoder: BranchParallelDecoder, request: Request) -> None:
         super().__init__(decoder, request)
-        self.host = decoder.host
+        self.overlap = decoder.overlap
         self.verifier = decoder.verifier
         self.recorded = self._recorded_verdicts(decoder.verifier)
-        self.jobs = DraftJobs(decoder.host, request, stream(request.randomness, "draft"), self.clock)
+        self.jobs = DraftJobs(decoder.draft, request, decoder.overlap, self.clock)
         self.verdict = Verdict((), -1)
 
     def step(self) -> Step:
-        with self.host.target_threads():
+        with self.overlap.target_threads():
             return super().step()
 
     def close(self) -> None:
         self.jobs.close()
 
     def _begin_draft_prefill(self) -> None:
-        self.jobs.open()
+        self.jobs.open(stream(self.request.randomness, "draft"))
 
     def _end_draft_prefill(self, step: Step) -> None:
         self.jobs.opened()
@@ -98,7 +83,7 @@ class BranchRun(Run):
     def round(self) -> Step:
         """Settle the last round, then verify and branch side by side."""
         root = self._root()
-        pending = self.jobs.advance(self.verdict, root, self.remaining, self.text)
+        pending = self.jobs.advance(self.verdict, root, self.remaining)
         out = self.target.forward(behind(self.newest, pending.tree.tokens))
         self.clock.lap("target")
         accepted, token, law_V = self._verify(pending.tree, out.logits)

@@ -5,6 +5,6 @@ All cells of all tables are measured together, interleaved (`runtime.latency.cel
 
 from runtime.latency.cells import Cell, replaced, share_waited, sweep, tables_of
 from runtime.latency.grid import LatencyConfig
-from runtime.latency.measurement import open_cells
+from runtime.latency.measurement import all_cells
 
-__all__ = ["Cell", "LatencyConfig", "open_cells", "replaced", "share_waited", "sweep", "tables_of"]
+__all__ = ["Cell", "LatencyConfig", "all_cells", "replaced", "share_waited", "sweep", "tables_of"]

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from predictors.latency.soundness import BETWEEN_PROCESSES, Place
+from predictors.latency.soundness import Place
 from predictors.latency.tables import LatencyTable
 
 TASKS = Path("/proc/self/task")
@@ -99,10 +99,9 @@ def replaced(rows: Sequence[Row], again: Sequence[Row]) -> list[Row]:
 
 
 def share_waited(rows: Iterable[Row]) -> float:
-    """Seconds that threads of this process waited for a processor, a second of visits without other processes of our own; 0
-    without such visits."""
-    alone = [(row["waited"], row["lasted"]) for row in rows if row["table"] not in BETWEEN_PROCESSES]
-    waited, lasted = np.sum(alone, axis=0) if alone else (0.0, 1.0)
+    """Seconds that threads of this process waited for a processor, a second of visits; 0 without visits."""
+    visits = [(row["waited"], row["lasted"]) for row in rows]
+    waited, lasted = np.sum(visits, axis=0) if visits else (0.0, 1.0)
     return float(waited / lasted)
 
 

@@ -14,12 +14,7 @@ LEAST_FEATURES = len(FEATURE_SETS["extended"]) + TAPPED + 1  # of a head, each s
 # What the others are compared with: a pass of one, plain decoding.
 STARTS = {"draft_rows": 1, "target_tokens": 1, "drafted": 0}
 # Compared with the same passes of another table.
-SUBSETS = {
-    "reference_rows": "draft_rows",
-    "reference_tokens": "target_tokens",
-    "beside_rows": "draft_rows",
-    "beside_tokens": "target_tokens",
-}
+SUBSETS = {"reference_rows": "draft_rows", "reference_tokens": "target_tokens"}
 # Node by node, for i.i.d. draws.
 NODE_RULES = tuple(rule for rule, (_, laws) in NODE_SOLVERS.items() if DraftLaw.IID in laws)
 Grid = Annotated[tuple[Count, ...], not_empty, ascending]
@@ -31,19 +26,17 @@ class LatencyConfig(Checked):
     """Section ``latency``: the grid of every table, ascending, and how often its cells are called (`runtime.latency.cells`).
 
     ``draft_rows`` and ``target_tokens`` start at 1, chains ``drafted`` at 0 (plain decoding). The passes of ``reference_rows``
-    and ``reference_tokens`` are also timed over bare Hugging Face, those of ``beside_rows`` and ``beside_tokens`` with the other
-    model at work in another process; empty: no such table. Trees are ``tree_paths`` rollouts and have ``tree_nodes`` nodes,
-    multiples of it; besides traversal, ``tree_rules`` verify them. ``branch_rows`` are candidates at a branch point and the
-    branches behind them, ``guessed`` the tokens that a model drafting for itself feeds. Contexts and prompts are cut to what the
-    models can hold. Cells that are unsound after all ``visits`` are measured again, ``repairs`` times at most.
+    and ``reference_tokens`` are also timed over bare Hugging Face; empty: no such table. Trees are ``tree_paths`` rollouts and
+    have ``tree_nodes`` nodes, multiples of it; besides traversal, ``tree_rules`` verify them. ``branch_rows`` are candidates at a
+    branch point and the branches behind them, ``guessed`` the tokens that a model drafting for itself feeds. Contexts and prompts
+    are cut to what the models can hold. Cells that are unsound after all ``visits`` are measured again, ``repairs`` times at
+    most.
     """
 
     draft_rows: Grid = (1, 2, 3, 4, 6, 8)
     target_tokens: Grid = (1, 2, 3, 4, 5, 7, 9, 13, 17, 25, 33)
     reference_rows: tuple[int, ...] = (1, 4)
     reference_tokens: tuple[int, ...] = (1, 9)
-    beside_rows: tuple[int, ...] = (1, 2, 6)
-    beside_tokens: tuple[int, ...] = (1, 2, 9, 33)
     contexts: Grid = (32, 128, 512)
     prefill_tokens: Grid = (16, 64, 128, 256)
     drafted: Annotated[tuple[Whole, ...], not_empty, ascending] = (0, 1, 2, 4, 8)

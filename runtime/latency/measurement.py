@@ -1,12 +1,10 @@
 """All cells of a latency profile."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 
-from runtime.latency.beside import open_beside
 from runtime.latency.cells import Cell
 from runtime.latency.decision import decision_cells, guessing_cells
 from runtime.latency.grid import LatencyConfig
@@ -18,9 +16,8 @@ from runtime.pair import ModelPair
 LEAST_PREPARED_ROWS = 64  # so that rounds differ
 
 
-@contextmanager
-def open_cells(pair: ModelPair, config: LatencyConfig) -> Iterator[tuple[list[Cell], list[str]]]:
-    """All cells, and notes on what the models' limits cut off. Leaving the block ends the processes that some are timed with.
+def all_cells(pair: ModelPair, config: LatencyConfig) -> tuple[list[Cell], list[str]]:
+    """All cells, and notes on what the models' limits cut off.
 
     Of a pair without a draft there are the target's passes, verification and self-drafting. Before a pass, the target runs where
     a draft would: its caches then are as its own last pass left them. `ValueError` if the models' context is too short for the
@@ -41,23 +38,18 @@ def open_cells(pair: ModelPair, config: LatencyConfig) -> Iterator[tuple[list[Ce
         """Empty the caches as a pass does."""
         alternating[0].chain(1)
 
-    with open_beside(pair, config, evict) as beside:
-        cells = [
-            *pass_cells(pair, config, generator),
-            *plain_cells(pair, contexts[len(contexts) // 2], generator),
-            *prefill_cells(pair, config, generator),
-            *round_cells(prepared, config, evict),
-            *guessing_cells(pair.target, config, generator, evict),
-        ]
-        if pair.draft is None:
-            cells = [cell for cell in cells if not cell.tables[0].startswith("draft")]
-        else:
-            cells += [
-                *branch_cells(prepared, config, evict),
-                *beside,
-                *decision_cells(pair, config, generator, *alternating),
-            ]
-        yield cells, notes + more_notes
+    cells = [
+        *pass_cells(pair, config, generator),
+        *plain_cells(pair, contexts[len(contexts) // 2], generator),
+        *prefill_cells(pair, config, generator),
+        *round_cells(prepared, config, evict),
+        *guessing_cells(pair.target, config, generator, evict),
+    ]
+    if pair.draft is None:
+        cells = [cell for cell in cells if not cell.tables[0].startswith("draft")]
+    else:
+        cells += [*branch_cells(prepared, config, evict), *decision_cells(pair, config, generator, *alternating)]
+    return cells, notes + more_notes
 
 
 def cut(name: str, grid: Sequence[int], longest: int) -> tuple[tuple[int, ...], list[str]]:

@@ -113,17 +113,3 @@ def test_an_arm_over_hugging_faces_forward_only_where_ours_is_another(pair, tmp_
     general = ModelPair(pair.target.model, forward="hugging_face")
     assert list(ArmBuilder(pair, tmp_path, 6).build([row])) == ["hf forward"]
     assert not ArmBuilder(general, tmp_path, 6).build([row])
-
-
-def test_concurrent_arms_draft_in_a_process_of_their_own(pair, tmp_path):
-    row = ArmRow("pearl-2", "pearl", decoder={"preset": "pearl", "gamma": 2, "overlap": "none"}, concurrent=True)
-    builder = ArmBuilder(pair, tmp_path, 6)
-    (arm,) = builder.concurrent([row, ArmRow("plain", "plain", decoder={"method": "autoregressive"})]).values()
-    try:
-        assert (arm.name, arm.family) == ("pearl-2-wall", "pearl-wall")
-        virtual = builder.build([row])["pearl-2"]
-        settings = SamplingSettings(0.0)
-        assert arm.run([1, 2, 3], settings, 0).tokens == virtual.run([1, 2, 3], settings, 0).tokens
-        assert virtual.run([1, 2, 3], settings, 0).virtual and not arm.run([1, 2, 3], settings, 0).virtual
-    finally:
-        arm.decoder.close()

@@ -91,13 +91,12 @@ def test_the_table_holds_the_new_columns_and_nulls_where_rounds_are_unknown(tmp_
 def test_arm_names_of_every_preset():
     assert set(BRANCH_PRESETS) - set(PRESETS) == {PAPER, PRIOR, EXPLICIT} and set(PRESETS) <= set(BRANCH_PRESETS)
     for preset in BRANCH_PRESETS:
-        for wall in (False, True):
-            for lengths in ((12,), (4, 12)):
-                arm = BranchArm(preset, lengths, wall)
-                assert branch_arm(arm.name) == arm
-            assert branch_arm(f"{arm.family}-x") is None
-    assert branch_arm("specbranch-no-hrad-8-wall") == BranchArm("specbranch-no-hrad", (8,), wall=True)
-    assert [branch_arm(name) for name in ("chain-4", "pearl", "pearl-4-walls", "autoregressive")] == [None] * 4
+        for lengths in ((12,), (4, 12)):
+            arm = BranchArm(preset, lengths)
+            assert branch_arm(arm.name) == arm
+        assert branch_arm(f"{arm.family}-x") is None
+    assert branch_arm("specbranch-no-hrad-8") == BranchArm("specbranch-no-hrad", (8,))
+    assert [branch_arm(name) for name in ("chain-4", "pearl", "pearl-4-wall", "autoregressive")] == [None] * 4
 
 
 @pytest.fixture(scope="module")

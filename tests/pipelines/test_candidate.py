@@ -71,7 +71,7 @@ OVERLAP_AUTO = {"method": "branch_parallel", "overlap": "auto"}
     ("decoder", "named"),
     [
         (LOSSY, {"lossy=True."}),
-        (IN_TURN, {"(overlap", "'none'),", "'auto',", "'processes'", "'streams'."}),
+        (IN_TURN, {"(overlap", "'none'),", "'auto',", "'threads'", "'streams'."}),
         (OVERLAP_AUTO, {"(overlap", "'none'),", "'auto'", "core"}),
     ],
 )

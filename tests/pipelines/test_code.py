@@ -18,15 +18,12 @@ from pipelines.code import PLUMBING, ROOT, Code, runs, stage_modules, write_list
 
 PIPELINES = (ROOT / "dvc.yaml", ROOT / "pipelines/studies/dvc.yaml")
 MODULES = sorted({module for file in PIPELINES for module in stage_modules(file).values()})
-STARTED = ("runtime.overlap.process", "runtime.overlap.worker")  # a process of its own, which no import shows
 BY_NAME = {"pipelines/cli.py"}  # imports by a computed name the stage that was asked for, which its own stage lists
 
 
 @pytest.fixture(scope="module")
 def graph():
-    built = grimp.build_graph(*PACKAGES, exclude_type_checking_imports=True, cache_dir=None)
-    built.add_import(importer=STARTED[0], imported=STARTED[1])
-    return built
+    return grimp.build_graph(*PACKAGES, exclude_type_checking_imports=True, cache_dir=None)
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +88,7 @@ def test_templates_belong_to_the_stage_that_fills_them_in(code):
 )
 def test_collections_are_fingerprinted_by_all_that_collects(collects, module, code):
     files = set(code.run_by(collects))
-    assert {f"{collects.replace('.', '/')}.py", "predictors/sampling.py", "runtime/overlap/worker.py"} <= files
+    assert {f"{collects.replace('.', '/')}.py", "predictors/sampling.py", "runtime/overlap.py"} <= files
     assert files < set(code.run_by(module)) and not any(file.startswith("pipelines/") for file in files)
 
 

@@ -63,11 +63,10 @@ def test_every_prompt_is_of_one_worker_and_has_all_its_arms(spread, decodes):
     chosen = {choice["arm"] for choice in json.loads((spread / FINDINGS).read_text())["choices"]}
     always = {"autoregressive", "chain-1", "chain-2"}
     rotating = {"plain_hf_forward", "hf_generate", "hf_assisted"} | chosen - always
-    rotating |= {f"{arm}-wall" for arm in chosen if arm.startswith("pearl")}
     blocks = decodes[decodes["split"] == "test"].groupby("block")["arm"].agg(set)
     assert len(blocks) == 8 and all(always <= arms and len(arms) == 6 for arms in blocks)
     assert always < set().union(*blocks) <= always | rotating
-    assert any(arms & {"pearl-1-wall", "pearl-2-wall"} for arms in blocks)
+    assert any(arms & {"pearl-1", "pearl-2"} for arms in blocks)
     swept = {"autoregressive", "chain-1", "chain-2", "pearl-1", "pearl-2"}
     assert all(arms == swept for arms in decodes[decodes["split"] == "validation"].groupby("block")["arm"].agg(set))
 

@@ -47,7 +47,6 @@ ARMS = [
         "name": "pearl-{gamma}",
         "family": "pearl",
         "choose": True,
-        "concurrent": True,
         "each": {"gamma": [1, 2]},
         "decoder": {"preset": "pearl", "gamma": "{gamma}", "overlap": "none"},
     },
@@ -97,7 +96,6 @@ def test_test_prompts_time_rivals_always_and_others_in_rotation(decodes, finding
     chosen = {choice["arm"] for choice in findings["choices"]}
     pearls = {arm for arm in chosen if arm.startswith("pearl")}
     rotating = {"plain_hf_forward", "hf_generate", "hf_assisted"} | chosen - {"chain-1", "chain-2"}
-    rotating |= {f"{pearl}-wall" for pearl in pearls}
     always = {"autoregressive", "chain-1", "chain-2"}
     assert set(test["arm"]) <= always | rotating
     by_block = test.groupby("block")["arm"].agg(set)
@@ -158,7 +156,7 @@ def test_probes_and_origin_stand_beside_the_tables(stage, decodes, findings):
     assert origin["parameters"]["group"] == 3
     drawn = set(json.loads((folder / TIMELINES).read_text()))
     pearls = {one["arm"] for one in findings["choices"] if one["family"] == "pearl"}
-    assert pearls and drawn == pearls | {f"{arm}-wall" for arm in pearls}
+    assert pearls and drawn == pearls
     loop = pd.read_parquet(folder / LOOP_FILE)
     assert len(loop) == 4 and (loop[["loop", "passes"]] > 0).all().all()
     assert [re.search(r"bundle (\w+)", note)[1] for note in findings["notes"][-2:]] == ["hrad", "specbranch"]

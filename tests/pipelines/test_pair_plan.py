@@ -116,7 +116,6 @@ def test_decoding_holds_what_was_planned(served, length):
     }
     phase = plan.phases(meta, made, {"measure": {"max_new_tokens": 24}}, "cpu")[0]
     decoder = build_decoder(real, {"method": "speculative", "drafter": {"kind": "chain", "gamma": 4}})
-    decoder.start()
     with Held() as held:
         decoder.generate(list(range(length)), max_new_tokens=24, temperature=1.0, randomness=Randomness(seed=0))
     assert phase.columns[-1] == pytest.approx(weights(real) + held.peak, rel=0.05)

@@ -20,8 +20,6 @@ PARAMETERS = {
     "target_tokens": [1, 2, 5],
     "reference_rows": [1],
     "reference_tokens": [1, 5],
-    "beside_rows": [],
-    "beside_tokens": [],
     "contexts": [4, 300],
     "prefill_tokens": [8],
     "drafted": [0, 2],

@@ -133,7 +133,6 @@ def test_every_policy_for_chains_is_replayed_on_every_text(table):
         "lookup",
     }
     branching = {"pearl-2", "specbranch-no-hrad-2", "specbranch-no-hrad-1-3"}
-    branching |= {f"{name}-wall" for name in branching}
     for setting, learned in (("T=0", {"hrad", "takeover of hrad"}), ("T=1", set())):
         rows = table[table["setting"] == setting]
         assert set(rows["drafter"]) == chains | others | learned | branching

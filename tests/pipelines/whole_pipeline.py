@@ -52,8 +52,6 @@ SMALL = {
         "target_tokens": [1, 2, 5],
         "reference_rows": [1],
         "reference_tokens": [1],
-        "beside_rows": [1],
-        "beside_tokens": [1, 5],
         "contexts": [8, 16],
         "prefill_tokens": [8, 16],
         "drafted": [0, 2],

@@ -22,15 +22,12 @@ COSTS = {
     "branch_candidates": lambda rows, sampled: 0.25 + 0.125 * rows * (1 + sampled),
     "branch_drawing": lambda rows, sampled: 0.125 + 0.0625 * rows + 0.5 * sampled,
     "branch_verdict": lambda candidates, sampled: 0.375 + 0.25 * candidates * sampled,
-    "beside_draft": lambda rows, context: 2 + 0.5 * rows + context / 32,
-    "beside_target": lambda tokens, context: 12 + tokens + context / 8,
     "reading": lambda entropy: 0.125 + 0.0625 * entropy,
     "predictor": lambda features: 0.25 + features / 128,
     "selection": lambda features: 0.5 + features / 64,
     "guessing": lambda guessed: 0.0625 + guessed / 32,
     "stopping": lambda features: 0.125 + features / 256,
     "survival": lambda positions: 0.0625 * positions,
-    "exchange": lambda submitted: 0.75 + 0.0625 * submitted,
 }
 AXES = {
     "rows": (1, 9),
@@ -40,7 +37,6 @@ AXES = {
     "sampled": (0, 1),
     "candidates": (1, 9),
     "guessed": (1, 64),
-    "submitted": (0, 8),
     "features": (0, 64),
     "positions": (1, 8),
     "entropy": (0, 1),

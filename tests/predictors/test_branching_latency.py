@@ -26,8 +26,8 @@ RETAINED = round_of(64, 2, 0, reached=True, levels=2, drafted=6, candidates=3, s
 LAST = round_of(64, 0, 0, reached=True, levels=0, drafted=0, candidates=0)
 
 
-def seconds(made, sampled=False, concurrent=False):
-    return BranchCosts(PROFILE, sampled, concurrent).round(made)
+def seconds(made, sampled=False):
+    return BranchCosts(PROFILE, sampled).round(made)
 
 
 def test_a_round_after_an_idle_draft_stage_by_hand():
@@ -82,17 +82,6 @@ def test_a_point_without_candidates_costs_what_drawing_them_does():
     assert seconds(none) == pytest.approx(9 + 0.5 * 3 + 64 / 16 + 0.5 + 0.25 * 2)
 
 
-def test_side_by_side_by_hand():
-    """Passes of both at once, and a round's messages; the longer job counts."""
-    idle = sum(2.5 + (64 + place) / 32 for place in range(3)) + 0.125 * 3
-    target = (12 + 4 + 64 / 8) + (0.5 + 0.25 * 3)
-    assert seconds(IDLE, concurrent=True) == pytest.approx(idle + target + 0.75 + 0.0625 * 3)
-    slow = wide(IDLE)
-    point = (2.5 + 67 / 32) + (0.25 + 0.125 * 2)
-    levels = sum((2 + 1.5 + (67 + 3 * place) / 32) + (0.125 + 0.0625 * 3) for place in range(20))
-    assert seconds(slow, concurrent=True) == pytest.approx(idle + point + levels + 0.75 + 0.0625 * 3)
-
-
 def test_the_rows_of_a_level_are_the_mean_of_those_that_went_on():
     assert IDLE.rows == pytest.approx(5 / 3) and RETAINED.rows == 3 and LAST.rows == 0
     careless = dataclasses.replace(IDLE, drafted=3 + 4 * 2)  # the wrong variant: all branches go on
@@ -102,7 +91,7 @@ def test_the_rows_of_a_level_are_the_mean_of_those_that_went_on():
 def branch_seconds(made):
     """Of a round whose target takes no time."""
     tables = {name: t if name != "target" else level(t, 1e-9) for name, t in PROFILE.tables.items()}
-    return BranchCosts(LatencyProfile(tables, "toy", {}, {}), False, False).round(made)
+    return BranchCosts(LatencyProfile(tables, "toy", {}, {}), False).round(made)
 
 
 def level(table, value):
@@ -112,38 +101,21 @@ def level(table, value):
 
 def test_a_request_is_its_prefills_and_its_rounds():
     rounds = [IDLE, RETAINED, LAST]
-    made = BranchCosts(PROFILE, sampled=True, concurrent=False).request(iter(rounds), 63)
+    made = BranchCosts(PROFILE, sampled=True).request(iter(rounds), 63)
     total = (10 + 63 / 2) + sum(seconds(each, sampled=True) for each in rounds)  # the draft's prefill hides
     assert made == pytest.approx(total)
-
-
-def test_prefills_side_by_side_are_slowed_down_as_the_widest_passes():
-    made = BranchCosts(PROFILE, sampled=False, concurrent=True).request([], 64)
-    slowdown = (12 + 33 + 1 / 8) / (9 + 33 / 2 + 1 / 16)
-    assert made == pytest.approx(slowdown * (10 + 32))
 
 
 def test_a_slow_drafts_prefill_is_the_one_that_counts():
     tables = {**PROFILE.tables, "draft_prefill": level(PROFILE.tables["draft_prefill"], 100)}
     slow = LatencyProfile(tables, "toy", {}, {})
-    assert BranchCosts(slow, False, False).request([], 64) == pytest.approx(100)
-    slowdown = (2 + 4.5 + 1 / 32) / (1 + 9 / 4 + 1 / 64)
-    assert BranchCosts(slow, False, True).request([], 64) == pytest.approx(100 * slowdown)
+    assert BranchCosts(slow, False).request([], 64) == pytest.approx(100)
 
 
-def test_a_profile_without_both_at_once_predicts_the_virtual_clock_only():
-    tables = {name: table for name, table in PROFILE.tables.items() if not name.startswith(("beside", "exchange"))}
-    alone = LatencyProfile(tables, "toy", {}, {})
-    assert BranchCosts(alone, False, False).request([IDLE], 64) > 0
-    with pytest.raises(ValueError, match="no table 'beside_draft'.*Measure the profile on this machine again"):
-        BranchCosts(alone, False, True).request([IDLE], 64)
-
-
-@pytest.mark.parametrize("concurrent", [False, True])
 @pytest.mark.parametrize(("submitted", "candidates", "context"), [(0, 1, 1), (4, 4, 64), (8, 2, 200), (6, 9, 10)])
-def test_the_balanced_gamma_is_the_last_that_hides(submitted, candidates, context, concurrent):
+def test_the_balanced_gamma_is_the_last_that_hides(submitted, candidates, context):
     """By rounds of full branches: at γ the target decides, at γ + 1 the branches."""
-    gamma = BranchCosts(PROFILE, True, concurrent).balanced_gamma(submitted, candidates, context)
+    gamma = BranchCosts(PROFILE, True).balanced_gamma(submitted, candidates, context)
     alone = round_of(context, submitted, 0, reached=False, levels=0, drafted=0, survived=True)
     alone = dataclasses.replace(alone, accepted=-1)  # no verdict on candidates, even after an empty block
 
@@ -151,15 +123,13 @@ def test_the_balanced_gamma_is_the_last_that_hides(submitted, candidates, contex
         drafted = candidates * (1 + length)
         return dataclasses.replace(alone, levels=1 + length, drafted=drafted, candidates=candidates)
 
-    assert seconds(of(gamma), True, concurrent) == pytest.approx(seconds(alone, True, concurrent))
-    assert seconds(of(gamma + 1), True, concurrent) > seconds(alone, True, concurrent) + 1e-6
+    assert seconds(of(gamma), True) == pytest.approx(seconds(alone, True))
+    assert seconds(of(gamma + 1), True) > seconds(alone, True) + 1e-6
 
 
 def test_the_balanced_gamma_by_hand():
     # target 9 + 2.5 + 4 + .5 + 1 = 17; point 1.25 + 68/64 + .25 + .25 = 2.8125; levels 1.5 + (68 + 2 j)/64 + .25 = 2.8125 + j/32
-    assert BranchCosts(PROFILE, False, False).balanced_gamma(4, 2, 64) == 4
-    # target 12 + 5 + 8 + 1.5 = 26.5; point 2.5 + 68/32 + .5 = 5.125; levels 3 + (68 + 2 j)/32 + .25 = 5.375 + j/16
-    assert BranchCosts(PROFILE, False, True).balanced_gamma(4, 2, 64) == 3
+    assert BranchCosts(PROFILE, False).balanced_gamma(4, 2, 64) == 4
 
 
 def test_the_balanced_gamma_of_a_slow_draft_is_none_and_of_one_without_cost_the_longest():
@@ -170,8 +140,8 @@ def test_the_balanced_gamma_of_a_slow_draft_is_none_and_of_one_without_cost_the_
         }
         return LatencyProfile(tables, "toy", {}, {})
 
-    assert BranchCosts(with_draft(20.0), False, False).balanced_gamma(4, 2, 64) == 0
-    assert BranchCosts(with_draft(1e-9), False, False).balanced_gamma(4, 2, 64) == LONGEST_BRANCH
+    assert BranchCosts(with_draft(20.0), False).balanced_gamma(4, 2, 64) == 0
+    assert BranchCosts(with_draft(1e-9), False).balanced_gamma(4, 2, 64) == LONGEST_BRANCH
 
 
 @pytest.mark.parametrize(

@@ -173,8 +173,8 @@ def test_ratios_by_hand():
 
 
 def test_tables_are_asked_for_by_name():
-    with pytest.raises(ValueError, match="toy has no table 'exchange', only draft, target.*dvc repro"):
-        profile().latency("exchange", submitted=1)
+    with pytest.raises(ValueError, match="toy has no table 'predictor', only draft, target.*dvc repro"):
+        profile().latency("predictor", features=1)
     with pytest.raises(ValueError, match="table 'draft': this table takes the coordinates rows, context"):
         profile().latency("draft", tokens=1)
 
@@ -245,7 +245,7 @@ def test_another_cost_ratio_scales_the_drafts_passes_alone():
     assert cheap.cost_ratio(128) == pytest.approx(17.0)
     factor = PROFILE.cost_ratio(128) / 17.0
     for name, table in PROFILE.tables.items():
-        scale = factor if name in ("draft", "draft_prefill", "beside_draft") else 1.0
+        scale = factor if name in ("draft", "draft_prefill") else 1.0
         np.testing.assert_allclose(cheap.tables[name].median, scale * table.median)
     with pytest.raises(ValueError, match="is > 0, got 0"):
         PROFILE.at_cost_ratio(0, 128)

@@ -1,26 +1,12 @@
 """What speaks against a latency profile: nothing of a sound one, and of each kind of nonsense the cell at fault."""
 
-import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from predictors.latency.profile import LatencyProfile
-from predictors.latency.soundness import (
-    CLEARLY,
-    LEAST_COST_RATIO,
-    MOST_ERROR,
-    MOST_SPREAD,
-    MOST_SPREAD_BETWEEN,
-    MOST_WAITING,
-    NAMED,
-    SHORT,
-    Place,
-    findings,
-    noise_warning,
-    waiting_noise,
-)
+from predictors.latency.soundness import CLEARLY, MOST_SPREAD, Place, findings, noise_warning
 from predictors.latency.tables import LatencyTable
 
 MILLISECOND = 1e-3
@@ -100,53 +86,3 @@ def test_the_spread_is_bounded_in_every_table(factor, count):
     found = findings(sound(reading=replace(wide, low=wide.median, high=high)))
     assert [one.place for one in found] == [place("reading", entropy=0)] * count
     assert all(one.value.endswith(f" {MOST_SPREAD * factor:.0%}") for one in found)
-
-
-def test_cells_of_two_processes_may_spread_further():
-    wide = table({"submitted": (8,)}, [1.0])
-    for most, count in ((MOST_SPREAD_BETWEEN - 0.01, 0), (MOST_SPREAD_BETWEEN + 0.01, 1)):
-        made = replace(wide, low=wide.median, high=wide.median * (1 + most))
-        assert len(findings(sound(exchange=made))) == count
-        assert len(findings(sound(predictor=replace(made, axes={"features": (64,)})))) == 1
-
-
-def test_microseconds_may_spread():
-    short = np.array([2e-6, 2e-6])
-    quick = LatencyTable({"entropy": (0, 1)}, short, short, short + 0.9 * SHORT, 40)
-    assert findings(sound(reading=quick)) == []
-    assert len(findings(sound(reading=replace(quick, high=short + 1.1 * SHORT)))) == 2
-
-
-@pytest.mark.parametrize("sign", [-1, 1])
-def test_plain_decoding_is_held_against_the_sum_of_its_cells(sign):
-    summed = 8.0 + 0.5
-    within, beyond = (summed / (1 + sign * (MOST_ERROR + more)) for more in (-0.01, 0.01))
-    assert findings(sound(plain=table({"context": (32,)}, [within]))) == []
-    (found,) = findings(sound(plain=table({"context": (32,)}, [beyond])))
-    assert found.place == place("plain", context=32) and " 8.5 ms" in found.expected
-    cells = {place("target", tokens=1, context=32), place("chain_verification", drafted=0, sampled=0)}
-    assert set(found.beside) == cells
-
-
-def test_a_draft_step_must_not_cost_clearly_more_than_a_target_pass():
-    axes = {"rows": (1, 4), "context": (32, 512)}
-    within, beyond = (table(axes, np.full((2, 2), 8.0 * factor)) for factor in (1.2, 1.3))
-    assert 1 / 1.3 < LEAST_COST_RATIO < 1 / 1.2
-    assert findings(sound(draft=within)) == []
-    (found,) = findings(sound(draft=beyond))
-    assert found.place == place("target", tokens=1, context=32)
-    assert found.beside == (place("draft", rows=1, context=32),) and " 0.77 " in found.value
-
-
-def test_waiting_for_a_processor_is_noise():
-    assert waiting_noise(MOST_WAITING) == []
-    (sentence,) = waiting_noise(0.5)
-    assert re.findall(r"[\d.]+", sentence) == ["0.50", str(MOST_WAITING)]
-
-
-def test_the_warning_names_device_pair_the_first_findings_and_the_remedy():
-    loud = replace(sound(), noise=tuple(f"cell {number}" for number in range(NAMED + 2)))
-    warning = noise_warning(loud)
-    assert warning.startswith("toy-1c was noisy when the latency profile of toys was measured")
-    assert "(cell 0; cell 1; cell 2; 2 more)" in warning and "dvc repro -sf latency@toys" in warning
-    assert "(cell 0)" in noise_warning(replace(loud, noise=("cell 0",)))

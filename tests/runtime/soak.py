@@ -23,8 +23,7 @@ from tests.toys import tiny_llama
 
 CONFIGS = {
     **METHODS,
-    **{f"{name}, {how}": config | {"overlap": how} for name, config in BRANCHES.items() for how in ("none", "streams")},
-    "specbranch, processes": BRANCHES["specbranch"] | {"overlap": "processes"},
+    **{f"{name}, {how}": config | {"overlap": how} for name, config in BRANCHES.items() for how in ("none", "threads")},
 }
 CONTEXT = 64  # tokens of prompt and text together at most
 GROWTH = 0.02  # of memory at most
@@ -42,13 +41,8 @@ def main() -> None:
     warm = held()
     serve(decoders, range(requests // 10, requests // 10 + requests), "requests")
     after = held()
-    for decoder in decoders:
-        decoder.close()
-    closed = held(memory=False)
     wrong = [f"{name}: {warm[name]} before, {after[name]} after" for name in before if after[name] > warm[name]]
-    wrong += [
-        f"{name}: {before[name]} before, {closed[name]} after closing" for name in before if closed[name] > before[name]
-    ]
+    wrong += [f"{name}: {before[name]} at first, {after[name]} after" for name in before if after[name] > before[name]]
     growth = after["memory"] / warm["memory"] - 1
     if growth > GROWTH:
         wrong.append(f"memory grew by {growth:.1%}, and {GROWTH:.0%} is allowed")

@@ -202,7 +202,7 @@ def require_sound(records, overlapping):
 
 
 @pytest.mark.parametrize("stage", CHOICES["draft_stage"])
-@pytest.mark.parametrize("overlap", ["none", "streams"])
+@pytest.mark.parametrize("overlap", ["none", "threads"])
 def test_timelines_are_sound(overlap, stage):
     pair = ModelPair(TableModel(5, seed=1), TableModel(5, seed=2))
     decoder = branch_decoder(pair, gamma=3, controller=HALVES, overlap=overlap, draft_stage=stage)

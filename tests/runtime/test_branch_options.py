@@ -111,12 +111,11 @@ def test_the_soft_threshold_changes_what_is_drafted(pair):
         ({"gamma": 3, "draft_stage_gamma": 4}, "draft_stage_gamma=4 exceeds gamma=3.*Raise gamma"),
         ({"gamma": "3"}, "gamma: expected int, got '3'"),
         ({"k_max": 0}, "k_max must be >= 1, got 0"),
-        ({"target_threads": 0}, "target_threads must be >= 1, got 0"),
         ({"k_rule": "round"}, "k_rule must be one of floor, ceil, const, got 'round'"),
         ({"branch_verifier": "block"}, "branch_verifier must be one of match, rrs, hybrid, got 'block'"),
         ({"retention": "none"}, "retention must be one of posterior, prior, got 'none'"),
         ({"draft_stage": "busy"}, "draft_stage must be one of idle, preverify, got 'busy'"),
-        ({"overlap": "fork"}, "overlap must be one of auto, streams, processes, none, got 'fork'"),
+        ({"overlap": "fork"}, "overlap must be one of auto, streams, threads, none, got 'fork'"),
         ({"draft_temperature": -1.0}, "draft_temperature must be >= 0"),
         (
             {"verifier": "spectr"},

@@ -1,29 +1,23 @@
-"""Where the draft runs never shows in the text: in turn, in a thread or in a process of its own, one request at a time."""
-
-import errno
-import gc
-import os
+"""Where the draft runs never shows in the text: one job after the other, or in a thread."""
 
 import pytest
 import torch
 
-from runtime import Randomness, build_decoder
-from runtime.decoding.branch_parallel import BranchRun
-from runtime.overlap import process
-from tests.branches import branch_decoder
+from predictors.controllers.unlearned import Confidence
+from runtime import ModelPair, Randomness, build_decoder
+from tests.branches import branch_decoder, shaken_llama, sharp_llama
 from tests.bundles import random_bundle
 from tests.greedy import greedy_text
-from tests.runtime.branch_services import OPTIONS, a_pair, in_a_process, kept_in_a_process, order, pid_of
-from tests.runtime.overlap_services import wait_for_end
-from tests.runtime.sabotage import EPSILON
 
 PROMPT, OTHER = [3, 1, 4], [7, 7, 2, 9]
-THREADS = {"target_threads": 2, "draft_threads": 3}
+OPTIONS = {"gamma": 3, "k_max": 2}
+OVERLAPS = ("none", "threads")
 
 
 @pytest.fixture(scope="module")
 def pair():
-    return a_pair()
+    """A draft that is right in part, at temperatures 0 and 1."""
+    return ModelPair(sharp_llama(2, sharpness=6), shaken_llama(2, sharpness=6))
 
 
 @pytest.fixture(scope="module")
@@ -31,20 +25,15 @@ def text(pair):
     return greedy_text(pair.target.model, PROMPT, 40)
 
 
-@pytest.fixture(scope="module")
-def served(pair, tmp_path_factory):
-    yield from kept_in_a_process(pair, tmp_path_factory.mktemp("process"), **THREADS)
-
-
 # ---- the same text
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_the_same_text_wherever_the_draft_runs(served, pair, text, temperature):
-    inside = {"controller": {"kind": "confidence", "epsilon": EPSILON}, **OPTIONS}
-    decoders = [served[0], *(branch_decoder(pair, **(inside | {"overlap": name})) for name in ("none", "streams"))]
+def test_the_same_text_wherever_the_draft_runs(pair, text, temperature):
+    inside = {"controller": {"kind": "confidence", "epsilon": 0.2}, **OPTIONS}
     texts, rounds = [], []
-    for decoder in decoders:
+    for overlap in OVERLAPS:
+        decoder = branch_decoder(pair, **inside, overlap=overlap)
         for seed in range(3):
             randomness = Randomness(seed)  # one source for requests one after the other
             outs = [
@@ -53,29 +42,28 @@ def test_the_same_text_wherever_the_draft_runs(served, pair, text, temperature):
             ]
             texts.append([out.tokens for out in outs])
             rounds.append([[(item.drafted, item.accepted) for item in out.rounds] for out in outs])
-    assert texts[:3] == texts[3:6] == texts[6:] and rounds[:3] == rounds[3:6] == rounds[6:]
+    assert texts[:3] == texts[3:] and rounds[:3] == rounds[3:]
     if temperature == 0:
         assert texts[0][0] == text[:30]
     else:
         assert texts[0][0] != texts[0][2] and texts[0] != texts[1]
 
 
-def test_a_heads_features_reach_the_draft_process(pair, tmp_path):
+def test_a_heads_features_reach_the_thread(pair, tmp_path):
     controller = {"kind": "hrad", "bundle": str(random_bundle(tmp_path / "b", pair, "extended", gamma=3))}
     outs = []
-    for overlap in ("none", "processes"):
+    for overlap in OVERLAPS:
         decoder = build_decoder(
             pair, {"preset": "specbranch", "gamma": 3, "controller": controller, "overlap": overlap}
         )
         outs.append(decoder.generate(PROMPT, max_new_tokens=30, temperature=1.0, randomness=Randomness(1)))
-        decoder.close()
     assert outs[0].tokens == outs[1].tokens
     assert [record.submitted for record in outs[0].rounds] == [record.submitted for record in outs[1].rounds]
     assert len({record.submitted for record in outs[0].rounds}) > 1
 
 
-def test_timelines_of_two_processes_are_one(served):
-    out = served[0].generate(PROMPT, max_new_tokens=30)
+def test_timelines_of_two_threads_are_one(pair):
+    out = branch_decoder(pair, **OPTIONS, overlap="threads").generate(PROMPT, max_new_tokens=30)
     for record in out.rounds:
         assert record.overlapped == 0
         start, end = min(span.start for span in record.timeline), max(span.end for span in record.timeline)
@@ -85,102 +73,67 @@ def test_timelines_of_two_processes_are_one(served):
             assert times == sorted(times) and times
 
 
-def test_generate_takes_the_decoder(served, pair, text):
-    for decoder in (served[0], branch_decoder(pair, **OPTIONS)):
-        ids = pair.target.model.generate(
-            torch.tensor([PROMPT]), custom_generate=decoder, do_sample=False, max_new_tokens=20
-        )
-        assert ids[0].tolist() == [*PROMPT, *text[:20]]
+@pytest.mark.parametrize("overlap", OVERLAPS)
+def test_generate_takes_the_decoder(pair, text, overlap):
+    decoder = branch_decoder(pair, **OPTIONS, overlap=overlap)
+    ids = pair.target.model.generate(
+        torch.tensor([PROMPT]), custom_generate=decoder, do_sample=False, max_new_tokens=20
+    )
+    assert ids[0].tolist() == [*PROMPT, *text[:20]]
 
 
-def test_threads_are_shared_out_and_given_back(served, monkeypatch):
-    decoder, folder = served
-    given, before = torch.get_num_threads(), 1 + THREADS["target_threads"]
-    seen, honest = set(), BranchRun.round
-    torch.set_num_threads(before)
-
-    def noting(self):
-        seen.add(torch.get_num_threads())
-        return honest(self)
-
-    monkeypatch.setattr(BranchRun, "round", noting)
-    try:
-        for _ in decoder.stream(PROMPT, max_new_tokens=12):
-            assert torch.get_num_threads() == before
-    finally:
-        torch.set_num_threads(given)
-    assert seen == {THREADS["target_threads"]} != {before}
-    assert (folder / "threads").read_text() == str(THREADS["draft_threads"])
+# ---- several requests
 
 
-def test_what_a_draft_process_cannot_show_is_refused(served):
-    with pytest.raises(ValueError, match=r"show no evidence. Observe with overlap 'none'"):
-        next(served[0].stream(PROMPT, observe=True))
+@pytest.mark.parametrize("overlap", OVERLAPS)
+def test_requests_to_one_decoder_take_turns(pair, overlap):
+    decoder = branch_decoder(pair, **OPTIONS, overlap=overlap)
+    alone = [decoder.generate(prompt, max_new_tokens=20).tokens for prompt in (PROMPT, OTHER)]
+    requests = [decoder.stream(prompt, max_new_tokens=20) for prompt in (PROMPT, OTHER)]
+    texts, going = ([], []), {0, 1}
+    while going:
+        for index in sorted(going):
+            step = next(requests[index], None)
+            texts[index].extend([] if step is None else step.tokens)
+            going -= {index} if step is None else set()
+    assert list(texts) == alone
 
 
-def test_warnings_of_the_controller_reach_the_caller(served, text):
-    decoder, folder = served
-    order(folder, "plan", "warn")
-    with pytest.warns(UserWarning, match="the draft is far from home"):
+@pytest.mark.parametrize("overlap", OVERLAPS)
+def test_a_request_that_is_given_up_leaves_the_decoder_usable(pair, text, overlap):
+    decoder = branch_decoder(pair, **OPTIONS, overlap=overlap)
+    for length in range(1, 5):
+        steps = decoder.stream(OTHER, max_new_tokens=40)
+        for _ in range(length):
+            next(steps)
+        steps.close()
         assert decoder.generate(PROMPT, max_new_tokens=20).tokens == text[:20]
 
 
-# ---- one request at a time
+class Failing(Confidence):
+    """Decides as `Confidence`, and fails at a branch point where it is ``told`` to."""
+
+    told = False
+
+    def start(self, settings):
+        session = super().start(settings)
+        session.branch_count = self.branch_count
+        return session
+
+    def branch_count(self, law):
+        if self.told:
+            raise ArithmeticError("the draft is far from home")
 
 
-@pytest.mark.parametrize("overlap", ["none", "streams"])
-def test_streams_on_one_decoder_take_turns(pair, overlap):
+@pytest.mark.parametrize("overlap", OVERLAPS)
+def test_an_error_of_the_draft_reaches_the_caller_and_leaves_the_decoder_usable(pair, text, overlap):
     decoder = branch_decoder(pair, **OPTIONS, overlap=overlap)
-    alone = [decoder.generate(prompt, max_new_tokens=20).tokens for prompt in (PROMPT, OTHER)]
-    assert in_turns(decoder, decoder) == alone
-
-
-def in_turns(first, second):
-    """The texts of two requests whose rounds take turns."""
-    streams = [
-        decoder.stream(prompt, max_new_tokens=20)
-        for decoder, prompt in zip((first, second), (PROMPT, OTHER), strict=True)
-    ]
-    texts: list[list[int]] = [[], []]
-    going = {0, 1}
-    while going:
-        for index in sorted(going):
-            step = next(streams[index], None)
-            texts[index] += [] if step is None else step.tokens
-            going -= {index} if step is None else set()
-    return texts
-
-
-def test_a_newer_request_takes_the_process_over_and_the_older_one_says_so(served, text):
-    decoder, _ = served
-    older = decoder.stream(PROMPT, max_new_tokens=40)
-    next(older), next(older)
-    newer = decoder.stream(PROMPT, max_new_tokens=40)
-    tokens = [*next(newer).tokens, *next(newer).tokens]
-    with pytest.raises(
-        RuntimeError, match=r"a newer request took this decoder's draft process.*build a decoder for each"
-    ):
-        next(older)
-    assert tokens + [token for step in newer for token in step.tokens] == text
-
-
-def test_a_second_decoder_from_full_memory_to_collection(served, pair, text, tmp_path, monkeypatch):
-    """One more process, started once: its whole life in one test."""
-    other = in_a_process(pair, tmp_path)
-    with monkeypatch.context() as patched:
-
-        def full(*_):
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-        patched.setattr(os, "posix_fallocate", full)
-        patched.setattr(process.subprocess, "Popen", lambda *_, **__: pytest.fail("a process was started"))
-        with pytest.raises(OSError, match=r"No space left.*bytes of shared memory in .*overlap: none"):
-            other.generate(PROMPT)
-    expected = [text[:20], greedy_text(pair.target.model, OTHER, 20)]
-    assert in_turns(served[0], other) == expected
-    assert pid_of(tmp_path) != pid_of(served[1])
-    given_up = other.stream(PROMPT)
-    next(given_up)
-    del other, given_up
-    gc.collect()
-    wait_for_end(tmp_path / "lock")
+    controller = Failing(0.2)
+    decoder.draft = (*decoder.draft[:2], controller)
+    controller.told = True
+    threads = torch.get_num_threads()
+    with pytest.raises(ArithmeticError, match="far from home"):
+        decoder.generate(PROMPT, max_new_tokens=20)
+    assert torch.get_num_threads() == threads
+    controller.told = False
+    assert decoder.generate(PROMPT, max_new_tokens=20).tokens == text[:20]

@@ -1,7 +1,5 @@
 """The compact forward against Hugging Face's own: logits, taps, greedy text, and weights that are shared, not copied."""
 
-from io import BytesIO
-
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
@@ -11,7 +9,6 @@ from runtime.causal_model import CausalLanguageModel
 from runtime.compact.applicable import NotCompactError
 from runtime.compact.forward import signed
 from runtime.compact.products import FEW_ROWS, linear, packed
-from runtime.compact.state import Sent
 from tests.toys import tiny_llama
 
 TOLERANCE = 1e-5
@@ -226,26 +223,6 @@ def test_packed_weights_are_packed_again_after_a_change_in_place():
     after = adapter.open(8).forward([1, 2, 3]).logits
     torch.testing.assert_close(after, expected, atol=TOLERANCE, rtol=0)
     assert not torch.allclose(after, before, atol=10 * TOLERANCE)
-
-
-@pytest.mark.parametrize("forward", ["compact", "packed", "hugging_face"])
-@pytest.mark.parametrize("name", ["llama-3-angles", "llama-gelu-epsilon", "qwen3"])
-def test_a_model_that_is_sent_decodes_as_here_without_hugging_faces_library(name, forward):
-    model = random_model(CONFIGS[name])
-    model.generation_config.eos_token_id = [3, 7]
-    adapter = CausalLanguageModel(model, forward)
-    file = BytesIO()
-    torch.save(Sent(adapter), file)
-    there = torch.load(BytesIO(file.getvalue()), weights_only=False)
-    for field in ("vocabulary_size", "context_limit", "eos_tokens", "device", "dtype", "programs"):
-        assert getattr(there, field) == getattr(adapter, field)
-    ours, theirs = (some.open(8, layers=(1, 3)) for some in (adapter, there))
-    for call in (([1, 2, 3], None), ([4, 5, 6], [2, 2, 3])):
-        said, expected = theirs.forward(*call), ours.forward(*call)
-        assert torch.equal(said.logits, expected.logits) and torch.equal(said.hidden_NKD, expected.hidden_NKD)
-    assert torch.equal(there.embedding(5), adapter.embedding(5))
-    needed = b"transformers" in file.getvalue()
-    assert needed == (forward == "hugging_face" or "gelu" in name)  # whose activation is the library's own
 
 
 def test_what_cannot_be_packed_is_refused_with_the_reason():

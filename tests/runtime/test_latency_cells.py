@@ -84,10 +84,10 @@ def test_a_cells_new_calls_replace_its_old_ones_and_no_others():
     assert table.calls == 2 and table.median.tolist() == [1.0, 8.5]
 
 
-def test_the_share_waited_is_that_of_visits_without_processes_of_our_own():
-    rows = [row("draft", 1, [1.0], 0.1, 0.5), row("target", 1, [1.0], 0.3, 1.5), row("beside_draft", 1, [1.0], 9.0)]
+def test_the_share_waited_is_that_of_all_visits():
+    rows = [row("draft", 1, [1.0], 0.1, 0.5), row("target", 1, [1.0], 0.3, 1.5)]
     assert share_waited(rows) == 0.4 / 2.0
-    assert share_waited(rows[-1:]) == 0.0
+    assert share_waited([]) == 0.0
 
 
 def test_the_scheduler_is_asked_of_every_thread(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from runtime import ModelPair
-from runtime.latency import LatencyConfig, cells, open_cells, sweep, tables_of
+from runtime.latency import LatencyConfig, all_cells, cells, sweep, tables_of
 from runtime.latency.passes import CONTINUATION, pass_cells, prefill_cells
 from tests.toys import TableModel, tiny_llama
 
@@ -46,7 +46,7 @@ class NotedModel:
         return SimpleNamespace(forward=forward, keep=keep)
 
 
-BARE = LatencyConfig(reference_rows=(), reference_tokens=(), beside_rows=(), beside_tokens=())
+BARE = LatencyConfig(reference_rows=(), reference_tokens=())
 PASSES = replace(BARE, target_tokens=(1, 4), draft_rows=(1, 3), contexts=(3, 7), prefill_tokens=(2, 5))
 
 
@@ -119,8 +119,6 @@ SMALL = LatencyConfig(
     target_tokens=(1, 2, 5),
     reference_rows=(1,),
     reference_tokens=(1, 5),
-    beside_rows=(),
-    beside_tokens=(),
     contexts=(4, 90),
     prefill_tokens=(8, 80),
     drafted=(0, 2),
@@ -133,8 +131,8 @@ SMALL = LatencyConfig(
 
 
 def test_all_tables_have_all_their_cells(compact):
-    with open_cells(compact, SMALL) as (cells, notes):
-        tables = tables_of(sweep(cells, Random(0), 0, 2, lambda: None))
+    cells, notes = all_cells(compact, SMALL)
+    tables = tables_of(sweep(cells, Random(0), 0, 2, lambda: None))
     assert not notes
     contexts, sampled = {"context": [4, 90]}, {"sampled": [0, 1]}
     assert {name: {axis: list(grid) for axis, grid in table.axes.items()} for name, table in tables.items()} == {
@@ -186,8 +184,8 @@ def test_a_pass_waits_for_the_device_of_the_model_that_runs(models, monkeypatch)
 
 def test_contexts_and_prompts_are_cut_to_what_the_models_hold(notes):
     pair = ModelPair(NotedModel("target", notes, context_limit=95), NotedModel("draft", notes, context_limit=80))
-    with open_cells(pair, SMALL) as (cells, cut):
-        sweep(cells, Random(0), 0, 1, lambda: None)
+    cells, cut = all_cells(pair, SMALL)
+    sweep(cells, Random(0), 0, 1, lambda: None)
     assert [(note.split()[0], *re.findall(r"\d+", note)) for note in cut] == [
         ("contexts", "90", "77"),  # the draft's 80 less 3 rows
         ("prefill_tokens", "80", "16"),
@@ -201,45 +199,33 @@ def test_contexts_and_prompts_are_cut_to_what_the_models_hold(notes):
 
 def test_models_too_short_for_the_grid_are_refused(notes):
     pair = ModelPair(NotedModel("target", notes, context_limit=5), NotedModel("draft", notes))
-    with pytest.raises(ValueError, match=r"1 tokens too short.*latency\.target_tokens"), open_cells(pair, SMALL):
-        pass
+    with pytest.raises(ValueError, match=r"1 tokens too short.*latency\.target_tokens"):
+        all_cells(pair, SMALL)
 
 
 def test_of_a_pair_without_a_draft_the_target_is_timed_alone():
     pair = ModelPair(tiny_llama(80, seed=0))
-    with open_cells(pair, SMALL) as (cells, _):
-        tables = {table for cell in cells for table in cell.tables}
-        for cell in cells:
-            cell.before()
-            assert all(seconds > 0 for seconds in cell.measure())
+    cells, _ = all_cells(pair, SMALL)
+    tables = {table for cell in cells for table in cell.tables}
+    for cell in cells:
+        cell.before()
+        assert all(seconds > 0 for seconds in cell.measure())
     assert tables >= {"target", "target_prefill", "plain", "guessing", "chain_verification", "tree_verification"}
-    assert not any(name.startswith(("draft", "branch", "beside", "exchange")) for name in tables)
+    assert not any(name.startswith(("draft", "branch")) for name in tables)
 
 
 def test_vocabularies_too_small_for_the_trees_are_refused(notes):
     pair = ModelPair(NotedModel("target", notes, vocabulary_size=2), NotedModel("draft", notes, vocabulary_size=2))
     message = r"tree_paths=3 .* over 2 tokens\. Set latency\.tree_paths to 2 or fewer"
-    with pytest.raises(ValueError, match=message), open_cells(pair, SMALL):
-        pass
+    with pytest.raises(ValueError, match=message):
+        all_cells(pair, SMALL)
 
 
 @pytest.mark.parametrize("most", [{"drafted": (0, 70)}, {"tree_nodes": (3, 72)}, {"branch_rows": (1, 70)}])
 def test_prepared_rows_suffice_for_the_widest_pass(most):
     wide = ModelPair(tiny_llama(80, seed=0), tiny_llama(80, seed=1, layers=1))
-    with open_cells(wide, replace(SMALL, **most)) as (cells, _):
-        rounds = [cell for cell in cells if max(cell.at.get("drafted", 0), cell.at.get("rows", 0)) >= 70]
-        assert rounds
-        for cell in rounds:
-            cell.measure()
-
-
-def test_passes_beside_the_other_model_are_those_of_the_parameters(compact):
-    """No call is made, so no draft process starts."""
-    at_once = replace(SMALL, beside_rows=(3,), beside_tokens=(1, 5))
-    with open_cells(compact, at_once) as (cells, _):
-        places = {(table, *cell.at.values()) for cell in cells for table in cell.tables}
-    assert {place for place in places if place[0].startswith(("beside", "exchange"))} == {
-        *(("beside_draft", 3, context) for context in (4, 90)),
-        *(("beside_target", tokens, context) for tokens in (1, 5) for context in (4, 90)),
-        *(("exchange", submitted) for submitted in (0, 2)),
-    }
+    cells, _ = all_cells(wide, replace(SMALL, **most))
+    rounds = [cell for cell in cells if max(cell.at.get("drafted", 0), cell.at.get("rows", 0)) >= 70]
+    assert rounds
+    for cell in rounds:
+        cell.measure()

@@ -80,7 +80,7 @@ def test_the_text_is_that_of_plain_calls(models, name):
         assert texts[0] == texts[1], temperature
 
 
-@pytest.mark.parametrize("overlap", ["none", "streams"])
+@pytest.mark.parametrize("overlap", ["none", "threads"])
 @pytest.mark.parametrize("name", BRANCHES)
 def test_branches_too(models, name, overlap):
     config = BRANCHES[name] | {"overlap": overlap}
@@ -142,7 +142,7 @@ def reads_of(decoder, temperature):
     return counts[1:]
 
 
-@pytest.mark.parametrize("overlap", ["none", "streams"])
+@pytest.mark.parametrize("overlap", ["none", "threads"])
 def test_a_request_that_is_over_holds_no_memory(models, overlap):
     """Three decoders of one pair take turns with one memory a model."""
     recorded = pair(models, "recorded")

@@ -25,7 +25,7 @@ MAP |= {"model.rotary_emb": "cpu"}
     [
         {"method": "speculative", "drafter": {"kind": "chain", "gamma": 3}, "verifier": "block"},
         {"method": "speculative", "drafter": {"kind": "delayed_tree"}, "verifier": "traversal"},
-        {"preset": "pearl", "gamma": 3, "overlap": "streams"},
+        {"preset": "pearl", "gamma": 3, "overlap": "threads"},
     ],
     ids=lambda config: config.get("preset", "") or config["verifier"],
 )

@@ -25,10 +25,10 @@ CONFIGS = [
 ]
 
 
-def starts_of(texts, greedy, config, concurrent=False, verifier="block"):  # noqa: F811
+def starts_of(texts, greedy, config, verifier="block"):  # noqa: F811
     chosen = [text for text in texts if text.settings.greedy == greedy]
     readings = [Reading.of(text, seed) for text in chosen for seed in range(1 if greedy else 2)]
-    return BranchStarts.of(Starts.of(readings, config.gamma, verifier, Prices(PROFILE, not greedy)), config, concurrent)
+    return BranchStarts.of(Starts.of(readings, config.gamma, verifier, Prices(PROFILE, not greedy)), config)
 
 
 def controllers(pair, place):  # noqa: F811
@@ -61,9 +61,7 @@ def totals_of(starts, controller):
 def differences(starts, controller, totals):
     """Texts whose totals are not those of the controller's own session."""
     for place, one in enumerate(starts.retained.readings):
-        real = Clock(PROFILE).branches(
-            one, controller, starts.config, starts.retained.verifier, starts.costs.concurrent
-        )
+        real = Clock(PROFILE).branches(one, controller, starts.config, starts.retained.verifier)
         counts = [int(getattr(totals, f"{name}_X")[place]) for name in COUNTS]
         seconds = pytest.approx(real.seconds, rel=1e-9)
         if counts != [getattr(real, name) for name in COUNTS] or totals.seconds_X[place] != seconds:
@@ -73,8 +71,7 @@ def differences(starts, controller, totals):
 @pytest.mark.parametrize("greedy", [True, False])
 @pytest.mark.parametrize("config", CONFIGS)
 def test_totals_are_those_of_real_sessions(pair, texts, tmp_path, greedy, config):  # noqa: F811
-    concurrent = config.gamma == 5
-    starts, seen = starts_of(texts, greedy, config, concurrent, "tokenwise" if config.k_max == 1 else "block"), 0
+    starts, seen = starts_of(texts, greedy, config, "tokenwise" if config.k_max == 1 else "block"), 0
     for controller in controllers(pair, tmp_path):
         with warnings.catch_warnings(action="ignore"):  # of rounds that are bypassed
             totals = totals_of(starts, controller)

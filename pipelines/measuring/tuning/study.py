@@ -174,9 +174,6 @@ class TuneStudy:
         )
         harness = Harness(self.blocks, list(names), self.config.seed, self.config.repeats, self.leading)
         self.rows += harness.race(arms, self.prompts[split], share)
-        for arm in arms.values():
-            if arm.decoder is not None:
-                arm.decoder.close()
 
 
 def _static(some: Iterable[Candidate], by_name: Mapping[str, Speedup]) -> list[Candidate]:

@@ -30,18 +30,16 @@ from predictors.training.text_table import TextTable
 Rule = DecisionRule | LengthRule
 Choice = int | float | Rule
 CHAIN, BRANCHES = METHODS = ("chain", "branches")
-OWN = ("method", "concurrent")  # of `Decoding`, and no options of the decoder
 
 
 @dataclass(frozen=True)
 class Decoding(BranchSettings):
-    """``method`` chain or branches, drafts of at most ``gamma`` tokens, verified by ``verifier``; ``concurrent``: priced side by
-    side on this machine, else on the virtual clock."""
+    """``method`` chain or branches (priced on the virtual clock), drafts of at most ``gamma`` tokens, verified by
+    ``verifier``."""
 
     method: Annotated[str, one_of(*METHODS)] = CHAIN
     gamma: Count = 12
     verifier: str = "block"
-    concurrent: bool = False
 
     @property
     def decoder(self) -> dict[str, Any]:
@@ -49,7 +47,7 @@ class Decoding(BranchSettings):
         if self.method == CHAIN:
             chain = {"kind": "chain", "gamma": self.gamma}
             return {"method": "speculative", "drafter": chain, "verifier": self.verifier}
-        options = {name: value for name, value in vars(self).items() if name not in OWN and value is not None}
+        options = {name: value for name, value in vars(self).items() if name != "method" and value is not None}
         return {"preset": "specbranch", **options}
 
 
@@ -184,7 +182,7 @@ def served_texts(
             priced, draws = prices[not settings.greedy], 1 if split == TRAIN else repeats
             idle, rows = part.starts(settings, gamma, verifier, priced, seed, draws)
             if decoding.method == BRANCHES:
-                branches = BranchStarts.of(idle, decoding, decoding.concurrent)
+                branches = BranchStarts.of(idle, decoding)
                 idle = branches.idle
             first_X, last_X = np.array([(one.start, one.stop - 1) for one in rows]).T
             row_XS = np.minimum(first_X[:, None] + np.arange(idle.left_XS.shape[1]), last_X[:, None])

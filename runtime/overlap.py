@@ -1,18 +1,17 @@
-"""What runs the draft's methods beside the target, as the decoders see it: in turn, in a thread, or in a process of its own
-(`runtime.overlap.process`).
+"""Where the draft's jobs run: in a thread, on CUDA devices with a stream of its own, or one after the other with the target's.
 
-On CUDA devices the thread works on a stream of its own. Events alone order the streams, so the host waits for no device: a call
-begins on the draft's stream after what the caller had queued when it submitted it, on every device that it hands tensors of, and
-what the caller queues after `result` begins after the call. Where the draft has a device of its own, copies to the target's run
-on the draft's device, on the caller's stream there.
+Events alone order the streams, so the host waits for no device: a call begins on the draft's stream after what the caller had
+queued when it submitted it, on every device that it hands tensors of, and what the caller queues after `result` begins after the
+call. Where the draft has a device of its own, copies to the target's run on the draft's device, on the caller's stream there.
 """
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass
-from time import perf_counter
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import fields, is_dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -20,88 +19,65 @@ from torch import Tensor
 
 from predictors.rounds import RoundRecord
 
-
-@dataclass(frozen=True)
-class Reply:
-    """What a call returned, and when it ran: ``started`` and ``ended`` in seconds of `time.perf_counter`.
-
-    That clock is one for all processes of a machine (CLOCK_MONOTONIC). Work queued on an accelerator may go on after ``ended``.
-    """
-
-    value: Any
-    started: float
-    ended: float
+Call = Callable[..., Any]
 
 
 class Executor(Protocol):
-    """Runs the methods of one service object in the order they were submitted, beside the caller.
+    """Runs calls in the order they were submitted. To be used by one thread. What a call raises, `result` raises."""
 
-    To be used by one thread. What a call raises, `result` raises; the service can be used again after that.
-    """
+    def submit(self, call: Call, *arguments: Any) -> None:
+        """Ask for ``call(*arguments)``, without waiting for it."""
 
-    def submit(self, method: str, *arguments: Any) -> None:
-        """Ask for ``service.method(*arguments)``, without waiting for it."""
-
-    def result(self) -> Reply:
-        """The reply of the oldest call that was not read; waits for it. There must be one (asserted)."""
+    def result(self) -> Any:
+        """What the oldest call that was not read returned; waits for it. There must be one (asserted)."""
 
     def close(self) -> None:
         """End what runs, dropping what is outstanding; again changes nothing."""
 
 
-class InTurn:
-    """`Executor` over ``service`` that runs nothing beside anything: a call runs when its result is asked for."""
+class Sequential:
+    """`Executor` without concurrency: a call runs when its result is asked for."""
 
-    def __init__(self, service: Any) -> None:
-        self._service = service
-        self._calls: deque[tuple[str, tuple[Any, ...]]] = deque()
+    def __init__(self) -> None:
+        self._calls: deque[Call] = deque()
 
-    def submit(self, method: str, *arguments: Any) -> None:
-        self._calls.append((method, arguments))
+    def submit(self, call: Call, *arguments: Any) -> None:
+        self._calls.append(partial(call, *arguments))
 
-    def result(self) -> Reply:
+    def result(self) -> Any:
         assert self._calls, "no call is outstanding"
-        method, arguments = self._calls.popleft()
-        return timed(getattr(self._service, method), arguments)
+        return self._calls.popleft()()
 
     def close(self) -> None:
         self._calls.clear()
 
 
-def timed(call: Callable[..., Any], arguments: tuple[Any, ...]) -> Reply:
-    """The reply to a call that runs now, in this thread."""
-    started = perf_counter()
-    value = call(*arguments)
-    return Reply(value, started, perf_counter())
-
-
-class Beside:
-    """`Executor` over ``service`` in one worker thread.
+class Threaded:
+    """`Executor` in one worker thread.
 
     Parameters
     ----------
-    service
-        The object whose methods run.
     stream
-        The `draft_stream` of the device where it computes. With one, arguments and values hold their tensors in tuples, lists,
+        The `draft_stream` of the device where calls compute. With one, arguments and values hold their tensors in tuples, lists,
         mappings and dataclasses: only those are kept from being reused by one stream while the other still reads them.
+    threads
+        Torch threads of the worker; ``None``: as many as torch gives it.
     """
 
-    def __init__(self, service: Any, stream: "DraftStream | None") -> None:
-        self._service = service
+    def __init__(self, stream: "DraftStream | None" = None, threads: int | None = None) -> None:
         self._stream = stream
-        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="draft")
+        begin = None if threads is None else partial(torch.set_num_threads, threads)
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="draft", initializer=begin)
         self._calls: deque[Future[Any]] = deque()
 
-    def submit(self, method: str, *arguments: Any) -> None:
-        call = getattr(self._service, method)
+    def submit(self, call: Call, *arguments: Any) -> None:
         if self._stream is None:
-            self._calls.append(self._pool.submit(timed, call, arguments))
+            self._calls.append(self._pool.submit(call, *arguments))
         else:
             ready = self._stream.hand_over(arguments)
             self._calls.append(self._pool.submit(self._stream.run, call, arguments, ready))
 
-    def result(self) -> Reply:
+    def result(self) -> Any:
         assert self._calls, "no call is outstanding"
         self._calls[0].exception()  # waits; where that is interrupted, the call is still outstanding
         outcome = self._calls.popleft().result()
@@ -137,12 +113,12 @@ class DraftStream:
         return [torch.cuda.current_stream(device).record_event() for device in devices]
 
     def run(self, call: Any, arguments: Any, ready: list[torch.cuda.Event]) -> tuple[Any, torch.cuda.Event]:
-        """In the thread: the reply, or what the call raised, and when the draft's stream is done with it."""
+        """In the thread: what the call returned or raised, and when the draft's stream is done with it."""
         with torch.cuda.stream(self._stream):
             for written in ready:
                 self._stream.wait_event(written)
             try:
-                outcome: Any = timed(call, arguments)
+                outcome: Any = call(*arguments)
             except Exception as error:  # the service's own: the caller's stream must wait for the call all the same
                 outcome = error
             return outcome, self._stream.record_event()
@@ -151,12 +127,13 @@ class DraftStream:
         """What the caller queues from now on begins after all that was queued here."""
         torch.cuda.current_stream(self._device).wait_event(self._stream.record_event())
 
-    def take_over(self, outcome: Any, done: torch.cuda.Event) -> Reply:
+    def take_over(self, outcome: Any, done: torch.cuda.Event) -> Any:
+        """Read an outcome of `run`, once the caller's stream has waited for it."""
         stream = torch.cuda.current_stream(self._device)
         stream.wait_event(done)
         if isinstance(outcome, Exception):
             raise outcome
-        for tensor in _tensors(outcome.value):
+        for tensor in _tensors(outcome):
             tensor.record_stream(stream)
         return outcome
 
@@ -178,6 +155,49 @@ def _tensors(value: Any) -> Iterator[Tensor]:
         parts = [getattr(value, field.name) for field in fields(value)]
     for part in parts:
         yield from _tensors(part)
+
+
+class Overlap:
+    """Where one decoder's draft runs, by a configuration's ``overlap``: ``kind`` is ``streams``, ``threads`` or ``none``.
+
+    On CPUs, draft and target share torch's threads while they run concurrently (`default_threads`).
+    """
+
+    def __init__(self, overlap: str, draft: torch.device, target: torch.device) -> None:
+        self.kind = _resolved(overlap, draft, target)
+        self._stream = draft_stream(draft)  # one for all requests: what a stream has freed no other gets
+        self._target_threads = self._draft_threads = None
+        if self.kind == "threads" and draft.type == target.type == "cpu":
+            self._target_threads, self._draft_threads = default_threads(torch.get_num_threads())
+
+    @property
+    def virtual(self) -> bool:
+        """Whether the jobs run one after the other, on a virtual clock."""
+        return self.kind == "none"
+
+    def executor(self) -> Executor:
+        """What runs the draft's jobs of one request."""
+        return Sequential() if self.virtual else Threaded(self._stream, self._draft_threads)
+
+    def target_threads(self) -> AbstractContextManager[None]:
+        """Leave the draft its threads while the target works."""
+        return nullcontext() if self._target_threads is None else torch_threads(self._target_threads)
+
+
+def _resolved(overlap: str, draft: torch.device, target: torch.device) -> str:
+    streams = draft.type == "cuda"
+    if overlap == "auto":
+        if streams:
+            return "streams"
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return "threads" if cores > 1 or draft.type != "cpu" or target.type != "cpu" else "none"
+    if overlap in ("streams", "threads") and (overlap == "streams") != streams:
+        other = "threads" if overlap == "streams" else "streams"
+        raise ValueError(
+            f"overlap {overlap!r} is for drafts {'on' if overlap == 'streams' else 'off'} CUDA devices, and this one is on "
+            f"{draft}. Use {other!r} or 'auto'."
+        )
+    return overlap
 
 
 def default_threads(cores: int) -> tuple[int, int]:
