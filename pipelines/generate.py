@@ -65,10 +65,8 @@ def run(args: argparse.Namespace) -> None:
             print(text[printed:], end="", flush=True)
             printed = len(text)
     statistics = _statistics(rounds, tokens, perf_counter() - start)
-    if decoder.lossy:
-        print("note: lossy=True, this text need not follow the target's distribution", file=sys.stderr)
     if args.json:
-        said = {"tokens": tokens, "text": pair.tokenizer.decode(tokens), "lossy": decoder.lossy}
+        said = {"tokens": tokens, "text": pair.tokenizer.decode(tokens)}
         print(json.dumps(said | statistics))
     else:
         print("\n" + ", ".join(f"{name} {value:.4g}" for name, value in statistics.items()), file=sys.stderr)

@@ -12,14 +12,13 @@ from runtime.decoding.base import Decoder
 from runtime.decoding.branch_parallel import BranchParallelDecoder
 from runtime.decoding.sequential import SequentialDecoder
 from runtime.decoding.single_model import SingleModelDecoder
-from runtime.decoding.target_roots import TargetRootsDecoder
 from runtime.drafting import DRAFTERS, Drafter
-from runtime.drafting.trees import DelayedTreeConfig, MultiCandidateConfig
+from runtime.drafting.trees import DelayedTreeConfig
 from runtime.identity import require_pair
 from runtime.pair import ModelPair
 from runtime.presets import expanded
 from runtime.self_drafting import GUESSERS
-from runtime.verification import LOSSY_VERIFIERS, VERIFIERS, Verifier
+from runtime.verification import VERIFIERS, Verifier
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,6 @@ class DecoderConfig:
     drafter: dict | None = None
     verifier: str = "block"
     controller: dict | None = None
-    lossy: bool = False
 
 
 PAIR_METHODS = ("speculative", "branch_parallel")
@@ -65,8 +63,7 @@ def build_decoder(pair: ModelPair, config: Mapping[str, Any]) -> Decoder:
         "chain", "gamma": 5}``, ``{"kind": "delayed_tree", "k": 3, "l1": 1, "l2": 3}``, ``{"kind": "multi_candidate", "config":
         [4, 2, 2, 1]}``, ``{"kind": "fork", "width": 4, "depth": 3}`` and, without a draft model, ``{"kind": "lookup", "length":
         10}``; of a chain with a ``lookup`` (``{"kind": "chain", "gamma": 12, "lookup": {"length": 10}}``) the controller chooses.
-        ``lossy=True`` admits combinations that change the output's law and marks what they generate. ``preset`` names a
-        configuration (`runtime.presets`) that given keys override.
+        ``preset`` names a configuration (`runtime.presets`) that given keys override.
 
     Raises
     ------
@@ -157,7 +154,7 @@ def _require_draft(pair: ModelPair, method: str, otherwise: str = "") -> None:
 def _sequential(pair: ModelPair, config: Mapping[str, Any], controller: Controller | None, where: str) -> Decoder:
     parsed = parse_config(DecoderConfig, config, where)
     controller = controller or build_controller(parsed.controller or default_controller(parsed.method))
-    verifier = _verifier(parsed.verifier, parsed.lossy)
+    verifier = _verifier(parsed.verifier)
     if parsed.method == "autoregressive":
         if parsed.drafter or parsed.controller:
             raise ValueError(
@@ -171,9 +168,7 @@ def _sequential(pair: ModelPair, config: Mapping[str, Any], controller: Controll
     if drafter.needs_draft:
         _require_draft(pair, parsed.method, 'drafter {"kind": "lookup"}, ')
     _require_fit(controller, pair, drafter.depth, "decoder.drafter", where)
-    if isinstance(drafter, MultiCandidateConfig) and drafter.target_roots > 1:
-        return TargetRootsDecoder(pair, drafter, verifier, controller, parsed.lossy)
-    return SequentialDecoder(pair, drafter, verifier, controller, parsed.lossy)
+    return SequentialDecoder(pair, drafter, verifier, controller)
 
 
 def _drafter(config: Mapping[str, Any] | None) -> Drafter:
@@ -204,13 +199,10 @@ def _choosing(drafter: Drafter, controller: Controller, verifier: str) -> Drafte
     return replace(drafter, choices=controller.actions)
 
 
-def _verifier(name: str, lossy: bool) -> Verifier:
-    known = VERIFIERS | LOSSY_VERIFIERS if lossy else VERIFIERS
-    if name in known:
-        return known[name]
-    if name in LOSSY_VERIFIERS:
-        raise ValueError(f"decoder: verifier {name!r} is lossy; say lossy=True to compare with it anyway.")
-    raise ValueError(f"decoder: unknown verifier {name!r}. Known verifiers: {', '.join(known)}.")
+def _verifier(name: str) -> Verifier:
+    if name not in VERIFIERS:
+        raise ValueError(f"decoder: unknown verifier {name!r}. Known verifiers: {', '.join(VERIFIERS)}.")
+    return VERIFIERS[name]
 
 
 def _require_fit(controller: Controller, pair: ModelPair, gamma: int, drafter: str, where: str) -> None:

@@ -123,25 +123,6 @@ class TokenTree:
         nodes = range(self.num_nodes)
         return self.parent_list == [node - 1 for node in nodes] and sorted(self.draws.tolist()) == list(nodes)
 
-    def below(self, node: int) -> tuple["TokenTree", list[int]]:
-        """The tree under ``node`` as if it were the root, and the nodes it is made of."""
-        places = {node: -1}
-        for other, parent in enumerate(self.parent_list):
-            if parent in places:
-                places[other] = len(places) - 1
-        assert self.draws is not None
-        nodes = list(places)[1:]
-        parents = [places[self.parent_list[kept]] for kept in nodes]
-        draws = [places[drawn] for drawn in self.draws.tolist() if drawn in nodes]
-        tree = TokenTree(
-            tokens=self.tokens[nodes],
-            parents=torch.tensor(parents, dtype=torch.int64),
-            draws=torch.tensor(draws, dtype=torch.int64),
-            draft_probs=None if self.draft_probs is None else self.draft_probs[[kept + 1 for kept in places]],
-            law=self.law,
-        )
-        return tree, nodes
-
     def path(self, row: int) -> list[int]:
         """Node indices from the root's child to row ``row``'s node; empty for row 0."""
         nodes = []

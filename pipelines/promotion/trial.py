@@ -49,7 +49,7 @@ def served_at(bundle: Path, name: str, settings: SamplingSettings) -> tuple[dict
 
 
 def problem_of(bundle: Path, pair: ModelPair) -> str | None:
-    """Why ``bundle`` cannot be read, does not serve ``pair``, changes the output's law, or would be timed on a virtual clock;
+    """Why ``bundle`` cannot be read, does not serve ``pair``, or would be timed on a virtual clock;
     ``None``: nothing speaks against a trial."""
     try:
         settings_of(bundle)
@@ -58,10 +58,6 @@ def problem_of(bundle: Path, pair: ModelPair) -> str | None:
         return str(error)
     for name, one in parts_of(decoder).items():
         who = f"{bundle}: {name or 'its decoder'}"
-        if one.lossy:
-            return (
-                f"{who} is lossy: its output need not follow the target's distribution. Export it without lossy=True."
-            )
         if isinstance(one, BranchParallelDecoder) and one.overlap.virtual:
             remedy = "Export it with overlap 'auto', 'threads' or 'streams'."
             if one.config.overlap == "auto":

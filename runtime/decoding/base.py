@@ -47,12 +47,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Generation:
-    """``tokens``: new tokens only, cut at the first end-of-sequence token. ``rounds``: round 0 is the prefill. ``lossy``: the
-    decoder was told that its output need not follow the target's law."""
+    """``tokens``: new tokens only, cut at the first end-of-sequence token. ``rounds``: round 0 is the prefill."""
 
     tokens: list[int]
     rounds: list[RoundRecord]
-    lossy: bool = False
 
 
 class Decoder(ABC):
@@ -63,10 +61,9 @@ class Decoder(ABC):
 
     monitor: Monitor | None = None
 
-    def __init__(self, pair: ModelPair, controller: Controller, lossy: bool = False) -> None:
+    def __init__(self, pair: ModelPair, controller: Controller) -> None:
         self.pair = pair
         self.controller = controller
-        self.lossy = lossy
 
     @abstractmethod
     def _open(self, request: Request) -> "Run":
@@ -97,7 +94,7 @@ class Decoder(ABC):
 
     def generate(self, prompt_ids: Sequence[int] | Tensor, **options: Any) -> Generation:
         """Decode a prompt; options as in `stream`."""
-        made = Generation([], [], self.lossy)
+        made = Generation([], [])
         for step in self.stream(prompt_ids, **options):
             made.tokens.extend(step.tokens)
             made.rounds.append(step.record)
@@ -200,7 +197,7 @@ class RoutedDecoder(Decoder):
     nearest, in temperature first."""
 
     def __init__(self, pair: ModelPair, routes: Sequence[tuple[SamplingSettings, Decoder]]) -> None:
-        super().__init__(pair, build_controller({"kind": "fixed"}), lossy=any(decoder.lossy for _, decoder in routes))
+        super().__init__(pair, build_controller({"kind": "fixed"}))
         self.routes = list(routes)
 
     def route(self, settings: SamplingSettings) -> Decoder:

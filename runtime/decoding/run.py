@@ -1,7 +1,6 @@
 """One request in flight: the target's state, the newest token and what is known behind it. Loops build on it."""
 
 from abc import ABC, abstractmethod
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -102,14 +101,13 @@ class Run(ABC):
     def _end_draft_prefill(self, step: Step) -> None:  # noqa: B027 (the target may draft)
         """After it: cache the prompt in the draft."""
 
-    def _recorded_verdicts(self, verifier: Verifier, lossy: bool = False) -> RecordedVerdicts | None:
+    def _recorded_verdicts(self, verifier: Verifier) -> RecordedVerdicts | None:
         """Verdicts of ``verifier`` by programs; ``None`` where the target's passes are not recorded, the rule takes trees apart
         on the host, or chance does not allow it."""
         programs = self.pair.target.programs
         if programs is None or not verifier.chains_only or not isinstance(self.chance, Uniform):
             return None
-        rule = partial(verifier, lossy=lossy)
-        return RecordedVerdicts(verifier.name, rule, self.request.settings, self.chance, programs)
+        return RecordedVerdicts(verifier.name, verifier, self.request.settings, self.chance, programs)
 
     @property
     def emitted(self) -> int:

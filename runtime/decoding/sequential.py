@@ -7,7 +7,6 @@ Shape suffixes: V vocabulary, M rows of a pass (N nodes + 1).
 """
 
 from dataclasses import replace
-from functools import partial
 
 from torch import Tensor
 
@@ -33,12 +32,10 @@ from runtime.verification.recorded import RecordedVerdicts
 class SequentialDecoder(Decoder):
     """Alternates drafting and verification. ``drafter=None`` decodes with the target alone."""
 
-    def __init__(
-        self, pair: ModelPair, drafter: Drafter | None, verifier: Verifier, controller: Controller, lossy: bool = False
-    ) -> None:
-        super().__init__(pair, controller, lossy)
+    def __init__(self, pair: ModelPair, drafter: Drafter | None, verifier: Verifier, controller: Controller) -> None:
+        super().__init__(pair, controller)
         if drafter is not None:
-            require_compatible(drafter, verifier, lossy)
+            require_compatible(drafter, verifier)
         self.drafter = drafter
         self.verifier = verifier
         programs = pair.target.programs
@@ -63,11 +60,11 @@ class SequentialRun(Run):
     def __init__(self, decoder: SequentialDecoder, request: Request) -> None:
         pair, drafter = decoder.pair, decoder.drafter
         super().__init__(decoder, request)
-        self.draws = decoder.lossy or not request.settings.greedy  # a verdict is drawn, not read off
-        self.verify = partial(decoder.verifier, lossy=decoder.lossy)
+        self.draws = not request.settings.greedy  # a verdict is drawn, not read off
+        self.verify = decoder.verifier
         self.recorded: RecordedVerdicts | None = None
         if (drafter is None or drafter.laws == {DraftLaw.IID}) and not (request.views or request.observe):
-            self.recorded = self._recorded_verdicts(decoder.verifier, decoder.lossy)
+            self.recorded = self._recorded_verdicts(decoder.verifier)
         self.session = decoder.controller.start(request.settings)
         self.draft: Draft | None = None
         self.passes = 0  # of the draft's model, in the rounds before
@@ -160,11 +157,11 @@ class SequentialRun(Run):
         self.session.end_round(record)
 
 
-def require_compatible(drafter: Drafter, verifier: Verifier, lossy: bool) -> None:
-    """`ValueError` naming both if ``drafter`` may draw a tree that ``verifier`` cannot read or, unless ``lossy``, is lossy on."""
+def require_compatible(drafter: Drafter, verifier: Verifier) -> None:
+    """`ValueError` naming both if ``drafter`` may draw a tree that ``verifier`` cannot read or is lossy on."""
     if verifier.chains_only and drafter.branches:
         raise ValueError(f"verifier {verifier.name!r} takes chains only, and {drafter} branches. {_remedy(drafter)}")
-    for law in () if lossy else sorted(drafter.laws, key=lambda law: law.name):
+    for law in sorted(drafter.laws, key=lambda law: law.name):
         try:
             verifier.require_lossless(law)
         except ValueError as error:

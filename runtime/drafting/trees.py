@@ -24,16 +24,14 @@ from torch import Tensor
 from predictors.actions import Action
 from predictors.config import Count, NotNegative, one_of
 from predictors.controllers import Session
-from predictors.signals import NextLaw, Root, TreeRoot
+from predictors.signals import NextLaw, TreeRoot
 from runtime.adapter import LanguageModel
-from runtime.clock import PhaseClock
 from runtime.device import on_device
 from runtime.drafting.draft import Drafter
-from runtime.drafting.drafted import ROOT, Growth
 from runtime.drafting.levels import LevelDraft, stacked
 from runtime.drafting.sampler import most_likely
 from runtime.request import Request
-from runtime.tree import DraftLaw, TokenTree
+from runtime.tree import DraftLaw
 
 CandidateKind = Annotated[str, one_of("sampled", "top_k")]
 
@@ -135,31 +133,20 @@ class CandidateTree(Drafter):
 
 @dataclass(frozen=True)
 class MultiCandidateConfig(CandidateTree):
-    """``config``: children per node, level by level.
-
-    ``roots="target"``: the first number counts tokens drawn from the target's own law as roots, and the root with the longest
-    accepted subtree wins. One root is the ordinary tree of the other numbers; several are lossy at every temperature, because
-    tokens with predictable continuations come out too often (specification of drafting, section 5.4).
-    """
+    """``config``: children per node, level by level."""
 
     config: tuple[Count, ...] = (4, 2, 2, 1)
     candidates: CandidateKind = "sampled"
-    roots: Annotated[str, one_of("draft", "target")] = "draft"
     draft_temperature: NotNegative | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.widths:
+        if not self.config:
             raise ValueError(f"config needs a number per level, for example [4, 2, 2, 1], got {list(self.config)}.")
 
     @property
     def widths(self) -> tuple[int, ...]:
-        return self.config if self.roots == "draft" else self.config[1:]
-
-    @property
-    def target_roots(self) -> int:
-        """Tokens drawn from the target per round; more than one compete."""
-        return 1 if self.roots == "draft" else self.config[0]
+        return self.config
 
 
 @dataclass(frozen=True)
@@ -184,19 +171,6 @@ class MultiCandidateDraft(LevelDraft):
         likeliest = self._settings.greedy or config.candidates == "top_k"
         self.law = DraftLaw.DETERMINISTIC if likeliest else DraftLaw.WITHOUT_REPLACEMENT
         self._widths = config.widths
-
-    def draft_under(self, roots: Sequence[int], root: Root, cap: int, session: Session, clock: PhaseClock) -> TokenTree:
-        """Grow up to ``cap`` levels under ``roots``, tokens that the target drew: the tree's first level."""
-        if self._uncached:
-            self._feed_uncached()
-        growth = Growth()
-        level = [growth.draw(ROOT, token) for token in roots]
-        going = [node for node in level if growth.tokens[node] not in self._eos_tokens]
-        if going:
-            self._grow(growth, going, cap, root, session, clock)
-        tree = growth.tree(self.law if growth.laws else DraftLaw.DETERMINISTIC)
-        clock.lap("draft")
-        return tree
 
     def _draw_unread(self, depth: int, laws: Sequence[NextLaw]) -> Tensor:
         if self.law is DraftLaw.DETERMINISTIC:

@@ -125,8 +125,6 @@ def why_not_led(decoder: Decoder, settings: SamplingSettings) -> str | None:
     At temperature 0 every lossless decoder emits the target's one text, and nothing needs leading.
     """
     decoder = decoder.route(settings)
-    if decoder.lossy:
-        return "it is lossy: a text of the target is not a text of its own"
     if settings.greedy:
         return None
     if isinstance(decoder, BranchParallelDecoder):

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from runtime.tree import DraftLaw, TokenTree
 from runtime.verification.acceptance import ALIASES, ANY, NODE_SOLVERS, acceptance_rate, branching_law, with_aliases
-from runtime.verification.chain import block, hsd_as_published, tokenwise
+from runtime.verification.chain import block, tokenwise
 from runtime.verification.multi_draft import hsd_multi_draft
 from runtime.verification.outcome import OutcomeLaw, Rule, draw_verdict
 from runtime.verification.top_down import top_down
@@ -26,9 +26,9 @@ class Verifier:
     lossless_for: frozenset[DraftLaw]
     chains_only: bool = False
 
-    def __call__(self, tree: TokenTree, target_probs: Tensor, lossy: bool = False) -> OutcomeLaw:
-        """The law of the outcome on ``tree``; `ValueError` if this rule would be lossy on it, unless ``lossy`` allows that."""
-        if not lossy and tree.num_nodes:
+    def __call__(self, tree: TokenTree, target_probs: Tensor) -> OutcomeLaw:
+        """The law of the outcome on ``tree``; `ValueError` if this rule would be lossy on it."""
+        if tree.num_nodes:
             self.require_lossless(tree.law)
         if len(target_probs) != tree.num_nodes + 1:
             raise ValueError(f"target_probs has {len(target_probs)} rows, expected N + 1 = {tree.num_nodes + 1}.")
@@ -36,10 +36,6 @@ class Verifier:
 
     def require_lossless(self, law: DraftLaw) -> None:
         """`ValueError` naming both if this rule is lossy on drafts of ``law``."""
-        if not self.lossless_for:
-            raise ValueError(
-                f"verifier {self.name!r} is lossy on every draft; pass lossy=True to compare with it anyway."
-            )
         if law not in self.lossless_for:
             known = ", ".join(sorted(known.name for known in self.lossless_for))
             raise ValueError(f"verifier {self.name!r} is not lossless for {law.name} drafts; it is for {known}.")
@@ -54,17 +50,5 @@ _RULES = [
     Verifier("hsd_multi_draft", hsd_multi_draft, frozenset({DraftLaw.IID})),
 ]
 VERIFIERS: dict[str, Verifier] = {name: replace(rule, name=name) for rule in _RULES for name in with_aliases(rule.name)}
-LOSSY_VERIFIERS: dict[str, Verifier] = {
-    "hsd_as_published": Verifier("hsd_as_published", hsd_as_published, frozenset(), chains_only=True)
-}
 
-__all__ = [
-    "ALIASES",
-    "LOSSY_VERIFIERS",
-    "VERIFIERS",
-    "OutcomeLaw",
-    "Verifier",
-    "acceptance_rate",
-    "branching_law",
-    "draw_verdict",
-]
+__all__ = ["ALIASES", "VERIFIERS", "OutcomeLaw", "Verifier", "acceptance_rate", "branching_law", "draw_verdict"]

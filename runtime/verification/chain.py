@@ -75,21 +75,6 @@ def block(target_GV: Tensor, draft_GV: Tensor, log_ratio_G: Tensor) -> tuple[Ten
     return last_success(test_G1), prefix_G1
 
 
-@_on_chains
-def hsd_as_published(target_GV: Tensor, draft_GV: Tensor, log_ratio_G: Tensor) -> tuple[Tensor, Tensor]:
-    """LOSSY: hierarchical speculative decoding as its public code tests the full draft, with min(1, r_g) instead of P_g.
-
-    The divergences are capped by the prefix maximum but the last test is not, so a full draft is accepted too often. The whole
-    gain over block verification reported for this rule is that error: over 12 enumerated pairs of three tokens and drafts of
-    three it emits 4.1 % more tokens per target pass and misses the target's law by a total variation of 0.057 on average,
-    0.096 at most (table in docs/verification.md). For comparisons only.
-    Source: specification of verification, section 3.3.
-    """
-    prefix_G1, _, test_G1 = block_tests(target_GV, draft_GV, log_ratio_G)
-    test_G1[-1] = log_ratio_G.sum().clamp(max=0).exp()
-    return last_success(test_G1), prefix_G1
-
-
 def block_tests(target_GV: Tensor, draft_GV: Tensor, log_ratio_G: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """P_t [G + 1], S_t [G] and h_t [G + 1] of a chain whose token t is drawn from row t - 1 of the laws."""
     log_prefix_G1 = log_prefix_weights(log_ratio_G)

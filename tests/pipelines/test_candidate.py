@@ -11,7 +11,6 @@ from pipelines.promotion.names import CHAMPION
 from pipelines.promotion.trial import Calibration, calibration_of
 from predictors.sampling import SamplingSettings
 from tests.bundles import auto_bundle, random_bundle, routed_bundle, selector_bundle, settings_bundle, stop_bundle
-from tests.pipelines.toy_trial import LOSSY
 
 
 def test_settings_are_those_of_challenger_and_champion_with_their_filters(tried, tmp_path):
@@ -70,12 +69,11 @@ OVERLAP_AUTO = {"method": "branch_parallel", "overlap": "auto"}
 @pytest.mark.parametrize(
     ("decoder", "named"),
     [
-        (LOSSY, {"lossy=True."}),
         (IN_TURN, {"(overlap", "'none'),", "'auto',", "'threads'", "'streams'."}),
         (OVERLAP_AUTO, {"(overlap", "'none'),", "'auto'", "core"}),
     ],
 )
-def test_what_is_lossy_or_on_a_virtual_clock_is_not_tried(tried, tmp_path, monkeypatch, decoder, named):
+def test_what_is_on_a_virtual_clock_is_not_tried(tried, tmp_path, monkeypatch, decoder, named):
     """The problem names the option to change."""
     pair, bundles = tried
     monkeypatch.setattr("os.sched_getaffinity", lambda process: {0}, raising=False)

@@ -28,7 +28,7 @@ from predictors.bundle import bundle_hash
 from runtime import Decoder
 from tests.bundles import random_bundle, settings_bundle
 from tests.pipelines.toy_bench import toy_bench, toy_prompts
-from tests.pipelines.toy_trial import LOSSY, bench, measured, own_documents, quietly
+from tests.pipelines.toy_trial import bench, measured, own_documents, quietly
 
 
 def test_arms_take_turns_in_blocks_and_finished_blocks_are_kept(tried, tmp_path):
@@ -134,8 +134,9 @@ def test_a_trial_beside_a_champion_is_at_the_settings_of_both(tmp_path):
     write_json(args.tuning / read_device(args.device)["slug"] / "choices.json", choices)
     evidence = quietly(attempt, args, "hrad", bundles)
     assert set(evidence.gains) == {"autoregressive", "chain-1", "chain-3", "champion"}
-    bundles[CHAMPION] = settings_bundle(tmp_path / "lossy", pair, LOSSY)
-    with pytest.raises(ValueError, match=r"the champion cannot be timed \(.*is lossy.*Roll it back first"):
+    virtual = {"method": "branch_parallel", "overlap": "none"}
+    bundles[CHAMPION] = settings_bundle(tmp_path / "virtual", pair, virtual)
+    with pytest.raises(ValueError, match=r"the champion cannot be timed \(.*virtual clock.*Roll it back first"):
         attempt(args, "hrad", bundles)
 
 

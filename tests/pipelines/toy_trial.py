@@ -9,7 +9,6 @@ from runtime import ModelPair
 from tests.pipelines.toy_bench import toy_bench, toy_prompts
 
 RATES = {"autoregressive": 5.0, "chain-2": 9.0, "chain-4": 10.0, "champion": 11.0, "challenger": 12.0}
-LOSSY = {"method": "speculative", "verifier": "hsd_as_published", "lossy": True}
 
 
 def measured(card):

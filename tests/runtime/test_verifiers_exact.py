@@ -2,7 +2,7 @@
 
 import itertools
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ import torch
 from predictors.sampling import SamplingSettings
 from runtime.laws import processed_law
 from runtime.tree import EMPTY_TREE, DraftLaw, TokenTree, chain_tree
-from runtime.verification import ALIASES, LOSSY_VERIFIERS, VERIFIERS, draw_verdict
+from runtime.verification import ALIASES, VERIFIERS, draw_verdict
 from runtime.verification.outcome import excess_mass
 from tests.toys import TableModel, enumerate_outcomes
 from tests.trees import (
@@ -207,13 +207,6 @@ def test_chain_rules_refuse_branches(name):
     for tree in (random_tree(IID, seed=5), random_tree(WITHOUT_REPLACEMENT, seed=5)):
         with pytest.raises(ValueError, match="needs a chain"):
             VERIFIERS[name](tree, laws(PAIRS[0][0], [()]).expand(tree.num_nodes + 1, 3))
-
-
-def test_published_hsd_is_refused_and_lossy():
-    rule, trees = LOSSY_VERIFIERS["hsd_as_published"], list(delayed_trees(PAIRS[1][1], 1, 0, 3))
-    with pytest.raises(ValueError, match="'hsd_as_published' is lossy on every draft; pass lossy=True"):
-        rule(trees[0][0], laws(PAIRS[1][0], node_paths(trees[0][0])))
-    assert largest_error(trees, PAIRS[1][0], partial(rule, lossy=True), 4) > 1e-3
 
 
 def close_laws(spread, shape=(3, 50_000)):

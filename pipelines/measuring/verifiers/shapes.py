@@ -67,10 +67,6 @@ def _shape(entry: Mapping[str, Any], where: str) -> Shape:
     family, name = NAMERS[kind](parsed)
     others = [f.name for f in fields(parsed) if f.name not in IN_NAME and getattr(parsed, f.name) != f.default]
     name = ", ".join([name, *(f"{option} {getattr(parsed, option)}" for option in others)])
-    if getattr(parsed, "target_roots", 1) > 1:
-        raise ValueError(
-            f"{where}: {name}: several roots drawn from the target change the output's distribution; use one."
-        )
     known = compatible_verifiers(parsed)
     verifiers = tuple(entry.get("verifiers", known))
     wrong = [verifier for verifier in verifiers if verifier not in known]
