@@ -93,7 +93,7 @@ class ModelPair:
 
         With several devices, ``device_map`` (``"auto"``, or a mapping of modules to devices) spreads the target over them and
         ``draft_device`` is the draft's own; ``device`` by default. A spread target runs by Hugging Face's own forward and needs
-        the package accelerate. `runtime.pipelined_draft` lets the draft work on whichever half of the target is idle.
+        the package accelerate.
 
         ``quantization`` of the target is Hugging Face's ``quantization_config`` as a mapping; files that are quantised need none.
         Such a target runs by Hugging Face's own forward, too.

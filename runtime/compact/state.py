@@ -43,13 +43,6 @@ class Memory:
         for new, old in zip(self.tensors, held, strict=True):
             new[:, :, : old.shape[2]] = old
 
-    def copy_rows(self, other: "Memory", first: int, last: int) -> None:
-        """Rows ``first`` to ``last`` (not included) of ``other``, of a copy of the model, perhaps on another device."""
-        if last > self.capacity:
-            self.grow(other.capacity)
-        for own, theirs in zip(self.tensors, other.tensors, strict=True):
-            own[:, :, first:last].copy_(theirs[:, :, first:last], non_blocking=True)
-
     def _reserve(self, capacity: int) -> None:
         weights = self.weights
         self.rows = torch.arange(capacity, device=weights.embedding.device)
