@@ -16,7 +16,7 @@ from runtime.drafting import DRAFTERS, Drafter
 from runtime.drafting.trees import DelayedTreeConfig
 from runtime.identity import require_pair
 from runtime.pair import ModelPair
-from runtime.presets import expanded
+from runtime.presets import SOFT_THRESHOLD, expanded
 from runtime.self_drafting import GUESSERS
 from runtime.verification import VERIFIERS, Verifier
 
@@ -32,7 +32,6 @@ class DecoderConfig:
 
 
 PAIR_METHODS = ("speculative", "branch_parallel")
-DEFAULT_EPSILON = 0.2  # best in the paper's Tables 4 and 19
 
 
 @dataclass(frozen=True)
@@ -93,9 +92,7 @@ def built(pair: ModelPair, config: Mapping[str, Any], controller: Controller | N
 
 def default_controller(method: str) -> dict[str, Any]:
     """The configuration of what decides where a decoder's names no controller."""
-    if method == "branch_parallel":
-        return {"kind": "confidence", "epsilon": DEFAULT_EPSILON}
-    return {"kind": "fixed"}
+    return SOFT_THRESHOLD if method == "branch_parallel" else {"kind": "fixed"}
 
 
 def _branch_parallel(pair: ModelPair, config: Mapping[str, Any], controller: Controller | None, where: str) -> Decoder:

@@ -1,21 +1,25 @@
 """Named decoder configurations. Given keys override a preset's; ``gamma`` reaches the chain of a preset that drafts one.
 
-specbranch             SpecBranch: H-RAD before drafting and for retention, branches beside the target
+specbranch             SpecBranch: branches while the target verifies, H-RAD before drafting and for retention
 specbranch-no-hrad     everything drafted is retained (the paper's Table 18)
 specbranch-no-branch   H-RAD before drafting, then ordinary verification (the paper's single-GPU variant)
 pearl                  PEARL: one sampled branch, everything retained, branches from the first token on (specification, 3.7)
+
+H-RAD comes from a bundle: that of `load_decoder`, or one that ``controller`` names. Without a bundle, SpecBranch's soft threshold
+decides alone.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
+SOFT_THRESHOLD = {"kind": "confidence", "epsilon": 0.2}  # best in the paper's Tables 4 and 19
 PRESETS: dict[str, dict[str, Any]] = {
-    "specbranch": {"method": "branch_parallel", "controller": {"kind": "hrad"}},
+    "specbranch": {"method": "branch_parallel", "controller": SOFT_THRESHOLD},
     "specbranch-no-hrad": {"method": "branch_parallel", "controller": {"kind": "fixed"}},
     "specbranch-no-branch": {
         "method": "speculative",
         "drafter": {"kind": "chain", "gamma": 8},
-        "controller": {"kind": "hrad"},
+        "controller": SOFT_THRESHOLD,
     },
     "pearl": {
         "method": "branch_parallel",

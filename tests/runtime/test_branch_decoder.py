@@ -14,6 +14,7 @@ from tests.bundles import random_bundle
 from tests.greedy import greedy_text
 from tests.toys import tiny_llama
 
+LEARNED = ("specbranch", "specbranch-no-branch")
 PROMPT = [3, 1, 4]
 HALVES = {"kind": "confidence", "epsilon": 0.5, "min_tokens": 0}
 
@@ -58,7 +59,7 @@ def test_presets_at_every_budget(pair, text, bundles, preset):
     """Pending tokens are never output: whatever the budget, the text is the target's."""
     for gamma in range(2, 9):
         config = {"preset": preset, "gamma": gamma}
-        if PRESETS[preset]["controller"]["kind"] == "hrad":
+        if preset in LEARNED and gamma % 3:  # else without a bundle
             config["controller"] = {"kind": "hrad", "bundle": str(bundles["extended" if gamma % 2 else "paper"])}
         if PRESETS[preset]["method"] == "branch_parallel":
             config["overlap"] = "none"
@@ -72,7 +73,7 @@ def test_presets_at_every_budget(pair, text, bundles, preset):
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_bundle_that_names_a_preset(pair, text, tmp_path, preset):
     """Of learned presets the bundle's head decides; static ones are made for a pair, which is checked."""
-    config, learned = PRESETS[preset], PRESETS[preset]["controller"]["kind"] == "hrad"
+    config, learned = PRESETS[preset], preset in LEARNED
     branching = {"overlap": "none"} if config["method"] == "branch_parallel" else {}
 
     def change(card):

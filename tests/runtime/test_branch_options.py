@@ -125,7 +125,7 @@ def test_the_soft_threshold_changes_what_is_drafted(pair):
         ({"epsilon": 2.0}, "epsilon must be <= 1"),
         ({"epsilon": 0.3, "controller": {"kind": "fixed"}}, "epsilon=0.3: a 'fixed' controller has no soft threshold"),
         ({"controller": {"kind": "psychic"}}, "unknown kind 'psychic'"),
-        ({"preset": "specbranch"}, "controller hrad: no bundle is named"),
+        ({"preset": "specbranch", "controller": {"kind": "hrad"}}, "controller hrad: no bundle is named"),
     ],
     ids=str,
 )

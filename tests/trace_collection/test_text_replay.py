@@ -20,7 +20,6 @@ from predictors.replay.decode import Reading
 from predictors.schema import EDIT
 from predictors.training.text_table import TextTable
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
-from runtime.build import DEFAULT_EPSILON
 from runtime.decoding.sequential import SequentialDecoder
 from runtime.drafting.chain import ChainConfig
 from runtime.verification import VERIFIERS
@@ -224,7 +223,7 @@ def test_routes_have_the_reference_of_what_they_name(pair, folder, tmp_path):
 
 def test_routes_without_a_controller_are_replayed_under_the_methods_own(folder, tmp_path):
     branches = {"method": "branch_parallel", "gamma": 4, "k_max": 2}
-    confidence = {"controller": {"kind": "confidence", "epsilon": DEFAULT_EPSILON}}
+    confidence = {"controller": {"kind": "confidence", "epsilon": 0.2}}
 
     def of(changes):
         route = {"settings": {"temperature": 0.0}, "decoder": branches | changes}
