@@ -6,6 +6,15 @@
 Prefill, a draft step, a tree and branches are all this. The newest token is never cached yet. Behind it stands the compact
 forward or Hugging Face's own (`runtime.causal_model`). Shape suffixes: N nodes of a call, V vocabulary, K tapped layers, D hidden
 size.
+
+`Scratch` counts a request's nodes: how many tokens are committed, and the scratch tree after them. For every pass it knows the
+nodes' positions and whom they may see: one mask, grown with the tree and sliced.
+
+    mask[i, j] = 1  iff  j is i or an ancestor of i
+
+A node's row is its parent's row and itself, so appending a level copies rows and never touches earlier ones: the mask of the tree
+cut after any node is a slice. For chains that part at the root and lie depth by depth (i = level · width + chain) it is
+j ≡ i (mod width) and j <= i. Source: specification of drafting, section 5.
 """
 
 import warnings
@@ -103,3 +112,82 @@ def cache_prompt(state: ModelState, prompt: Sequence[int]) -> Forward:
             warnings.warn(text, stacklevel=2)
         state.keep(())
         parts = [prompt[:half], prompt[half:]]
+
+
+SCRATCH_ROOM = 128  # rows a fresh state holds beyond the request's own length; lookahead's default feeds 120
+CAPACITY = 64  # nodes of a fresh mask
+
+
+class Scratch:
+    """Committed tokens, then scratch nodes by parent (-1: the committed end)."""
+
+    def __init__(self) -> None:
+        self.committed = 0
+        self.is_chain = True  # whether every node so far hangs under the one before it
+        self._mask = torch.zeros(CAPACITY, CAPACITY, dtype=torch.bool)  # whole rows are written, before they are read
+        self._clear()
+
+    @property
+    def total(self) -> int:
+        """Rows in use: committed tokens and scratch nodes."""
+        return self.committed + len(self._parents)
+
+    def append(self, count: int, parents: Sequence[int] | None) -> None:
+        """Append ``count`` nodes; ``parents=None``: a chain from the newest scratch node (or the committed end)."""
+        first = len(self._parents)
+        if parents is None:
+            parents = range(first - 1, first + count - 1)
+        for node, parent in enumerate(parents, start=first):
+            assert -1 <= parent < node, f"scratch node {node} has parent {parent}"
+            self.is_chain = self.is_chain and parent == node - 1
+            self._parents.append(parent)
+            self._depths.append(1 if parent < 0 else self._depths[parent] + 1)
+
+    def positions(self, count: int) -> list[int]:
+        """Positions of the last ``count`` nodes in their own text."""
+        return [self.committed - 1 + depth for depth in self._depths[-count:]]
+
+    def mask(self, count: int, device: torch.device) -> Tensor | None:
+        """Whom the last ``count`` nodes see [count, total]: the committed rows, their ancestors and themselves.
+
+        ``None`` where that is plain causal attention over all rows: one node at the end of a chain, or a prefill.
+        """
+        if self.is_chain and count in (1, self.total):
+            return None
+        if self.is_chain:
+            return torch.ones(count, self.total, dtype=torch.bool, device=device).tril_(self.total - count)
+        committed = torch.ones(count, self.committed, dtype=torch.bool)
+        return torch.cat([committed, self.topology(count)], dim=1).to(device)
+
+    def topology(self, count: int) -> Tensor:
+        """Which scratch nodes the last ``count`` see [count, scratch nodes], on the host: their ancestors and themselves."""
+        end, held = len(self._parents), len(self._mask)
+        if end > held:
+            more = max(end - held, held)
+            self._mask = torch.nn.functional.pad(self._mask, (0, more, 0, more))
+        while self._masked < end:  # a run of nodes whose parents are all there is one copy
+            start, pending = self._masked, self._parents[self._masked :]
+            run = next((place for place, parent in enumerate(pending) if parent >= start), len(pending))
+            rows = torch.tensor(pending[:run])
+            self._mask[start : start + run] = self._mask[rows.clamp(min=0)] & (rows >= 0).unsqueeze(1)
+            self._mask[start : start + run].diagonal(start).fill_(True)
+            self._masked += run
+        return self._mask[end - count : end, :end]
+
+    def keep(self, path: Sequence[int], pending: int = 0) -> None:
+        """Commit the nodes of ``path``, which leads down from the committed end, but for its last ``pending`` ones, which stay;
+        drop the others."""
+        before = -1
+        for node in path:
+            assert self._parents[node] == before, f"{path} is no path of {self._parents}"
+            before = node
+        assert 0 <= pending <= len(path), f"{pending} nodes cannot stay of a path of {len(path)}"
+        self.committed += len(path) - pending
+        self._clear()
+        self.append(pending, None)
+
+    def _clear(self) -> None:
+        self._parents: list[int] = []
+        self._depths: list[int] = []
+        self.is_chain = True
+        self._masked = 0  # nodes whose rows the mask has

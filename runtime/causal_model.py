@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from runtime.adapter import ModelState
+from runtime.adapter import SCRATCH_ROOM, ModelState
 from runtime.compact.applicable import NotCompactError, signature
 from runtime.compact.recorded import RecordedState, Slot
 from runtime.compact.state import CompactState, Memory
 from runtime.compact.weights import CompactWeights
 from runtime.recorder import Programs, recorder_for
-from runtime.scratch import SCRATCH_ROOM
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -31,7 +30,7 @@ class CausalLanguageModel:
 
     Requests may take turns; where passes are recorded they come from one thread. `ValueError` if its attention is of a kind that
     cannot verify drafts, or the compact forward is asked for and does not compute it (with the reason). What else Hugging Face's
-    own forward cannot do the first request tries (`runtime.faithful`).
+    own forward cannot do the first request tries (`runtime.hugging_face`).
 
     Parameters
     ----------
@@ -88,8 +87,7 @@ class CausalLanguageModel:
 
     def open(self, max_length: int, layers: tuple[int, ...] = ()) -> ModelState:
         # Hugging Face's library: a model has loaded it
-        from runtime.faithful import faults
-        from runtime.hugging_face import HuggingFaceState, require_layers
+        from runtime.hugging_face import HuggingFaceState, faults, require_layers
 
         require_layers(self.model, layers)
         capacity = max_length + SCRATCH_ROOM

@@ -16,12 +16,11 @@ from predictors.controllers import CONTROLLERS
 from predictors.latency.profile import read_profile
 from predictors.latency.soundness import noise_warning
 from predictors.sampling import SamplingSettings
-from runtime.build import build_decoder, built
+from runtime.build import build_decoder, built, expanded
 from runtime.decoding.base import Decoder, RoutedDecoder
 from runtime.identity import require_pair
 from runtime.monitor import Monitor
 from runtime.pair import ModelPair
-from runtime.presets import expanded
 
 
 @dataclass(frozen=True)

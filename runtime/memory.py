@@ -16,10 +16,10 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
+from runtime.adapter import SCRATCH_ROOM
 from runtime.causal_model import CausalLanguageModel
 from runtime.compact.recorded import rounded_rows
 from runtime.pair import ModelPair
-from runtime.scratch import SCRATCH_ROOM
 
 LIBRARY = 2 * (32 << 20)  # bytes of the matrix library's workspaces
 LAW_COPIES = 6  # of a round's laws at most: logits, laws, the draft's, what a rule computes from both

@@ -31,8 +31,7 @@ from predictors.replay.chains import ChainPolicy
 from predictors.replay.decode import Clock, Decode, Reading
 from predictors.replay.text import RecordedText
 from predictors.sampling import SamplingSettings
-from runtime.build import PAIR_METHODS, BranchDecoderConfig, default_controller
-from runtime.presets import expanded
+from runtime.build import PAIR_METHODS, BranchDecoderConfig, default_controller, expanded
 
 
 @dataclass(frozen=True)

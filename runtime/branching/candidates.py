@@ -1,4 +1,5 @@
-"""Tokens to try at a branch point, and the law of the verdict on them (specification of drafting, section 2).
+"""Tokens to try at a branch point, and the law of the verdict on them (specification of drafting, section 2); and what both
+halves of a branch-parallel request exchange every round: a verdict goes out, a block and then branches come back.
 
 match    S = the k most likely tokens of q; z ~ p; a hit iff z is in S.                                    P(hit) = p(S)
 rrs      x_1 … x_k ~ q without replacement, tried in that order by recursive rejection sampling.
@@ -9,13 +10,16 @@ hybrid   T = the k - 1 most likely tokens, x ~ q off T; z ~ p; a hit iff z is in
 All leave z ~ p whatever the draws. The order of draws is kept, nothing drawn is dropped. Shape suffixes: K tokens, V vocabulary.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from predictors.rounds import RoundRecord
 from predictors.signals import NextLaw
+from runtime.clock import Stretch
 from runtime.drafting.sampler import PlainSampler, most_likely, read_rows
 from runtime.randomness import Chance
 from runtime.tree import DraftLaw, TokenTree
@@ -104,3 +108,36 @@ def _hits(hits_K: Tensor, residual_V: Tensor, target_V: Tensor) -> OutcomeLaw:
 
 def _without(law_V: Tensor, tokens_K: Tensor) -> Tensor:
     return law_V.index_fill(0, tokens_K, 0.0)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a round: the ``accepted`` pending tokens, the ``newest`` token behind them, and the branch that it is in."""
+
+    accepted: Sequence[int]
+    newest: int
+    branch: int | None = None
+
+
+@dataclass(frozen=True)
+class Pending:
+    """The block that the target verifies next: a ``tree`` that is a chain; ``laws`` only for observers. ``record``: the draft's
+    part of the round's up to here. Its levels were drafted with the target idle."""
+
+    tree: TokenTree
+    record: RoundRecord = field(default_factory=RoundRecord)
+    laws: list[NextLaw] = field(default_factory=list)
+    stretches: list[Stretch] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Branches:
+    """What was drafted beside the target: ``candidates`` at the branch point (``None``: there is none). ``record``: the draft's
+    whole part of the round's; ``None``: that of the block, as nothing else came of drafting beside the target."""
+
+    candidates: Candidates | None = None
+    record: RoundRecord | None = None
+    stretches: list[Stretch] = field(default_factory=list)
+
+
+NO_BRANCHES = Branches()

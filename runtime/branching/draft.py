@@ -23,8 +23,7 @@ from predictors.controllers import Controller, Session
 from predictors.rounds import RoundRecord
 from predictors.signals import DrawnToken, NextLaw, Root
 from runtime.adapter import LanguageModel, Row
-from runtime.branching.candidates import Candidates, draw_candidates
-from runtime.branching.exchange import NO_BRANCHES, Branches, Pending, Verdict
+from runtime.branching.candidates import NO_BRANCHES, Branches, Candidates, Pending, Verdict, draw_candidates
 from runtime.clock import PhaseClock, Stretch
 from runtime.drafting.chain import Chain, ChainDraft
 from runtime.request import Request

@@ -8,8 +8,8 @@ from predictors.controllers import Controller
 from predictors.rounds import RoundRecord, Span
 from predictors.signals import Root
 from runtime.adapter import LanguageModel
+from runtime.branching.candidates import Branches, Pending, Verdict
 from runtime.branching.draft import BranchConfig, BranchDraft
-from runtime.branching.exchange import Branches, Pending, Verdict
 from runtime.clock import PhaseClock, Stretch
 from runtime.overlap import Overlap
 from runtime.randomness import Chance, spawn

@@ -14,8 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from runtime.compact.products import linear
-from runtime.compact.weights import CompactWeights, LayerWeights
+from runtime.compact.weights import CompactWeights, LayerWeights, linear
 
 LayerCache = tuple[Tensor, Tensor]  # keys and values [1, K, rows, D]
 

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from runtime.adapter import Forward
+from runtime.adapter import Forward, Scratch
 from runtime.compact.forward import Pass, forward
 from runtime.compact.state import CompactState, Memory, said
 from runtime.compact.weights import CompactWeights
 from runtime.device import on_device
 from runtime.recorder import Program, Programs, Recorder
-from runtime.scratch import Scratch
 
 MOST_NODES = 128
 LEAST_ROWS = 256

@@ -6,11 +6,10 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from runtime.adapter import Forward
+from runtime.adapter import Forward, Scratch
 from runtime.compact.forward import LayerCache, Pass, forward, signed
 from runtime.compact.weights import CompactWeights
 from runtime.device import on_device
-from runtime.scratch import Scratch
 
 
 class Memory:

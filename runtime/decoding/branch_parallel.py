@@ -14,9 +14,8 @@ from torch import Tensor
 
 from predictors.controllers import Controller
 from predictors.rounds import RoundRecord
-from runtime.branching.candidates import draw_at_branch_point
+from runtime.branching.candidates import Branches, Verdict, draw_at_branch_point
 from runtime.branching.draft import BranchConfig
-from runtime.branching.exchange import Branches, Verdict
 from runtime.branching.jobs import DraftJobs
 from runtime.decoding.base import Decoder, Evidence, Step
 from runtime.decoding.run import Run

@@ -38,8 +38,7 @@ from predictors.stopping.network import NetworkShape, StopNetwork, served_logits
 from predictors.stopping.rule import StopCalibration
 from predictors.survival.network import HostCourse, HostNetwork, SurvivalNetwork
 from runtime.adapter import LanguageModel
-from runtime.latency.cells import Cell
-from runtime.latency.grid import TAPPED, LatencyConfig
+from runtime.latency.cells import TAPPED, Cell, LatencyConfig
 from runtime.latency.passes import Passes, begin_round
 from runtime.laws import processed_law
 from runtime.pair import ModelPair

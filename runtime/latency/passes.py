@@ -26,8 +26,7 @@ from transformers import DynamicCache
 
 from runtime.adapter import LanguageModel, cache_prompt
 from runtime.causal_model import CausalLanguageModel
-from runtime.latency.cells import Cell
-from runtime.latency.grid import LatencyConfig
+from runtime.latency.cells import Cell, LatencyConfig
 from runtime.pair import ModelPair
 
 CONTINUATION = 64  # tokens a prefilled state has room for beyond its prompt

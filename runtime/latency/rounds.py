@@ -34,8 +34,7 @@ from runtime.clock import PhaseClock
 from runtime.decoding.base import Decoder, Step
 from runtime.drafting.draft import fit_vocabulary
 from runtime.drafting.sampler import PlainSampler
-from runtime.latency.cells import Cell, seconds_of, synchronise
-from runtime.latency.grid import LatencyConfig
+from runtime.latency.cells import Cell, LatencyConfig, seconds_of, synchronise
 from runtime.latency.passes import random_tokens
 from runtime.latency.weightless import WeightlessModel
 from runtime.laws import processed_law

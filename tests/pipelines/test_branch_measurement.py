@@ -14,7 +14,7 @@ from pipelines.measuring.timelines import MAX_TOKENS, record_timelines
 from pipelines.measuring.timelines import rounds_of as drawn_rounds
 from predictors.rounds import LANES, PHASES, RoundRecord, Span, block_efficiency
 from runtime import ModelPair, Randomness, build_decoder
-from runtime.presets import PRESETS
+from runtime.build import PRESETS
 from tests.toys import TableModel
 
 PROMPT = [0, 1]

@@ -21,8 +21,8 @@ from transformers import (
 )
 
 from runtime import ModelPair, build_decoder
+from runtime.adapter import Scratch
 from runtime.causal_model import CausalLanguageModel
-from runtime.scratch import Scratch
 from tests.toys import tiny_llama
 
 SIZES = {

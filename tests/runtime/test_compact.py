@@ -8,7 +8,7 @@ from runtime import ModelPair, build_decoder
 from runtime.causal_model import CausalLanguageModel
 from runtime.compact.applicable import NotCompactError
 from runtime.compact.forward import signed
-from runtime.compact.products import FEW_ROWS, linear, packed
+from runtime.compact.weights import FEW_ROWS, linear, packed
 from tests.toys import tiny_llama
 
 TOLERANCE = 1e-5

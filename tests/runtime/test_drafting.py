@@ -5,8 +5,8 @@ import torch
 
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, build_decoder
-from runtime.drafting.levels import LevelDraft
 from runtime.drafting.sampler import PlainSampler, read_rows
+from runtime.drafting.trees import LevelDraft
 from tests.ancestral import LlamaLogits, target_law
 from tests.runtime.test_exactness import CONTROLLERS, PROMPT, decoder_law
 from tests.toys import TableModel, enumerate_outcomes, tiny_llama, total_variation

@@ -16,7 +16,7 @@ from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from runtime.drafting.chain import ChainDraft
 from runtime.drafting.drafted import DraftedTree
-from runtime.drafting.levels import LevelDraft
+from runtime.drafting.trees import LevelDraft
 from runtime.tree import EMPTY_TREE, DraftLaw, TokenTree, chain_tree
 from tests.ancestral import LlamaLogits, target_law
 from tests.bundles import STOP_NETWORKS, stop_bundle

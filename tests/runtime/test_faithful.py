@@ -5,7 +5,7 @@ import torch
 from transformers import AutoModelForCausalLM, BloomConfig, FalconConfig, GPTNeoConfig, MptConfig, RwkvConfig
 
 from runtime import ModelPair, build_decoder
-from runtime.faithful import faults
+from runtime.hugging_face import faults
 from tests.families import FAMILIES, family_model
 
 VOCABULARY, LENGTH, BUDGET = 97, 20, 24

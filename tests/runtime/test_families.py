@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from runtime import ModelPair, build_decoder
+from runtime.adapter import SCRATCH_ROOM
 from runtime.causal_model import CausalLanguageModel
-from runtime.scratch import SCRATCH_ROOM
 from tests.families import COMPACT, FAMILIES, WINDOW, WINDOWED, family_model
 
 LAYERS = (0, 1, 2)

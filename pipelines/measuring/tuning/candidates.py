@@ -34,7 +34,7 @@ from pipelines.measuring.tables import POLICIES, REPLAYED, SELECTOR, read_decode
 from predictors.config import parse_config
 from predictors.sampling import SamplingSettings
 from predictors.schema import EDIT
-from runtime.presets import expanded as whole
+from runtime.build import expanded as whole
 
 BLOCK = "block"  # the rule of chains
 DECISIONS = ("rounds", "submitted", "passes", "seconds")  # of a text: alike where decisions are
