@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from runtime.device import is_out_of_memory
-from runtime.recorder import Programs
+from runtime.graphs import Programs
 
 Row = tuple[Tensor, Tensor | None]  # logits [V] and tapped hidden states [K, D]
 
@@ -75,7 +75,7 @@ class LanguageModel(Protocol):
 
     @property
     def programs(self) -> Programs | None:
-        """Where work over its output is recorded, if its passes are (`runtime.recorder`)."""
+        """Where work over its output is graphed, if its passes are (`runtime.graphs`)."""
 
     @property
     def eos_tokens(self) -> frozenset[int]:

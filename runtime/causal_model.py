@@ -9,18 +9,18 @@ from torch import Tensor
 
 from runtime.adapter import SCRATCH_ROOM, ModelState
 from runtime.compact.applicable import NotCompactError, signature
-from runtime.compact.recorded import RecordedState, Slot
+from runtime.compact.graphed import GraphedState, Slot
 from runtime.compact.state import CompactState, Memory
 from runtime.compact.weights import CompactWeights
-from runtime.recorder import Programs, recorder_for
+from runtime.graphs import Programs, maker_for
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-ForwardPath = Literal["auto", "compact", "packed", "recorded", "hugging_face"]
+ForwardPath = Literal["auto", "compact", "packed", "graphed", "hugging_face"]
 FORWARDS: dict[str, tuple[ForwardPath, ...]] = {  # that may be the fastest one, by type of device
     "cpu": ("compact", "packed", "hugging_face"),
-    "cuda": ("recorded", "hugging_face"),
+    "cuda": ("graphed", "hugging_face"),
 }
 OTHER_FORWARDS: tuple[ForwardPath, ...] = ("compact", "hugging_face")  # on a device of another type
 
@@ -28,19 +28,19 @@ OTHER_FORWARDS: tuple[ForwardPath, ...] = ("compact", "hugging_face")  # on a de
 class CausalLanguageModel:
     """A Hugging Face causal language model, wrapped, in its own dtype and on its own device.
 
-    Requests may take turns; where passes are recorded they come from one thread. `ValueError` if its attention is of a kind that
+    Requests may take turns; where passes are graphed they come from one thread. `ValueError` if its attention is of a kind that
     cannot verify drafts, or the compact forward is asked for and does not compute it (with the reason). What else Hugging Face's
     own forward cannot do the first request tries (`runtime.hugging_face`).
 
     Parameters
     ----------
     forward
-        ``auto``: the compact forward where it computes this model, recorded on a CUDA device; ``compact``, ``recorded``: insist
-        on it, as plain calls or as recorded passes over memory that is kept from request to request; ``packed``: as plain calls
+        ``auto``: the compact forward where it computes this model, graphed on a CUDA device; ``compact``, ``graphed``: insist
+        on it, as plain calls or as graphed passes over memory that is kept from request to request; ``packed``: as plain calls
         over a second copy of the matrices, in the layout that a CPU multiplies few rows fastest in; ``hugging_face``: the
         model's own.
     priority
-        Of recorded work on a CUDA device that does several things at once; the lower the number, the higher.
+        Of graphed work on a CUDA device that does several things at once; the lower the number, the higher.
     """
 
     def __init__(self, model: "PreTrainedModel", forward: ForwardPath = "auto", priority: int = 0) -> None:
@@ -59,7 +59,7 @@ class CausalLanguageModel:
         self._faults: dict[bool, str] | None = None  # of Hugging Face's forward, once a request has tried it
         self._slots: list[Slot] = []  # that no request holds
         self._priority = priority
-        self.programs: Programs | None = None  # where passes are recorded: other work over this model's output
+        self.programs: Programs | None = None  # where passes are graphed: other work over this model's output
         self._compact()
 
     @property
@@ -72,12 +72,12 @@ class CausalLanguageModel:
 
     @property
     def forward(self) -> str:
-        """The forward in use: ``compact``, ``packed``, ``recorded`` or ``hugging_face``."""
+        """The forward in use: ``compact``, ``packed``, ``graphed`` or ``hugging_face``."""
         if self._compact() is None:
             return "hugging_face"
         if self._wanted == "packed":
             return "packed"
-        return "compact" if self.programs is None else "recorded"
+        return "compact" if self.programs is None else "graphed"
 
     @property
     def packed_bytes(self) -> int:
@@ -98,7 +98,7 @@ class CausalLanguageModel:
             return HuggingFaceState(self.model, capacity, layers, self._faults)
         if self.programs is None:
             return CompactState(Memory(weights, capacity), layers)
-        return self._recorded(weights, capacity, layers)
+        return self._graphed(weights, capacity, layers)
 
     @property
     def eos_tokens(self) -> frozenset[int]:
@@ -118,9 +118,9 @@ class CausalLanguageModel:
                 joined = CompactWeights.of(self.model)
                 self._weights, self.not_compact = joined.packed() if packed else joined, None
                 self._signature = signature(self.model, packed)  # now that its parameters are views
-                self._slots.clear()  # and what was recorded over other weights, perhaps on another device
-                if self._wanted == "recorded" or (self._wanted == "auto" and self.device.type == "cuda"):
-                    self.programs = Programs(recorder_for(self.device, self._priority))
+                self._slots.clear()  # and what was graphed over other weights, perhaps on another device
+                if self._wanted == "graphed" or (self._wanted == "auto" and self.device.type == "cuda"):
+                    self.programs = Programs(maker_for(self.device, self._priority))
             except NotCompactError as error:
                 if self._wanted != "auto":
                     raise
@@ -128,7 +128,7 @@ class CausalLanguageModel:
         return self._weights
 
     @torch.inference_mode()
-    def _recorded(self, weights: CompactWeights, capacity: int, layers: tuple[int, ...]) -> RecordedState:
+    def _graphed(self, weights: CompactWeights, capacity: int, layers: tuple[int, ...]) -> GraphedState:
         """A state over memory that an earlier request left, if it is large enough."""
         assert self.programs is not None
         fitting = [slot for slot in self._slots if slot.memory.weights is weights and slot.memory.capacity >= capacity]
@@ -138,8 +138,8 @@ class CausalLanguageModel:
             slot.memory.clear()
         else:
             self._slots.clear()  # too small, or of weights that were replaced
-            slot = Slot(weights, capacity, self.programs.recorder)
-        state = RecordedState(slot, layers)
+            slot = Slot(weights, capacity, self.programs.maker)
+        state = GraphedState(slot, layers)
         weakref.finalize(state, self._slots.append, slot)
         return state
 

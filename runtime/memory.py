@@ -4,8 +4,8 @@ Models on torch's meta device count as if they lay where they are planned for.
 
     weights    every parameter and buffer once, however many modules share it; packed, every matrix of blocks and head once more
     cache      keys and values of every layer for the rows of one request, with its rotary tables
-    workspace  the widest work at once: the prompt's activations in one layer (prefills are not recorded), or the logits and laws
-               of a round; and on a CUDA device what the matrix library sets aside, for recorded work and for prefills
+    workspace  the widest work at once: the prompt's activations in one layer (prefills are not graphed), or the logits and laws
+               of a round; and on a CUDA device what the matrix library sets aside, for graphed work and for prefills
 
 Source: the shapes in `runtime.compact`; the matrix library's share on Hopper as PyTorch documents ``CUBLAS_WORKSPACE_CONFIG``.
 """
@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from runtime.adapter import SCRATCH_ROOM
 from runtime.causal_model import CausalLanguageModel
-from runtime.compact.recorded import rounded_rows
+from runtime.compact.graphed import rounded_rows
 from runtime.pair import ModelPair
 
 LIBRARY = 2 * (32 << 20)  # bytes of the matrix library's workspaces
@@ -91,8 +91,8 @@ def model_memory(name: str, model: object, work: Work, device: str | None = None
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     number = model.dtype.itemsize
     compact = model.forward != "hugging_face"
-    recorded = model.forward == "recorded" or (compact and device == "cuda" != model.device.type)
-    rows = rounded_rows(work.rows + SCRATCH_ROOM) if recorded else work.rows + SCRATCH_ROOM
+    graphed = model.forward == "graphed" or (compact and device == "cuda" != model.device.type)
+    rows = rounded_rows(work.rows + SCRATCH_ROOM) if graphed else work.rows + SCRATCH_ROOM
     tables = 2 if compact else 0  # of angles
     cache = rows * head_dim * number * (2 * heads * config.num_hidden_layers + tables)
     inner = next(filter(None, (getattr(config, name, None) for name in INNER)), 4 * config.hidden_size)

@@ -32,7 +32,7 @@ CONTEXT = 96  # committed tokens before a pass
 VISITS, TURNS = 3, 8  # of every format, and of every candidate in a visit
 VISIT_SECONDS = 10.0  # of timed passes end a visit, as large models take long
 LEAST_TURNS = 2  # of every candidate before that
-WARMUP = 2  # untimed turns of a visit: kernels are chosen, and on a CUDA device passes are recorded
+WARMUP = 2  # untimed turns of a visit: kernels are chosen, and on a CUDA device passes are graphed
 LEAST_SAVING = 0.1  # of the incumbent's time
 MOST_PARAMETERS = 4e9  # of a model that is tried in float32 though its traces are not
 

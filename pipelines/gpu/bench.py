@@ -81,7 +81,7 @@ class Bench:
         release(self.device)
         place = self.device, dtype or self.dtype
         small = None if draft is None else inflated(self.trained.draft, draft, *place)
-        return ModelPair(inflated(self.trained.target, target, *place), small, forward="recorded")
+        return ModelPair(inflated(self.trained.target, target, *place), small, forward="graphed")
 
     @property
     def overlap(self) -> str:

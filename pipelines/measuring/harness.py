@@ -23,8 +23,8 @@ from pipelines.measuring.decode_rows import measured, rounds_of
 from pipelines.measuring.measurement_log import Blocks, Rows
 from pipelines.prompt_table import Prompt
 from predictors.sampling import SamplingSettings
+from runtime.graphs import CudaGraphs
 from runtime.leading import OffTapeError
-from runtime.recorder import CudaGraphs
 
 if TYPE_CHECKING:  # it reads recorded texts, and whoever measures a GPU has no pyarrow
     from pipelines.measuring.led import TextLeader

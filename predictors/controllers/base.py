@@ -20,32 +20,32 @@ T = TypeVar("T")
 Program = Callable[[], T]
 
 
-class Recorder(Protocol):
-    """How a controller's model may be served on ``device``: by programs over fixed memory (`runtime.recorder`)."""
+class GraphMaker(Protocol):
+    """How a controller's model may be served on ``device``: by programs over fixed memory (`runtime.graphs`)."""
 
     device: torch.device
 
-    def record(self, function: Program[T]) -> Program[T]:
-        """Run ``function`` and return what runs it again over the same memory. Programs of one recorder run one by one."""
+    def make(self, function: Program[T]) -> Program[T]:
+        """Run ``function`` and return what runs it again over the same memory. Programs of one maker run one by one."""
         ...
 
 
 class Rerun:
-    """A function of one tensor that is asked over and over: plain calls, or, with a ``recorder``, one of its programs for every
+    """A function of one tensor that is asked over and over: plain calls, or, with a ``maker``, one of its programs for every
     shape, whose result holds until another program runs."""
 
-    def __init__(self, function: Callable[[Tensor], Tensor], recorder: Recorder | None = None) -> None:
+    def __init__(self, function: Callable[[Tensor], Tensor], maker: GraphMaker | None = None) -> None:
         self._function = function
-        self._recorder = recorder
-        self._recorded: dict[torch.Size, tuple[Tensor, Program[Tensor]]] = {}  # a program, and the tensor that it reads
+        self._maker = maker
+        self._graphed: dict[torch.Size, tuple[Tensor, Program[Tensor]]] = {}  # a program, and the tensor that it reads
 
     def __call__(self, given: Tensor) -> Tensor:
-        if self._recorder is None:
+        if self._maker is None:
             return self._function(given)
-        if given.shape not in self._recorded:
+        if given.shape not in self._graphed:
             read = given.clone()
-            self._recorded[given.shape] = read, self._recorder.record(lambda: self._function(read))
-        read, run = self._recorded[given.shape]
+            self._graphed[given.shape] = read, self._maker.make(lambda: self._function(read))
+        read, run = self._graphed[given.shape]
         read.copy_(given)
         return run()
 
@@ -169,8 +169,8 @@ class Controller:
         """Seconds of one question to its model on a machine of this latency ``profile``; 0 where there is no model."""
         return 0.0
 
-    def record_with(self, recorder: Recorder) -> None:
-        """Ask its model, if it has one, by programs of ``recorder``."""
+    def graph_with(self, maker: GraphMaker) -> None:
+        """Ask its model, if it has one, by programs of ``maker``."""
 
     def start(self, settings: SamplingSettings) -> Session:
         raise NotImplementedError

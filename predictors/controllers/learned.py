@@ -16,7 +16,7 @@ from torch import Tensor
 from predictors.bundle import Bundle, read_bundle
 from predictors.config import parse_config
 from predictors.contract import CaptureContract
-from predictors.controllers.base import Controller, Recorder, Rerun, Session
+from predictors.controllers.base import Controller, GraphMaker, Rerun, Session
 from predictors.latency.profile import LatencyProfile
 from predictors.rounds import Forecast
 from predictors.sampling import SamplingSettings
@@ -128,7 +128,7 @@ class LearnedController(Bundled):
     """One with a network. Where it stands aside, decoding goes on at ``instead``."""
 
     instead: ClassVar[str] = "the best static length of the nearest captured settings"
-    _recorder: Recorder | None = None
+    _maker: GraphMaker | None = None
     _asked: tuple[torch.device, Rerun] | None = None  # where its network was asked the last time
 
     def __init__(self, bundle: Bundle, *keys: str) -> None:
@@ -139,19 +139,19 @@ class LearnedController(Bundled):
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what a process cannot give to another one, and would make again."""
-        return {name: value for name, value in vars(self).items() if name not in ("_recorder", "_asked")}
+        return {name: value for name, value in vars(self).items() if name not in ("_maker", "_asked")}
 
-    def record_with(self, recorder: Recorder) -> None:
-        self._recorder, self._asked = recorder, None
+    def graph_with(self, maker: GraphMaker) -> None:
+        self._maker, self._asked = maker, None
 
     def said(self, features: Tensor) -> Tensor:
         """What the network says of raw ``features``, on the host: one read, wherever they are."""
         device = features.device
         if self._asked is None or self._asked[0] != device:
-            recorder = self._recorder
-            if recorder is not None and recorder.device != device:
-                recorder = None  # another device's would miss all of it
-            self._asked = device, Rerun(self.serve(device), recorder)
+            maker = self._maker
+            if maker is not None and maker.device != device:
+                maker = None  # another device's would miss all of it
+            self._asked = device, Rerun(self.serve(device), maker)
         return self._asked[1](features).cpu()
 
     def serve(self, device: torch.device) -> Callable[[Tensor], Tensor]:

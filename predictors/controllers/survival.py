@@ -177,4 +177,4 @@ class Survival(RuledController):
     @cached_property
     def look(self) -> Rerun:
         """What reads a law on an accelerator."""
-        return Rerun(token_numbers, self._recorder)
+        return Rerun(token_numbers, self._maker)

@@ -23,7 +23,7 @@ from torch import Tensor
 from predictors.actions import Action
 from predictors.bundle import OTHERWISE, Bundle
 from predictors.config import Checked, Count, NotNegative, Positive, Whole, parse_config
-from predictors.controllers.base import Controller, Recorder, Session, Sourced
+from predictors.controllers.base import Controller, GraphMaker, Session, Sourced
 from predictors.latency.profile import LatencyProfile
 from predictors.lookup import Found
 from predictors.rounds import Forecast, RoundRecord
@@ -125,8 +125,8 @@ class Sourcing(Controller):
     def question_seconds(self, profile: LatencyProfile) -> float:
         return self.otherwise.question_seconds(profile)
 
-    def record_with(self, recorder: Recorder) -> None:
-        self.otherwise.record_with(recorder)
+    def graph_with(self, maker: GraphMaker) -> None:
+        self.otherwise.graph_with(maker)
 
 
 def other_of(bundle: Bundle) -> Controller:

@@ -39,7 +39,7 @@ class BranchParallelDecoder(Decoder):
         assert pair.draft is not None
         self.draft = (pair.draft, config, controller)
         if pair.draft.programs is not None:
-            controller.record_with(pair.draft.programs.recorder)  # it is asked where the draft works
+            controller.graph_with(pair.draft.programs.maker)  # it is asked where the draft works
         self.overlap = Overlap(config.overlap, pair.draft.device, pair.target.device)
 
     @property
@@ -60,7 +60,7 @@ class BranchRun(Run):
         super().__init__(decoder, request)
         self.overlap = decoder.overlap
         self.verifier = decoder.verifier
-        self.recorded = self._recorded_verdicts(decoder.verifier)
+        self.graphed = self._graphed_verdicts(decoder.verifier)
         self.jobs = DraftJobs(decoder.draft, request, decoder.overlap, self.clock)
         self.verdict = Verdict((), -1)
 
@@ -109,8 +109,8 @@ class BranchRun(Run):
         if self.request.settings.greedy:
             accepted, token = greedy_verdict(tree, logits_RV)
             return accepted, token, logits_RV[accepted]
-        if self.recorded is not None:
-            accepted, token, law_V = self.recorded.draw(tree, logits_RV)
+        if self.graphed is not None:
+            accepted, token, law_V = self.graphed.draw(tree, logits_RV)
             return accepted, token, law_V.clone()
         target_probs_RV = processed_law(logits_RV, self.request.settings)
         if not tree.num_nodes:

@@ -15,7 +15,7 @@ from runtime.laws import processed_law
 from runtime.randomness import Uniform, stream
 from runtime.request import Request
 from runtime.verification import Verifier
-from runtime.verification.recorded import RecordedVerdicts
+from runtime.verification.graphed import GraphedVerdicts
 
 REFUSED = (
     "no memory for a round at {} tokens of context, {} of them new, with drafts of up to {} tokens ({}): draft fewer tokens, "
@@ -101,13 +101,13 @@ class Run(ABC):
     def _end_draft_prefill(self, step: Step) -> None:  # noqa: B027 (the target may draft)
         """After it: cache the prompt in the draft."""
 
-    def _recorded_verdicts(self, verifier: Verifier) -> RecordedVerdicts | None:
-        """Verdicts of ``verifier`` by programs; ``None`` where the target's passes are not recorded, the rule takes trees apart
+    def _graphed_verdicts(self, verifier: Verifier) -> GraphedVerdicts | None:
+        """Verdicts of ``verifier`` by programs; ``None`` where the target's passes are not graphed, the rule takes trees apart
         on the host, or chance does not allow it."""
         programs = self.pair.target.programs
         if programs is None or not verifier.chains_only or not isinstance(self.chance, Uniform):
             return None
-        return RecordedVerdicts(verifier.name, verifier, self.request.settings, self.chance, programs)
+        return GraphedVerdicts(verifier.name, verifier, self.request.settings, self.chance, programs)
 
     @property
     def emitted(self) -> int:

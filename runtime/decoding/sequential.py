@@ -25,8 +25,8 @@ from runtime.randomness import stream
 from runtime.request import Request
 from runtime.tree import EMPTY_TREE, DraftLaw, TokenTree, behind
 from runtime.verification import VERIFIERS, Verifier, draw_verdict
+from runtime.verification.graphed import GraphedVerdicts
 from runtime.verification.outcome import greedy_verdict
-from runtime.verification.recorded import RecordedVerdicts
 
 
 class SequentialDecoder(Decoder):
@@ -40,7 +40,7 @@ class SequentialDecoder(Decoder):
         self.verifier = verifier
         programs = pair.target.programs
         if programs is not None:
-            controller.record_with(programs.recorder)
+            controller.graph_with(programs.maker)
 
     @property
     def depth(self) -> int:
@@ -62,9 +62,9 @@ class SequentialRun(Run):
         super().__init__(decoder, request)
         self.draws = not request.settings.greedy  # a verdict is drawn, not read off
         self.verify = decoder.verifier
-        self.recorded: RecordedVerdicts | None = None
+        self.graphed: GraphedVerdicts | None = None
         if (drafter is None or drafter.laws == {DraftLaw.IID}) and not (request.views or request.observe):
-            self.recorded = self._recorded_verdicts(decoder.verifier)
+            self.graphed = self._graphed_verdicts(decoder.verifier)
         self.session = decoder.controller.start(request.settings)
         self.draft: Draft | None = None
         self.passes = 0  # of the draft's model, in the rounds before
@@ -91,7 +91,7 @@ class SequentialRun(Run):
         self.clock.lap("target")
         tree, out = drafted.tree, drafted.of_nodes(out)
         probs_MV = None  # unless somebody reads the target's laws at the tree's rows: they are computed once a round
-        if (self.draws and self.recorded is None) or self.request.views or self.request.observe:
+        if (self.draws and self.graphed is None) or self.request.views or self.request.observe:
             probs_MV = processed_law(out.logits, self.request.settings)
         row, token = self._verdict(tree, out.logits, probs_MV)
         path = tree.path(row)
@@ -114,8 +114,8 @@ class SequentialRun(Run):
         if not self.draws:
             return greedy_verdict(tree, logits)
         if probs_MV is None:
-            assert self.recorded is not None
-            row, token, _ = self.recorded.draw(tree, logits)
+            assert self.graphed is not None
+            row, token, _ = self.graphed.draw(tree, logits)
             return row, token
         return draw_verdict(self.verify(tree, probs_MV), self.chance)
 

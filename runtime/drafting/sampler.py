@@ -1,4 +1,4 @@
-"""From a draft's logits to its law, and from laws to tokens: plain calls, or programs recorded once per shape.
+"""From a draft's logits to its law, and from laws to tokens: plain calls, or programs graphed once per shape.
 
 Distinct tokens of a law are its most likely ones, then draws one after the other without replacement, in the order of the draws.
 A row of as many tokens as are asked for ends with their number, which is smaller where fewer are possible: the host reads both at
@@ -10,9 +10,9 @@ from torch import Tensor
 
 from predictors.sampling import SamplingSettings
 from runtime.device import on_device
+from runtime.graphs import GraphMaker, Programs
 from runtime.laws import processed_law
 from runtime.randomness import Chance, Uniform, inverted
-from runtime.recorder import Programs, Recorder
 
 
 def most_likely(weights_EV: Tensor, width: int, least: float = -torch.inf) -> Tensor:
@@ -70,8 +70,8 @@ class PlainSampler:
         return on_device(torch.tensor(padded), probs_EV.device)
 
 
-class RecordedSampler(PlainSampler):
-    """Runs recorded programs: a token's reads the law that was computed last. Same ``chance``, same tokens as `PlainSampler`."""
+class GraphedSampler(PlainSampler):
+    """Runs graphed programs: a token's reads the law that was computed last. Same ``chance``, same tokens as `PlainSampler`."""
 
     reads = False
     _chance: Uniform
@@ -83,7 +83,7 @@ class RecordedSampler(PlainSampler):
 
     def law(self, logits: Tensor) -> Tensor:
         key = ("sample", self._settings, logits.shape, logits.dtype)
-        program = self._programs.get(key, lambda recorder: SamplingProgram(recorder, logits, self._settings))
+        program = self._programs.get(key, lambda maker: SamplingProgram(maker, logits, self._settings))
         probs = program.law(logits)
         self._last = probs, program
         return probs
@@ -97,7 +97,7 @@ class RecordedSampler(PlainSampler):
         width = min(width, probs_EV.shape[1])
         likeliest = min(likeliest, width)
         key = ("distinct", probs_EV.shape, probs_EV.dtype, width, likeliest)
-        program = self._programs.get(key, lambda recorder: DistinctProgram(recorder, probs_EV, width, likeliest))
+        program = self._programs.get(key, lambda maker: DistinctProgram(maker, probs_EV, width, likeliest))
         return program(probs_EV, self._chance)
 
 
@@ -105,13 +105,13 @@ class SamplingProgram:
     """One shape of logits under one setting: the law of what was filled in last, and a token of that law. The law has memory of
     its own, as other programs (a controller's model) may run before its token is drawn."""
 
-    def __init__(self, recorder: Recorder, logits: Tensor, settings: SamplingSettings) -> None:
+    def __init__(self, maker: GraphMaker, logits: Tensor, settings: SamplingSettings) -> None:
         self._settings = settings
         self._logits = torch.zeros_like(logits)
         self._uniform = torch.zeros((*logits.shape[:-1], 1), dtype=torch.float64, device=logits.device)
         self._probs = processed_law(self._logits, settings)
-        self._run_law = recorder.record(self._law)
-        self._run_token = recorder.record(self._token)
+        self._run_law = maker.make(self._law)
+        self._run_token = maker.make(self._token)
 
     def law(self, logits: Tensor) -> Tensor:
         self._logits.copy_(logits)
@@ -133,12 +133,12 @@ class DistinctProgram:
     """Rows of ``width`` tokens for one number of laws: the ``likeliest`` most likely ones, then draws without replacement. Draws
     use as many numbers as `distinct` where so many tokens are possible."""
 
-    def __init__(self, recorder: Recorder, probs_EV: Tensor, width: int, likeliest: int) -> None:
+    def __init__(self, maker: GraphMaker, probs_EV: Tensor, width: int, likeliest: int) -> None:
         self._width, self._likeliest = width, likeliest
         self._probs_EV = torch.ones_like(probs_EV)
         shape = (width - likeliest, len(probs_EV), 1)
         self._uniform = torch.zeros(shape, dtype=torch.float64, device=probs_EV.device)
-        self._run = recorder.record(self._draw)
+        self._run = maker.make(self._draw)
 
     def __call__(self, probs_EV: Tensor, chance: Uniform) -> Tensor:
         self._probs_EV.copy_(probs_EV)
@@ -159,10 +159,10 @@ class DistinctProgram:
 
 
 def sampler_for(settings: SamplingSettings, chance: Chance, programs: Programs | None) -> PlainSampler:
-    """Recorded where the model's passes are and ``chance`` allows it, else plain. Plain over recorded
+    """Graphed where the model's passes are and ``chance`` allows it, else plain. Plain over graphed
     passes, it leaves tokens unread, too: what is drafted does not depend on where draws come from."""
     if programs is not None and isinstance(chance, Uniform):
-        return RecordedSampler(settings, chance, programs)
+        return GraphedSampler(settings, chance, programs)
     plain = PlainSampler(settings, chance)
     if programs is not None:
         plain.reads = False

@@ -38,12 +38,12 @@ from predictors.stopping.network import NetworkShape, StopNetwork, served_logits
 from predictors.stopping.rule import StopCalibration
 from predictors.survival.network import HostCourse, HostNetwork, SurvivalNetwork
 from runtime.adapter import LanguageModel
+from runtime.graphs import maker_for
 from runtime.latency.cells import TAPPED, Cell, LatencyConfig
 from runtime.latency.passes import Passes, begin_round
 from runtime.laws import processed_law
 from runtime.pair import ModelPair
 from runtime.randomness import Randomness
-from runtime.recorder import recorder_for
 from runtime.request import Request
 from runtime.self_drafting.guesses import Said, levels
 from runtime.self_drafting.progressive_tree import Node, ProgressiveTree, ProgressiveTreeConfig
@@ -84,7 +84,7 @@ def head(num_features: int, laws: Laws, device: torch.device, generator: torch.G
     embedding = num_features - scalars - TAPPED * hidden
     spec = FeatureSpec("extended", tuple(range(TAPPED)), hidden, embedding, gamma=8)
     served = ServedHead(HRADNetwork(spec.state_size, scalars, None).eval(), device)
-    rerun, calibration = Rerun(served, recorder_for(device)), Calibration()
+    rerun, calibration = Rerun(served, maker_for(device)), Calibration()
     count = len(calibration.bias)
     hidden_KD = torch.randn(TAPPED, hidden, generator=generator).to(device)
     embedding_E = torch.randn(embedding, generator=generator).to(device)
@@ -103,7 +103,7 @@ def selector(hidden: tuple[int, int], vocabulary_size: int, device: torch.device
     are sizes of the target's and the draft's states, 0 for a selector that reads none."""
     layers = (1,) if hidden[0] else ()
     spec = SelectionSpec(layers, layers, *hidden, ActionSet().actions)
-    rerun = Rerun(ServedSelector(SelectorNetwork(spec).eval(), device), recorder_for(device))
+    rerun = Rerun(ServedSelector(SelectorNetwork(spec).eval(), device), maker_for(device))
     random = partial(torch.rand, generator=generator)
     logits_2V = random(2, vocabulary_size).to(device)
     target_V = random(vocabulary_size).softmax(0).to(device)
@@ -129,7 +129,7 @@ def stop_model(inputs: str, spec: StopSpec, laws: Laws, device: torch.device, ge
     """A stop model over ``inputs``, with MCSD's hidden sizes: the logit, the squared distance and the features' sketch."""
     shape = NetworkShape(hidden_sizes=(64,) if inputs == LAW else (512, 128))
     network = StopNetwork(spec.size(inputs), shape).eval().to(device)
-    rerun = Rerun(partial(served_logits, network), recorder_for(device))
+    rerun = Rerun(partial(served_logits, network), maker_for(device))
     hidden_KD = torch.rand(1, spec.draft_hidden_size, generator=generator).to(device)
 
     @torch.inference_mode()
@@ -142,7 +142,7 @@ def stop_model(inputs: str, spec: StopSpec, laws: Laws, device: torch.device, ge
 
 def survival_model(positions: int, laws: Laws, device: torch.device) -> Work:
     """The survival model about ``positions`` drafted tokens: what is said of the last one."""
-    look = Rerun(token_numbers, recorder_for(device))
+    look = Rerun(token_numbers, maker_for(device))
     network = HostNetwork(SurvivalNetwork(HIDDEN).eval())
     drawn = DrawnToken(laws.behind(Root(32, 1, SAMPLED, None)), torch.zeros((), dtype=torch.int64, device=device))
 

@@ -17,15 +17,15 @@ import torch
 from torch import Tensor
 
 from runtime.adapter import Forward, LanguageModel
+from runtime.graphs import Programs
 from runtime.latency.cells import synchronise
 from runtime.pair import ModelPair
-from runtime.recorder import Programs
 
 NOISE = 0.5
 
 
 class WeightlessModel:
-    """A `LanguageModel` that hands out the rows of ``logits_RV``, over and over; work over them is recorded in ``programs``.
+    """A `LanguageModel` that hands out the rows of ``logits_RV``, over and over; work over them is graphed in ``programs``.
 
     ``stamps``, if it is a list, gets when each pass ends, the device waited for. A request's state is a copy of the model, which
     is a place in the rows: nothing is cached, so nothing is dropped.

@@ -14,7 +14,7 @@ from pipelines.measuring.measurement_log import Blocks, MeasurementLog
 from pipelines.measuring.tables import read_decodes, read_rounds, write_decodes, write_rounds
 from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
-from runtime.recorder import CudaGraphs
+from runtime.graphs import CudaGraphs
 from tests.pipelines.toy_bench import toy_prompts
 
 NAMES = ("autoregressive", "chain-1", "chain-2", "entropy")

@@ -11,8 +11,8 @@ from pipelines.measuring.led import TextLeader, looks_at_nothing, static_chain
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, build_decoder, load_decoder
 from runtime.decoding.base import RoutedDecoder
+from runtime.graphs import PlainCalls, Programs
 from runtime.leading import GivenText, OffTapeError, plan
-from runtime.recorder import Programs, Unrecorded
 from tests.bundles import sourced_bundle, survival_bundle
 from tests.pipelines.toy_bench import toy_prompts
 from tests.toys import tiny_llama
@@ -91,7 +91,7 @@ def test_static_chains_follow_their_tape_by_recorded_chance():
         )
     close = ModelPair(target=tiny_llama(32, seed=0, layers=2), draft=near)
     for model in (close.target, close.draft):
-        model.programs = Programs(Unrecorded())
+        model.programs = Programs(PlainCalls())
     decoder = build_decoder(close, {**CHAIN, "drafter": {"kind": "chain", "gamma": 6}})
     leader, free = TextLeader(close, 24), 0
     for seed in range(12):

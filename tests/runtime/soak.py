@@ -18,7 +18,7 @@ from tqdm.auto import tqdm
 
 from runtime import ModelPair, Randomness, build_decoder
 from runtime.decoding.base import Decoder
-from tests.runtime.test_recorded_decoding import BRANCHES, METHODS
+from tests.runtime.test_graphed_decoding import BRANCHES, METHODS
 from tests.toys import tiny_llama
 
 CONFIGS = {

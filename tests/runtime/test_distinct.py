@@ -1,4 +1,4 @@
-"""Distinct tokens drawn by a recorded program: their law by enumeration, and what happens where there are too few."""
+"""Distinct tokens drawn by a graphed program: their law by enumeration, and what happens where there are too few."""
 
 from collections import Counter
 from fractions import Fraction
@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from predictors.sampling import SamplingSettings
-from runtime.drafting.sampler import PlainSampler, RecordedSampler, read_rows
+from runtime.drafting.sampler import GraphedSampler, PlainSampler, read_rows
+from runtime.graphs import Programs
 from runtime.randomness import Randomness
-from runtime.recorder import Programs
-from tests.runtime.recording import Traced
+from tests.runtime.graphing import Traced
 
 LAW = (Fraction(1, 6), Fraction(0), Fraction(1, 2), Fraction(1, 3))
 STEPS = 60
@@ -24,14 +24,14 @@ class Numbers:
         self._numbers = iter(numbers)
 
     def categorical(self, weights):
-        raise AssertionError("a recorded program draws by its own numbers")
+        raise AssertionError("a graphed program draws by its own numbers")
 
     def fill(self, uniform):
         uniform.fill_(next(self._numbers))
 
 
 def sampler(chance):
-    return RecordedSampler(SamplingSettings(1.0), chance, Programs(Traced()))
+    return GraphedSampler(SamplingSettings(1.0), chance, Programs(Traced()))
 
 
 def without_replacement(order):

@@ -10,7 +10,7 @@ from runtime.causal_model import CausalLanguageModel
 from runtime.memory import planned_memory
 from tests.bundles import random_bundle
 from tests.runtime.test_compact import CONFIGS, random_model
-from tests.runtime.test_recorded_decoding import BRANCHES, METHODS, PROMPT
+from tests.runtime.test_graphed_decoding import BRANCHES, METHODS, PROMPT
 from tests.toys import tiny_llama
 
 pytestmark = pytest.mark.gpu
@@ -26,7 +26,7 @@ def models():
 def test_graphs_equal_plain_calls(name):
     model = random_model(CONFIGS[name]).cuda()
     layers = (0, 1, 3)
-    states = [CausalLanguageModel(model, path).open(64, layers) for path in ("recorded", "compact")]
+    states = [CausalLanguageModel(model, path).open(64, layers) for path in ("graphed", "compact")]
     for tokens, parents, path in (
         ([5, 9, 11], None, [0, 1, 2]),
         ([2], None, [0]),
@@ -50,7 +50,7 @@ def test_texts_equal_those_of_plain_calls(models, name, temperature):
         options = {"temperature": temperature, "randomness": Randomness(7), "eos_token_id": []}
         return decoder.generate(PROMPT, max_new_tokens=24, **options).tokens
 
-    assert text("recorded") == text("compact")
+    assert text("graphed") == text("compact")
 
 
 @pytest.mark.parametrize("name", BRANCHES)
@@ -97,7 +97,7 @@ def test_heads_decide_as_by_plain_calls(models, tmp_path, feature_set):
         out = decoder.generate(PROMPT, max_new_tokens=24, temperature=0.0, eos_token_id=[])
         return out.tokens, [record.drafted for record in out.rounds]
 
-    assert decoded("recorded") == decoded("compact")
+    assert decoded("graphed") == decoded("compact")
 
 
 def test_memory_is_what_was_planned():

@@ -34,7 +34,7 @@ def test_a_new_request_takes_the_memory_of_the_last_one(monkeypatch):
     made, real = [], causal_model.Slot
     monkeypatch.setattr(module, "LONGEST", 12)
     monkeypatch.setattr(causal_model, "Slot", lambda *given: made.append(given) or real(*given))
-    pair = ModelPair(tiny_llama(32, seed=0), forward="recorded")
+    pair = ModelPair(tiny_llama(32, seed=0), forward="graphed")
     (cell,) = plain_cells(pair, CONTEXT, torch.Generator().manual_seed(0))
     for _ in range(8):
         cell.before()

@@ -7,12 +7,12 @@ import pytest
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, build_decoder
 from runtime.drafting.chain import LookupDraft
+from runtime.graphs import Programs
 from runtime.leading import OffTapeError, plan, why_not_led
 from runtime.leading.leader import Leader, LedChain
-from runtime.recorder import Programs
+from tests.runtime.graphing import Traced
 from tests.runtime.leading import SETTINGS, decoded, led_along_texts
 from tests.runtime.lookups import CHOICES, PROMPT, lookup_decoder, mixed_decoder, toy_pair
-from tests.runtime.recording import Traced
 from tests.runtime.test_led_tapes import recorded_text, rounds
 from tests.toys import tiny_llama, total_variation
 
@@ -146,10 +146,10 @@ def test_every_arm_emits_the_text_and_replays_its_rounds(llamas, number):
     assert any(one.looked_up for one in first.rounds) and any(one.accepted for one in first.rounds)
 
 
-@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("graphed", [False, True])
 @pytest.mark.parametrize("number", range(3))
 def test_recorded_programs_read_the_tape_too(llamas, number, recorded):
-    pair = ModelPair(*llamas, forward="recorded")
+    pair = ModelPair(*llamas, forward="graphed")
     for model in (pair.target, pair.draft):
         model.programs = Programs(Traced())
     decoder, text = arms(pair)[number], recorded_text(pair, length=10)

@@ -6,14 +6,14 @@ import torch
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, build_decoder
 from runtime.decoding.base import RoutedDecoder
-from runtime.drafting.sampler import PlainSampler, RecordedSampler, sampler_for
+from runtime.drafting.sampler import GraphedSampler, PlainSampler, sampler_for
+from runtime.graphs import Programs
 from runtime.leading import GivenText, OffTapeError, plan, why_not_led
 from runtime.leading.leader import KEEP, luck_of, seeded_uniforms
 from runtime.leading.tape import led
-from runtime.recorder import Programs
 from tests.ancestral import LlamaLogits
+from tests.runtime.graphing import Traced
 from tests.runtime.leading import PROMPT, SETTINGS, chain_decoder, toy_pair
-from tests.runtime.recording import Traced
 from tests.toys import Forking, tiny_llama
 
 TEXT_LENGTH = 24
@@ -187,16 +187,16 @@ def test_at_temperature_0_nothing_is_led(pair):
 # ---- recorded programs
 
 
-@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("graphed", [False, True])
 @pytest.mark.parametrize("arm", ["plain", "fixed", "long", "entropy"])
 def test_recorded_programs_read_the_tape_too(arm, recorded):
-    pair = ModelPair(*(tiny_llama(seed=seed).double() for seed in (0, 1)), forward="recorded")
+    pair = ModelPair(*(tiny_llama(seed=seed).double() for seed in (0, 1)), forward="graphed")
     for model in (pair.target, pair.draft):
         model.programs = Programs(Traced())
     decoder, text = build_decoder(pair, ARMS[arm]), recorded_text(pair, length=10)
     tape = plan(decoder, text, seed=3)
     assert tape.followed(decoder.generate(PROMPT, randomness=tape.chance(recorded), **text.options))
-    kind = RecordedSampler if recorded else PlainSampler
+    kind = GraphedSampler if recorded else PlainSampler
     sampler = sampler_for(SETTINGS, tape.chance(recorded).stream("draft"), pair.draft.programs)
     assert type(sampler) is kind and sampler.reads is False
 

@@ -8,17 +8,17 @@ from predictors.lookup import founds
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, build_decoder
 from runtime.drafting.chain import ChainDraft
+from runtime.graphs import Programs
 from runtime.laws import processed_law
 from runtime.monitor import Monitor
-from runtime.recorder import Programs
 from tests.ancestral import LlamaLogits
 from tests.greedy import greedy_text
+from tests.runtime.graphing import Marked, Traced
 from tests.runtime.lookups import CHOICES, lookup_decoder, mixed_decoder
-from tests.runtime.recording import Marked, Traced
+from tests.runtime.test_graphed_decoding import pair as pair_of
+from tests.runtime.test_graphed_decoding import reads_of
 from tests.runtime.test_greedy import Scripted
 from tests.runtime.test_monitor import lines
-from tests.runtime.test_recorded_decoding import pair as pair_of
-from tests.runtime.test_recorded_decoding import reads_of
 from tests.toys import tiny_llama
 
 PROMPT = [3, 1, 4, 1, 5, 3, 1, 4, 1, 5, 3, 1]
@@ -42,16 +42,16 @@ def in_turn():
 
 
 def paths(models, path):
-    pair = ModelPair(*models, forward="compact" if path == "recorded" else path)
-    if path == "recorded":
-        pair = ModelPair(*models, forward="recorded")
+    pair = ModelPair(*models, forward="compact" if path == "graphed" else path)
+    if path == "graphed":
+        pair = ModelPair(*models, forward="graphed")
         for model in (pair.target, pair.draft):
             model.programs = Programs(Traced())
     return pair
 
 
 @pytest.mark.parametrize(
-    ("path", "temperature"), [("hugging_face", 1.0), ("compact", 0.0), ("compact", 1.0), ("recorded", 1.0)]
+    ("path", "temperature"), [("hugging_face", 1.0), ("compact", 0.0), ("compact", 1.0), ("graphed", 1.0)]
 )
 def test_the_draft_model_has_read_all_that_it_draws_after(models, path, temperature):
     """Whatever the rounds before did: its distributions are those of the text, the looked-up tokens and those drawn so far."""
@@ -95,7 +95,7 @@ def drawn_wrongly(pair, draft, temperature):
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_the_host_reads_once_a_round(temperature):
-    recorded = pair_of([tiny_llama(9, seed=seed).double() for seed in (0, 1)], "recorded", Marked)
+    recorded = pair_of([tiny_llama(9, seed=seed).double() for seed in (0, 1)], "graphed", Marked)
     decoder = mixed_decoder(recorded, in_turn(), gamma=5, length=4)
     assert max(reads_of(decoder, temperature)) == 1
     assert len(decoder.controller.session.roots) > 4

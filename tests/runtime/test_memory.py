@@ -9,13 +9,13 @@ from runtime import ModelPair
 from runtime.memory import LIBRARY, Work, model_memory, planned_memory
 from tests.toys import TableModel, tiny_llama
 
-DEVICE = {"recorded": "cuda", "compact": "cpu", "hugging_face": "cpu"}
+DEVICE = {"graphed": "cuda", "compact": "cpu", "hugging_face": "cpu"}
 
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_weights_and_cache_are_those_of_a_request(tied):
     models = [tiny_llama(64, seed=seed, layers=3, tie_word_embeddings=tied) for seed in (0, 1)]
-    pair = ModelPair(*models, forward="recorded")
+    pair = ModelPair(*models, forward="graphed")
     planned = planned_memory(pair, prompt_tokens=40, max_new_tokens=100)
     for name, model in (("target", pair.target), ("draft", pair.draft)):
         parameters = 4 * sum(parameter.numel() for parameter in model.model.parameters())  # a shared one counts once
@@ -39,11 +39,11 @@ def test_models_of_unknown_memory_are_refused():
         planned_memory(ModelPair(TableModel(5, seed=0)), 8, 8)
 
 
-@pytest.mark.parametrize("forward", ["recorded", "compact", "hugging_face"])
+@pytest.mark.parametrize("forward", ["graphed", "compact", "hugging_face"])
 def test_a_model_without_memory_is_planned_as_the_one_it_stands_for(forward):
-    """Recorded passes round rows up, and only a CUDA device records by itself; bare Hugging Face has no tables of angles."""
+    """Graphed passes round rows up, and only a CUDA device records by itself; bare Hugging Face has no tables of angles."""
     real = ModelPair(tiny_llama(64, layers=3), forward=forward).target
-    meta = ModelPair(tiny_llama(64, layers=3).to("meta"), forward="auto" if forward == "recorded" else forward).target
+    meta = ModelPair(tiny_llama(64, layers=3).to("meta"), forward="auto" if forward == "graphed" else forward).target
     held = model_memory("real", real, Work(140, 40))
     planned = model_memory("meta", meta, Work(140, 40), DEVICE[forward])
     assert (planned.weights, planned.cache) == (held.weights, held.cache)

@@ -105,10 +105,10 @@ def test_large_models_take_few_turns(models):
 
 
 def test_what_is_refused_or_does_not_fit_is_left_out_with_its_reason(models, monkeypatch):
-    monkeypatch.setattr(serving, "FORWARDS", {"cpu": ("recorded", "compact", "hugging_face")})
+    monkeypatch.setattr(serving, "FORWARDS", {"cpu": ("graphed", "compact", "hugging_face")})
 
     def refused(model, *forward):
-        if forward == ("recorded",):
+        if forward == ("graphed",):
             raise ValueError("unavailable")
         return real(model, *forward)
 
@@ -224,7 +224,7 @@ def test_fresh_processes_agree(models, tmp_path):
 
 
 def test_a_forward_that_is_not_available_here_gives_way_to_the_rule(models, tmp_path):
-    elsewhere = Serving(ModelServing("float32", "recorded"), ModelServing("bfloat16", "compact"), "some-gpu")
+    elsewhere = Serving(ModelServing("float32", "graphed"), ModelServing("bfloat16", "compact"), "some-gpu")
     record = profile_file(tmp_path / "some-gpu.json", elsewhere)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -1,4 +1,4 @@
-"""Decoding over recorded passes, draws and verdicts gives the text of plain calls, and reads the device once a round."""
+"""Decoding over graphed passes, draws and verdicts gives the text of plain calls, and reads the device once a round."""
 
 import gc
 
@@ -7,8 +7,8 @@ import torch
 
 from runtime import ModelPair, Randomness, build_decoder
 from runtime.causal_model import CausalLanguageModel
-from runtime.recorder import Programs
-from tests.runtime.recording import HiddenReads, Marked, OnDevice, Traced
+from runtime.graphs import Programs
+from tests.runtime.graphing import HiddenReads, Marked, OnDevice, Traced
 from tests.toys import tiny_llama
 
 CHAIN = {"method": "speculative", "drafter": {"kind": "chain", "gamma": 3}}
@@ -57,11 +57,11 @@ def models():
     return [tiny_llama(seed=0).double(), tiny_llama(seed=1, layers=1).double()]
 
 
-def pair(models, forward, recorder=Traced):
+def pair(models, forward, maker=Traced):
     pair = ModelPair(*models, forward=forward)
-    if forward == "recorded":
+    if forward == "graphed":
         for model in (pair.target, pair.draft):
-            model.programs = Programs(recorder())
+            model.programs = Programs(maker())
     return pair
 
 
@@ -73,10 +73,10 @@ def text(pair, config, **options):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_text_is_that_of_plain_calls(models, name):
-    """And the passes that were recorded at one temperature serve the other."""
-    plain, recorded = (pair(models, path) for path in ("compact", "recorded"))
+    """And the passes that were graphed at one temperature serve the other."""
+    plain, graphed = (pair(models, path) for path in ("compact", "graphed"))
     for temperature in (0.0, 1.0):
-        texts = [text(some, METHODS[name], temperature=temperature) for some in (plain, recorded)]
+        texts = [text(some, METHODS[name], temperature=temperature) for some in (plain, graphed)]
         assert texts[0] == texts[1], temperature
 
 
@@ -84,8 +84,8 @@ def test_the_text_is_that_of_plain_calls(models, name):
 @pytest.mark.parametrize("name", BRANCHES)
 def test_branches_too(models, name, overlap):
     config = BRANCHES[name] | {"overlap": overlap}
-    plain, recorded = (text(pair(models, path), config) for path in ("compact", "recorded"))
-    assert plain == recorded
+    plain, graphed = (text(pair(models, path), config) for path in ("compact", "graphed"))
+    assert plain == graphed
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -99,8 +99,8 @@ def test_branches_too(models, name, overlap):
 )
 def test_the_host_reads_once_a_round(models, name, reads, temperature):
     """Once more for a tree's tokens, and for every decision that a rule takes from a law (here from the second token on)."""
-    recorded = pair(models, "recorded", Marked)
-    decoder = build_decoder(recorded, METHODS[name])
+    graphed = pair(models, "graphed", Marked)
+    decoder = build_decoder(graphed, METHODS[name])
     assert max(reads_of(decoder, temperature)) == reads
 
 
@@ -109,7 +109,7 @@ def test_a_rule_that_stops_reads_a_tree_level_by_level(models, drafter):
     """Its tokens, and what the rule made of the laws of a level; then the verdict."""
     controller = {"kind": "confidence", "epsilon": 0.0, "min_tokens": 0}
     config = {"method": "speculative", "drafter": drafter, "verifier": "nss", "controller": controller}
-    decoder = build_decoder(pair(models, "recorded", Marked), config)
+    decoder = build_decoder(pair(models, "graphed", Marked), config)
     assert max(reads_of(decoder, temperature=1.0)) == 2 * decoder.depth + 1
 
 
@@ -117,7 +117,7 @@ def test_a_rule_that_stops_reads_a_tree_level_by_level(models, drafter):
 def test_verdicts_on_trees_read_nothing_on_their_way(models, verifier):
     drafter = {"kind": "delayed_tree", "k": 3, "l1": 1, "l2": 2}
     config = {"method": "speculative", "drafter": drafter, "verifier": verifier}
-    assert max(reads_of(build_decoder(pair(models, "recorded", Marked), config), temperature=1.0)) == 2
+    assert max(reads_of(build_decoder(pair(models, "graphed", Marked), config), temperature=1.0)) == 2
 
 
 def test_what_waits_without_saying_so_is_counted():
@@ -145,16 +145,16 @@ def reads_of(decoder, temperature):
 @pytest.mark.parametrize("overlap", ["none", "threads"])
 def test_a_request_that_is_over_holds_no_memory(models, overlap):
     """Three decoders of one pair take turns with one memory a model."""
-    recorded = pair(models, "recorded")
-    decoders = [build_decoder(recorded, BRANCHES["specbranch"] | {"overlap": overlap}) for _ in range(3)]
+    graphed = pair(models, "graphed")
+    decoders = [build_decoder(graphed, BRANCHES["specbranch"] | {"overlap": overlap}) for _ in range(3)]
     for decoder in decoders:
         decoder.generate(PROMPT, max_new_tokens=8, randomness=Randomness(7))
         gc.collect()
-    assert [len(model._slots) for model in (recorded.target, recorded.draft)] == [1, 1]
+    assert [len(model._slots) for model in (graphed.target, graphed.draft)] == [1, 1]
 
 
 def test_a_model_may_be_its_own_draft(models):
-    wrapped = CausalLanguageModel(models[0], "recorded")
+    wrapped = CausalLanguageModel(models[0], "graphed")
     wrapped.programs = Programs(Traced())
     both = ModelPair(wrapped, wrapped)
     assert both.draft is not both.target and both.draft.model is both.target.model
@@ -167,7 +167,7 @@ def test_a_model_may_be_its_own_draft(models):
 
 
 def test_a_pair_serves_rules_and_settings_in_turn(models):
-    plain, shared = pair(models, "compact"), pair(models, "recorded")
+    plain, shared = pair(models, "compact"), pair(models, "graphed")
     for options in ({"temperature": 1.0}, {"temperature": 0.6}, {"temperature": 1.0, "top_k": 4}):
         for name in ("block", "tokenwise"):
             texts = [

@@ -1,4 +1,4 @@
-"""Controllers' models asked by recorded programs: the text of plain calls, and one read of the device a question."""
+"""Controllers' models asked by graphed programs: the text of plain calls, and one read of the device a question."""
 
 import pickle
 
@@ -8,8 +8,8 @@ import torch
 from predictors.controllers.delayed_tree import DelayedTree
 from runtime import Randomness, load_decoder
 from tests.bundles import random_bundle, selector_bundle, stop_bundle
-from tests.runtime.recording import Marked, OnDevice, Traced
-from tests.runtime.test_recorded_decoding import PROMPT, pair, reads_of
+from tests.runtime.graphing import Marked, OnDevice, Traced
+from tests.runtime.test_graphed_decoding import PROMPT, pair, reads_of
 from tests.toys import tiny_llama
 
 TREE = {"method": "speculative", "drafter": {"kind": "fork", "width": 2, "depth": 3}, "verifier": "nss"}
@@ -32,7 +32,7 @@ def test_a_head_is_asked_by_a_program(models, tmp_path, feature_set, temperature
 
     plain = decoded("compact")
     assert len(set(plain[1])) > 1, "the head decides something"
-    assert decoded("recorded") == plain
+    assert decoded("graphed") == plain
 
 
 @pytest.mark.parametrize("feature_set", ["paper", "extended"])
@@ -47,7 +47,7 @@ def test_a_heads_calibration_is_in_its_program(models, tmp_path, feature_set):
         return [record.forecasts for record in out.rounds]
 
     plain = forecasts("compact")
-    assert any(plain) and plain == forecasts("recorded")
+    assert any(plain) and plain == forecasts("graphed")
 
 
 def decoded(folder, pair, temperature):
@@ -70,9 +70,9 @@ def test_a_stop_model_is_asked_by_a_program(models, tmp_path, kind, tree, temper
     folder = stop_bundle(tmp_path / "b", pair(models, "compact"), kind, change=change, product=kind == "specdecpp")
     _, *plain = decoded(folder, pair(models, "compact"), temperature)
     assert len(set(plain[1])) > 1, "the model decides something"
-    decoder, *recorded = decoded(folder, pair(models, "recorded"), temperature)
-    assert recorded == plain
-    sizes = {shape[0] for shape in decoder.controller._asked[1]._recorded}
+    decoder, *graphed = decoded(folder, pair(models, "graphed"), temperature)
+    assert graphed == plain
+    sizes = {shape[0] for shape in decoder.controller._asked[1]._graphed}
     assert sizes and (max(sizes) > 1) == tree, "a program for every number of nodes"
 
 
@@ -81,23 +81,23 @@ def test_a_selector_is_asked_by_a_program(models, tmp_path, states):
     folder = selector_bundle(tmp_path / "b", pair(models, "compact"), states=states)
     _, *plain = decoded(folder, pair(models, "compact"), 1.0)
     assert len({drafted for drafted, _ in plain[1]}) > 1, "it chooses several trees"
-    decoder, *recorded = decoded(folder, pair(models, "recorded"), 1.0)
-    assert recorded == plain
-    assert decoder.controller._asked[1]._recorded
+    decoder, *graphed = decoded(folder, pair(models, "graphed"), 1.0)
+    assert graphed == plain
+    assert decoder.controller._asked[1]._graphed
 
 
 def test_a_question_to_a_stop_model_is_one_read(models, tmp_path):
     folder = stop_bundle(tmp_path / "b", pair(models, "compact"), "early_stop", threshold=1e-30)
-    decoder = load_decoder(folder, pair(models, "recorded", Marked))
+    decoder = load_decoder(folder, pair(models, "graphed", Marked))
     assert max(reads_of(decoder, temperature=1.0)) == 1 + 3  # the verdict, and three tokens' chances
 
 
 @pytest.mark.parametrize("feature_set", ["paper", "extended"])
 def test_a_question_to_a_head_is_one_read(models, tmp_path, feature_set):
-    recorded = pair(models, "recorded", Marked)
+    graphed = pair(models, "graphed", Marked)
     always_some = {"epsilon": 0.0, "none_probability": 1.0, "all_probability": 1.0}
-    folder = random_bundle(tmp_path / "b", recorded, feature_set, gamma=3, rule=always_some)
-    assert max(reads_of(load_decoder(folder, recorded), temperature=1.0)) == 1 + 1 + 2  # the verdict, the head, ε twice
+    folder = random_bundle(tmp_path / "b", graphed, feature_set, gamma=3, rule=always_some)
+    assert max(reads_of(load_decoder(folder, graphed), temperature=1.0)) == 1 + 1 + 2  # the verdict, the head, ε twice
 
 
 def test_a_choice_among_trees_is_one_read(models, tmp_path, monkeypatch):
@@ -110,7 +110,7 @@ def test_a_choice_among_trees_is_one_read(models, tmp_path, monkeypatch):
         return said
 
     monkeypatch.setattr(DelayedTree, "expected", counted)
-    decoded(selector_bundle(tmp_path / "b", pair(models, "compact")), pair(models, "recorded", Marked), 1.0)
+    decoded(selector_bundle(tmp_path / "b", pair(models, "compact")), pair(models, "graphed", Marked), 1.0)
     assert set(reads) == {1}
 
 
@@ -119,10 +119,10 @@ MADE = {"hrad": random_bundle, "early_stop": stop_bundle, "delayed_tree": select
 
 @pytest.mark.parametrize("kind", MADE)
 def test_a_controller_that_was_asked_goes_to_another_process(models, tmp_path, kind):
-    decoder, *_ = decoded(MADE[kind](tmp_path / "b", pair(models, "compact")), pair(models, "recorded"), 1.0)
-    assert decoder.controller._asked and decoder.controller._recorder
+    decoder, *_ = decoded(MADE[kind](tmp_path / "b", pair(models, "compact")), pair(models, "graphed"), 1.0)
+    assert decoder.controller._asked and decoder.controller._maker
     there = pickle.loads(pickle.dumps(decoder.controller))
-    assert there._asked is None and there._recorder is None
+    assert there._asked is None and there._maker is None
 
 
 @pytest.mark.parametrize("kind", MADE)
@@ -131,6 +131,6 @@ def test_another_devices_recorder_is_not_asked(models, tmp_path, kind):
     elsewhere = Traced()
     elsewhere.device = torch.device("meta")
     decoder = load_decoder(MADE[kind](tmp_path / "b", pair(models, "compact")), pair(models, "compact"))
-    decoder.controller.record_with(elsewhere)
+    decoder.controller.graph_with(elsewhere)
     decoder.generate(PROMPT, max_new_tokens=24, temperature=1.0, randomness=Randomness(7), eos_token_id=[])
     assert decoder.controller._asked and not elsewhere._results

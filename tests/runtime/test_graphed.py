@@ -1,4 +1,4 @@
-"""Recorded passes, draws and verdicts equal plain calls; a stand-in for CUDA graphs freezes what the host said."""
+"""Graphed passes, draws and verdicts equal plain calls; a stand-in for CUDA graphs freezes what the host said."""
 
 import gc
 from random import Random
@@ -9,14 +9,14 @@ import torch
 from predictors.sampling import SamplingSettings
 from runtime import Randomness
 from runtime.causal_model import CausalLanguageModel
-from runtime.compact import recorded
-from runtime.drafting.sampler import PlainSampler, RecordedSampler, sampler_for
+from runtime.compact import graphed
+from runtime.drafting.sampler import GraphedSampler, PlainSampler, sampler_for
+from runtime.graphs import MOST_PROGRAMS, PlainCalls, Programs
 from runtime.laws import processed_law
-from runtime.recorder import MOST_PROGRAMS, Programs, Unrecorded
 from runtime.tree import EMPTY_TREE, chain_tree
 from runtime.verification import VERIFIERS, draw_verdict
-from runtime.verification.recorded import RecordedVerdicts
-from tests.runtime.recording import Traced
+from runtime.verification.graphed import GraphedVerdicts
+from tests.runtime.graphing import Traced
 from tests.runtime.test_compact import CONFIGS, random_model
 from tests.runtime.walks import walk
 from tests.toys import Forking
@@ -31,8 +31,8 @@ SETTINGS = [
 
 
 def traced(model):
-    """The model over recorded passes."""
-    adapted = CausalLanguageModel(model, "recorded")
+    """The model over graphed passes."""
+    adapted = CausalLanguageModel(model, "graphed")
     adapted.programs = Programs(Traced())
     return adapted
 
@@ -57,7 +57,7 @@ def keep(states, path, pending=0):
 @pytest.mark.parametrize("name", CONFIGS)
 def test_passes_equal_plain_ones(name):
     states = both(name, layers=(0, 1, 3))
-    assert_same(states, [5, 9, 11], last=1)  # a prompt of one recorded shape
+    assert_same(states, [5, 9, 11], last=1)  # a prompt of one graphed shape
     keep(states, range(3))
     assert_same(states, [2])
     assert_same(states, [3])  # behind a scratch node
@@ -72,7 +72,7 @@ def test_passes_equal_plain_ones(name):
 def test_prompts_longer_than_any_recorded_pass_and_rows_that_grow():
     states = both("llama")
     capacity = states[0].memory.capacity
-    prompt = [(7 * place) % 60 for place in range(recorded.MOST_NODES + 5)]
+    prompt = [(7 * place) % 60 for place in range(graphed.MOST_NODES + 5)]
     assert_same(states, prompt, last=2)
     keep(states, range(len(prompt)))
     chunk = [(11 * place) % 60 for place in range(100)]
@@ -90,13 +90,13 @@ def test_random_walks_equal_plain_ones(seed):
 
 def test_a_shape_is_recorded_once_and_memory_serves_the_next_request():
     model = traced(random_model(CONFIGS["llama"]))
-    recorder = model.programs.recorder
+    maker = model.programs.maker
     state = model.open(16)
     memory = state.memory
     for _ in range(5):
         state.forward([1])
         state.keep([0])
-    assert len(recorder._results) == 1 and recorder.runs == 5
+    assert len(maker._results) == 1 and maker.runs == 5
     beside = model.open(16)
     assert beside.memory is not memory, "two requests at once share no rows"
     del state
@@ -104,7 +104,7 @@ def test_a_shape_is_recorded_once_and_memory_serves_the_next_request():
     again = model.open(16)
     assert again.memory is memory
     again.forward([1])
-    assert len(recorder._results) == 1, "the shape is known"
+    assert len(maker._results) == 1, "the shape is known"
     del again
     gc.collect()
     assert model.open(2000).memory is not memory, "a longer request needs more rows"
@@ -135,7 +135,7 @@ def test_replaced_weights_get_other_memory():
 def test_recorded_draws_equal_plain_ones(setting):
     generator = torch.Generator().manual_seed(1)
     plain = PlainSampler(setting, Randomness(3))
-    sampler = RecordedSampler(setting, Randomness(3), Programs(Traced()))
+    sampler = GraphedSampler(setting, Randomness(3), Programs(Traced()))
     laws = []
     for shape in [(7,), (7,), (3, 7), (7,), (3, 7)]:
         logits = torch.randn(shape, generator=generator)
@@ -149,7 +149,7 @@ def test_recorded_draws_equal_plain_ones(setting):
 
 
 def test_chance_without_numbers_of_its_own_is_asked_plainly():
-    assert type(sampler_for(SETTINGS[1], Forking([]), Programs(Unrecorded()))) is PlainSampler
+    assert type(sampler_for(SETTINGS[1], Forking([]), Programs(PlainCalls()))) is PlainSampler
     assert type(sampler_for(SETTINGS[1], Randomness(0), None)) is PlainSampler
 
 
@@ -159,7 +159,7 @@ def test_recorded_verdicts_equal_plain_ones(name, setting):
     generator = torch.Generator().manual_seed(2)
     chance, verdicts = (
         Randomness(5),
-        RecordedVerdicts(name, VERIFIERS[name], setting, Randomness(5), Programs(Traced())),
+        GraphedVerdicts(name, VERIFIERS[name], setting, Randomness(5), Programs(Traced())),
     )
     rows = set()
     for length in (0, 3, 3, 1, 3, 0, 3, 3, 3):
@@ -177,14 +177,14 @@ def test_recorded_verdicts_equal_plain_ones(name, setting):
 
 
 def test_programs_that_nobody_asks_for_give_way():
-    programs = Programs(Unrecorded())
+    programs = Programs(PlainCalls())
     built = []
     for number in range(MOST_PROGRAMS + 1):
-        programs.get(0, lambda recorder: built.append(0) or 0)
-        programs.get(number, lambda recorder, number=number: built.append(number) or number)
+        programs.get(0, lambda maker: built.append(0) or 0)
+        programs.get(number, lambda maker, number=number: built.append(number) or number)
     assert built == list(range(MOST_PROGRAMS + 1))
-    programs.get(0, lambda recorder: built.append("again"))
-    programs.get(1, lambda recorder: built.append("again"))
+    programs.get(0, lambda maker: built.append("again"))
+    programs.get(1, lambda maker: built.append("again"))
     assert built[-1] == "again" and built.count("again") == 1
 
 
@@ -249,4 +249,4 @@ def test_memory_that_serves_nobody_any_more_is_given_back():
     assert len(model._slots) == 1
     with torch.no_grad():
         model.model.lm_head.weight = torch.nn.Parameter(2 * model.model.lm_head.weight)
-    assert model.forward == "recorded" and not model._slots, "of other weights"
+    assert model.forward == "graphed" and not model._slots, "of other weights"

@@ -1,4 +1,4 @@
-"""Verdicts on chains as recorded programs: laws, the rule and both draws at one launch, and one read by the host.
+"""Verdicts on chains as graphed programs: laws, the rule and both draws at one launch, and one read by the host.
 
 A rule on chains looks at nothing but tensors of fixed shape; rules on trees take the topology apart on the host, and each tree
 has another one. Shape suffixes: M rows (the root and the chain's tokens), V vocabulary.
@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from predictors.sampling import SamplingSettings
+from runtime.graphs import GraphMaker, Programs
 from runtime.laws import processed_law
 from runtime.randomness import Uniform, inverted
-from runtime.recorder import Programs, Recorder
 from runtime.tree import EMPTY_TREE, TokenTree, chain_tree
 from runtime.verification.outcome import Rule
 
 
 @dataclass(frozen=True)
-class RecordedVerdicts:
+class GraphedVerdicts:
     """Draws the verdicts of one request by ``rule``, which ``name`` stands for: two numbers of ``chance`` each, as `draw_verdict`
     does."""
 
@@ -34,7 +34,7 @@ class RecordedVerdicts:
         draft_MV = tree.draft_probs
         key = ("verdict", self.name, self.settings, logits_MV.shape, logits_MV.dtype, draft_MV is None)
         program = self.programs.get(
-            key, lambda recorder: VerdictProgram(recorder, self.rule, self.settings, logits_MV, draft_MV)
+            key, lambda maker: VerdictProgram(maker, self.rule, self.settings, logits_MV, draft_MV)
         )
         verdict, law_V = program(tree, logits_MV, self.chance)
         row, token = tree.read_with(verdict)
@@ -45,7 +45,7 @@ class VerdictProgram:
     """One length of chain under one setting."""
 
     def __init__(
-        self, recorder: Recorder, rule: Rule, settings: SamplingSettings, logits_MV: Tensor, draft_MV: Tensor | None
+        self, maker: GraphMaker, rule: Rule, settings: SamplingSettings, logits_MV: Tensor, draft_MV: Tensor | None
     ) -> None:
         self._rule = rule
         self._settings = settings
@@ -54,7 +54,7 @@ class VerdictProgram:
         self._draft_MV = None if draft_MV is None else torch.ones_like(logits_MV, dtype=dtype)
         self._tokens = torch.zeros(len(logits_MV) - 1, dtype=torch.int64, device=logits_MV.device)
         self._uniform = torch.zeros(2, 1, dtype=torch.float64, device=logits_MV.device)
-        self._run = recorder.record(self._verdict)
+        self._run = maker.make(self._verdict)
 
     def __call__(self, tree: TokenTree, logits_MV: Tensor, chance: Uniform) -> tuple[Tensor, Tensor]:
         """Row and token [2] of the verdict, and the law [V] of the token."""

@@ -1,8 +1,8 @@
-"""Programs over fixed memory: recorded once, then run at a single launch (CUDA graphs).
+"""Programs over fixed memory: captured once, then run at a single launch (CUDA graphs).
 
 A program is a function without arguments. It reads tensors that its owner fills before each run and gives the tensors it writes.
 It must be repeatable: nothing that it looks at on the host may change, and to run it twice is as good as once. Its results hold
-until another program of the same recorder runs, so whoever keeps them copies them.
+until another program of the same maker runs, so whoever keeps them copies them.
 """
 
 from collections import OrderedDict
@@ -12,39 +12,39 @@ from typing import Any, TypeVar
 
 import torch
 
-from predictors.controllers.base import Program, Recorder
+from predictors.controllers.base import GraphMaker, Program
 
 T = TypeVar("T")
 
-WARM_UPS = 2  # runs before a recording: libraries load their kernels and choose among them
+WARM_UPS = 2  # runs before a capture: libraries load their kernels and choose among them
 MOST_PROGRAMS = 64  # of one kind that are kept; a sampling setting that nobody asks for any more gives way
 
 
-class Unrecorded:
+class PlainCalls:
     """Runs a program by calling its function: on CPUs, where a launch costs nothing."""
 
     device = torch.device("cpu")
 
-    def record(self, function: Program[T]) -> Program[T]:
+    def make(self, function: Program[T]) -> Program[T]:
         return function
 
 
-ONE_AT_A_TIME = Lock()  # the other model may record in another thread
+ONE_AT_A_TIME = Lock()  # the other model may capture in another thread
 
 
 class CudaGraphs:
-    """Records programs as CUDA graphs. They share memory, so all are captured on one stream, whose ``priority`` their kernels
+    """Captures programs as CUDA graphs. They share memory, so all are captured on one stream, whose ``priority`` their kernels
     keep; what the matrix library sets aside for itself lies in that memory too, or a graph would hold a pointer into memory that
     others may get."""
 
-    made = 0  # by all recorders: recording takes far longer than running, and a run that recorded is not worth timing
+    made = 0  # by all makers: capturing takes far longer than running, and a run that captured is not worth timing
 
     def __init__(self, device: torch.device, priority: int = 0) -> None:
         self.device = device
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(device, priority=priority)
 
-    def record(self, function: Program[T]) -> Program[T]:
+    def make(self, function: Program[T]) -> Program[T]:
         current = torch.cuda.current_stream(self.device)
         graph = torch.cuda.CUDAGraph()
         with ONE_AT_A_TIME:
@@ -70,23 +70,23 @@ class CudaGraphs:
         return run
 
 
-def recorder_for(device: torch.device, priority: int = 0) -> Recorder:
+def maker_for(device: torch.device, priority: int = 0) -> GraphMaker:
     """CUDA graphs on a CUDA device, plain calls elsewhere."""
-    return CudaGraphs(device, priority) if device.type == "cuda" else Unrecorded()
+    return CudaGraphs(device, priority) if device.type == "cuda" else PlainCalls()
 
 
 class Programs:
-    """Programs of one ``recorder`` by key; the one that was not asked for the longest gives way to a new one beyond
+    """Programs of one ``maker`` by key; the one that was not asked for the longest gives way to a new one beyond
     `MOST_PROGRAMS`."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        self.recorder = recorder
+    def __init__(self, maker: GraphMaker) -> None:
+        self.maker = maker
         self._known: OrderedDict[Hashable, Any] = OrderedDict()
 
-    def get(self, key: Hashable, build: Callable[[Recorder], T]) -> T:
+    def get(self, key: Hashable, build: Callable[[GraphMaker], T]) -> T:
         """What ``key`` names, built if it is not there."""
         if key not in self._known:
-            self._known[key] = build(self.recorder)
+            self._known[key] = build(self.maker)
             if len(self._known) > MOST_PROGRAMS:
                 self._known.popitem(last=False)
         self._known.move_to_end(key)

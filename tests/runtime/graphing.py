@@ -1,4 +1,4 @@
-"""Recorders for CPUs that do what CUDA graphs do: one keeps operations over fixed memory, one shows when the host reads."""
+"""Makers of programs for CPUs that do as CUDA graphs: one keeps operations over fixed memory, one shows when the host reads."""
 
 import threading
 from unittest import mock
@@ -66,7 +66,7 @@ class HiddenReads(TorchDispatchMode):
 class Traced:
     """Traces a program once and runs the trace. What the program looked at on the host is frozen in it; a program that looks at
     a tensor's value or makes one of host numbers is refused. Results lie at fixed places, and a run spoils the results of
-    programs that were recorded later, whose memory it may use."""
+    programs that were graphed later, whose memory it may use."""
 
     device = torch.device("cpu")
 
@@ -74,7 +74,7 @@ class Traced:
         self._results = []
         self.runs = 0
 
-    def record(self, function):
+    def make(self, function):
         layout = None
 
         def flat():
@@ -110,5 +110,5 @@ class Marked:
 
     device = torch.device("cpu")
 
-    def record(self, function):
+    def make(self, function):
         return lambda: tree_map(lambda value: value.as_subclass(OnDevice), function())

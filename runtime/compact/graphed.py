@@ -1,10 +1,10 @@
-"""The compact forward over memory that stays where it is, every shape of pass recorded once (`runtime.recorder`).
+"""The compact forward over memory that stays where it is, every shape of pass graphed once (`runtime.graphs`).
 
-    nodes N    1, 2, 4, … up to `MOST_NODES`; a pass over more (a prefill) is not recorded
+    nodes N    1, 2, 4, … up to `MOST_NODES`; a pass over more (a prefill) is not graphed
     rows T     steps of 256, and of an eighth of the next lower power of two from 2,048 on
     scratch S  of a tree: a power of two
 
-A pass takes the next larger shape: few shapes are few recordings, and spare nodes cost little where a pass waits for memory (by
+A pass takes the next larger shape: few shapes are few graphs, and spare nodes cost little where a pass waits for memory (by
 how much, part ``growth`` of `pipelines.gpu` shows). Its padding nodes write rows behind the scratch, which no node sees; rows
 that nobody wrote hold zeros, as a masked row must be finite. Shape suffixes: N nodes, T rows, S scratch nodes, C hidden size.
 """
@@ -19,7 +19,7 @@ from runtime.compact.forward import Pass, forward
 from runtime.compact.state import CompactState, Memory, said
 from runtime.compact.weights import CompactWeights
 from runtime.device import on_device
-from runtime.recorder import Program, Programs, Recorder
+from runtime.graphs import GraphMaker, Program, Programs
 
 MOST_NODES = 128
 LEAST_ROWS = 256
@@ -27,7 +27,7 @@ LEAST_ROWS = 256
 
 @dataclass(frozen=True)
 class Size:
-    """Shape of a recorded pass; ``scratch`` 0: all scratch nodes are one chain."""
+    """Shape of a graphed pass; ``scratch`` 0: all scratch nodes are one chain."""
 
     nodes: int
     rows: int
@@ -35,26 +35,26 @@ class Size:
 
 
 class Slot:
-    """Memory for one request at a time, and the passes recorded over it."""
+    """Memory for one request at a time, and the passes graphed over it."""
 
-    def __init__(self, weights: CompactWeights, capacity: int, recorder: Recorder) -> None:
+    def __init__(self, weights: CompactWeights, capacity: int, maker: GraphMaker) -> None:
         self.memory = Memory(weights, rounded_rows(capacity), clean=True)
-        self._passes = Programs(recorder)
+        self._passes = Programs(maker)
 
-    def recorded(self, size: Size, layers: tuple[int, ...]) -> "RecordedPass":
-        """The pass of ``size`` that taps ``layers``, recorded if it is the first of its kind."""
-        return self._passes.get((size, layers), lambda recorder: RecordedPass(self.memory, recorder, size, layers))
+    def graphed(self, size: Size, layers: tuple[int, ...]) -> "GraphedPass":
+        """The pass of ``size`` that taps ``layers``, graphed if it is the first of its kind."""
+        return self._passes.get((size, layers), lambda maker: GraphedPass(self.memory, maker, size, layers))
 
     def grow(self, capacity: int) -> None:
-        """Make room for ``capacity`` rows; what was recorded read the old ones."""
+        """Make room for ``capacity`` rows; what was graphed read the old ones."""
         self.memory.grow(rounded_rows(capacity))
-        self._passes = Programs(self._passes.recorder)
+        self._passes = Programs(self._passes.maker)
 
 
-class RecordedPass:
+class GraphedPass:
     """One shape of pass with its inputs: tokens, the first node's row and, for a tree, what the nodes see of the scratch."""
 
-    def __init__(self, memory: Memory, recorder: Recorder, size: Size, layers: tuple[int, ...]) -> None:
+    def __init__(self, memory: Memory, maker: GraphMaker, size: Size, layers: tuple[int, ...]) -> None:
         device = memory.rows.device
         self._memory, self._size, self._layers = memory, size, layers
         self._tokens_N = torch.zeros(size.nodes, dtype=torch.int64, device=device)
@@ -62,7 +62,7 @@ class RecordedPass:
         self._start = torch.zeros((), dtype=torch.int64, device=device)
         self._committed = torch.ones_like(self._start)
         self._seen_NS = torch.zeros(size.nodes, size.scratch, dtype=torch.bool, device=device)
-        self._recorder = recorder
+        self._maker = maker
         self._run: Program[tuple[Tensor, list[Tensor]]] | None = None
 
     def __call__(self, ids: Tensor, scratch: Scratch) -> tuple[Tensor, list[Tensor]]:
@@ -76,7 +76,7 @@ class RecordedPass:
             seen = scratch.topology(count)
             self._seen_NS.zero_()[:count, : seen.shape[1]] = on_device(seen, device)
         if self._run is None:  # not before its inputs say which rows are its own to write
-            self._run = self._recorder.record(self._forward)
+            self._run = self._maker.make(self._forward)
         return self._run()
 
     def _forward(self) -> tuple[Tensor, list[Tensor]]:
@@ -93,7 +93,7 @@ class RecordedPass:
         return forward(memory.weights, call, memory.caches, size.nodes, self._layers)
 
 
-class RecordedState(CompactState):
+class GraphedState(CompactState):
     """One request's state in a `Slot`, its own until it is gone."""
 
     def __init__(self, slot: Slot, layers: tuple[int, ...]) -> None:
@@ -109,7 +109,7 @@ class RecordedState(CompactState):
         if end > self.memory.capacity:
             self._grow(end)
         held = 0 if scratch.is_chain else power_of_two(scratch.total - scratch.committed)
-        run = self._slot.recorded(Size(nodes, rounded_rows(end), held), self._layers)
+        run = self._slot.graphed(Size(nodes, rounded_rows(end), held), self._layers)
         logits, states = run(ids_N, scratch)
         return said(logits[count - last : count].clone(), [state[:count].clone() for state in states])
 

@@ -1,4 +1,4 @@
-"""Branch-parallel decoding over recorded passes: the text of plain calls, where branches are hit, stop and end."""
+"""Branch-parallel decoding over graphed passes: the text of plain calls, where branches are hit, stop and end."""
 
 import pytest
 import torch
@@ -8,8 +8,8 @@ from runtime.branching.draft import BranchDraft
 from runtime.decoding.branch_parallel import BranchRun
 from runtime.drafting import sampler
 from tests.bundles import random_bundle
-from tests.runtime.recording import HiddenReads, Marked, OnDevice
-from tests.runtime.test_recorded_decoding import BRANCHES, PROMPT, pair
+from tests.runtime.graphing import HiddenReads, Marked, OnDevice
+from tests.runtime.test_graphed_decoding import BRANCHES, PROMPT, pair
 from tests.toys import tiny_llama
 
 MORE = BRANCHES | {
@@ -42,12 +42,12 @@ def target_and_draft(noise):
 
 @pytest.fixture(autouse=True)
 def as_many_numbers(monkeypatch):
-    """Plain verdicts draw as many numbers as recorded ones, which draw a token behind the last pending one, too."""
+    """Plain verdicts draw as many numbers as graphed ones, which draw a token behind the last pending one, too."""
     verify = BranchRun._verify
 
     def burning(run, tree, logits):
         accepted, token, law_V = verify(run, tree, logits)
-        if not run.request.settings.greedy and run.recorded is None:
+        if not run.request.settings.greedy and run.graphed is None:
             for _ in range(2 * (not tree.num_nodes) or accepted == tree.num_nodes):
                 run.chance.categorical(law_V)
         return accepted, token, law_V
@@ -76,17 +76,17 @@ def test_texts_and_rounds_are_those_of_plain_calls(models, name, temperature, mo
     fell_back = []
     token = sampler.PlainSampler.token
     monkeypatch.setattr(sampler.PlainSampler, "token", lambda *given: fell_back.append(1) or token(*given))
-    recorded = decoded(models, "recorded", MORE[name], temperature)
-    assert (recorded.tokens, counts(recorded)) == (plain.tokens, counts(plain))
+    graphed = decoded(models, "graphed", MORE[name], temperature)
+    assert (graphed.tokens, counts(graphed)) == (plain.tokens, counts(plain))
     assert bool(fell_back) == (name == "some_stop"), "a part of a level is drawn plainly"
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_text_that_ends_is_cut_at_its_end(models, temperature):
     whole = decoded(models, "compact", MORE["specbranch"], temperature).tokens
-    recorded = build_decoder(pair(models, "recorded"), MORE["specbranch"] | {"overlap": "none"})
+    graphed = build_decoder(pair(models, "graphed"), MORE["specbranch"] | {"overlap": "none"})
     for eos in dict.fromkeys(whole[5:]):
-        text = generated(recorded, temperature, [eos]).tokens
+        text = generated(graphed, temperature, [eos]).tokens
         assert eos not in text[:-1] and (text[-1] == eos or len(text) == 40)
         if temperature == 0:
             assert text == whole[: whole.index(eos) + 1]
@@ -103,7 +103,7 @@ def test_the_draft_reads_a_rounds_branches_at_once(branch_verifier, k_rule, read
         monkeypatch.setattr(BranchDraft, name, counted(getattr(BranchDraft, name), seen))
     missed = set()
     for noise in (0.003, 0.1):
-        decoder = build_decoder(pair(target_and_draft(noise), "recorded", Marked), config)
+        decoder = build_decoder(pair(target_and_draft(noise), "graphed", Marked), config)
         options = {"max_new_tokens": 24, "temperature": temperature, "randomness": Randomness(7), "eos_token_id": []}
         with HiddenReads():
             missed |= {record.ends_segment for record in decoder.generate(PROMPT, **options).rounds[1:-1]}
@@ -125,7 +125,7 @@ def counted(method, reads):
 def test_candidates_that_do_not_exist_are_dropped(models, branch_verifier):
     """Of a law on three tokens no more than three are drawn, and the branches behind others are gone."""
     config = MORE["specbranch"] | {"k_rule": "const", "k_max": 6, "branch_verifier": branch_verifier}
-    decoder = build_decoder(pair(models, "recorded"), config | {"overlap": "none"})
+    decoder = build_decoder(pair(models, "graphed"), config | {"overlap": "none"})
     options = {"max_new_tokens": 40, "temperature": 1.0, "top_k": 3, "randomness": Randomness(7), "eos_token_id": []}
     rounds = decoder.generate(PROMPT, **options).rounds
     assert max(record.candidates for record in rounds) == (6 if branch_verifier == "match" else 3)
@@ -135,10 +135,10 @@ def test_candidates_that_do_not_exist_are_dropped(models, branch_verifier):
 @pytest.mark.parametrize("retention", ["posterior", "prior"])
 @pytest.mark.parametrize("temperatures", [(0.0, 1.0), (1.0, 0.0)])
 def test_laws_hold_until_their_tokens_are_drawn(models, tmp_path, temperatures, retention, monkeypatch):
-    """A head that is asked between a law and its token runs a program that may have been recorded before theirs."""
+    """A head that is asked between a law and its token runs a program that may have been graphed before theirs."""
     folder = random_bundle(tmp_path / "b", pair(models, "compact"), "extended", gamma=3)
     config = {"method": "branch_parallel", "gamma": 3, "k_max": 2, "overlap": "none", "retention": retention}
-    decoder = build_decoder(pair(models, "recorded"), config | {"controller": {"kind": "hrad", "bundle": str(folder)}})
+    decoder = build_decoder(pair(models, "graphed"), config | {"controller": {"kind": "hrad", "bundle": str(folder)}})
     spoilt = []
     token = sampler.SamplingProgram.token
 
