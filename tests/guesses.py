@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import torch
 
-from runtime.self_drafting.guesses import Said
+from runtime.self_drafting.guesses import PassOutcome
 
 EOS = 99
 
@@ -26,7 +26,7 @@ def request(chance, prompt=(7,), eos=(EOS,)):
 
 
 def said(newest, following, committed=(5,), candidates=None, predicted=(0,)):
-    return Said(newest, candidates or {}, list(predicted), list(following), list(committed))
+    return PassOutcome(newest, candidates or {}, list(predicted), list(following), list(committed))
 
 
 def chain(tokens):

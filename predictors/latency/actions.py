@@ -19,7 +19,7 @@ import numpy as np
 from predictors.actions import Action
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.tables import LatencyTable
-from predictors.latency.throughput import Shape, round_latency
+from predictors.latency.throughput import RoundShape, round_latency
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,13 @@ class Traffic:
     nodes: float
     fed: float  # of them those on branch levels that a further level hangs under
 
-    def shape(self, action: Action, rule: str) -> Shape:
+    def shape(self, action: Action, rule: str) -> RoundShape:
         """What a step asks of the models, and of verification by ``rule``."""
         one_row = action.l1 if action.is_chain else action.l1 + 1
         levels = max(0, action.l2 - 1)
         rows = (1,) * one_row + (self.fed / max(1, levels),) * levels
         beside = 0 if action.is_chain else self.nodes - action.l1
-        return Shape(rows, self.nodes, action.l1, beside, rule)
+        return RoundShape(rows, self.nodes, action.l1, beside, rule)
 
 
 @dataclass(frozen=True)

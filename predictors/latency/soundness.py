@@ -20,7 +20,7 @@ import numpy as np
 
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.tables import LatencyTable
-from predictors.latency.throughput import Shape, round_latency
+from predictors.latency.throughput import RoundShape, round_latency
 
 # Kernels of some wider shapes really are faster: up to a fifth was seen (float32, 5 rows against 4).
 CLEARLY = 1.25
@@ -138,7 +138,7 @@ def _plain(profile: LatencyProfile) -> Iterator[Finding]:
         return
     for context in profile.tables["plain"].axes["context"]:
         ran = profile.latency("plain", context=context).seconds
-        summed = round_latency(profile, Shape.of_chain(0), context, sampled=False).seconds
+        summed = round_latency(profile, RoundShape.of_chain(0), context, sampled=False).seconds
         if abs(summed - ran) > max(MOST_ERROR * ran, SHORT):
             target = Place.of("target", {"tokens": 1, "context": context})
             verification = Place.of("chain_verification", {"drafted": 0, "sampled": 0})

@@ -39,7 +39,7 @@ VERIFICATION = {"block": "chain_verification", "tokenwise": "chain_verification"
 
 
 @dataclass(frozen=True)
-class Shape:
+class RoundShape:
     """What one round asks: the draft passes' ``rows`` in order; the ``nodes`` that target and verification ``rule`` see;
     tokens drawn one after the other (``chain``) and beside each other (``tree``). Means of many rounds need not be whole."""
 
@@ -50,12 +50,12 @@ class Shape:
     rule: str = "block"
 
     @staticmethod
-    def of_chain(gamma: int) -> "Shape":
+    def of_chain(gamma: int) -> "RoundShape":
         """A chain of ``gamma`` tokens; 0 is plain decoding."""
-        return Shape((1,) * gamma, gamma, gamma)
+        return RoundShape((1,) * gamma, gamma, gamma)
 
 
-def round_latency(profile: LatencyProfile, shape: Shape, context: float, sampled: bool) -> Latency:
+def round_latency(profile: LatencyProfile, shape: RoundShape, context: float, sampled: bool) -> Latency:
     """Seconds of one round behind ``context`` cached tokens; ``sampled``: at a temperature above 0."""
     chance = {"sampled": int(sampled)}
     total = profile.latency("target", tokens=1 + shape.nodes, context=context)
@@ -74,19 +74,19 @@ def round_latency(profile: LatencyProfile, shape: Shape, context: float, sampled
 
 def plain_latency(profile: LatencyProfile, context: float, sampled: bool) -> Latency:
     """Seconds of a round of plain decoding as it runs; the sum of its cells in a profile without table ``plain``."""
-    summed = round_latency(profile, Shape.of_chain(0), context, sampled)
+    summed = round_latency(profile, RoundShape.of_chain(0), context, sampled)
     if "plain" not in profile.tables:
         return summed
     measured = profile.tables["plain"].axes["context"][0]
     ran = profile.latency("plain", context=measured).seconds
-    return summed * (ran / round_latency(profile, Shape.of_chain(0), measured, sampled=False).seconds)
+    return summed * (ran / round_latency(profile, RoundShape.of_chain(0), measured, sampled=False).seconds)
 
 
 def chain_latency(profile: LatencyProfile, drafted: int, context: float, sampled: bool) -> Latency:
     """Seconds of a round of so many ``drafted`` tokens, one after the other; of none as plain decoding runs."""
     if not drafted:
         return plain_latency(profile, context, sampled)
-    return round_latency(profile, Shape.of_chain(drafted), context, sampled)
+    return round_latency(profile, RoundShape.of_chain(drafted), context, sampled)
 
 
 def generation_latency(

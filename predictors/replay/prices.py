@@ -17,7 +17,7 @@ import numpy as np
 
 from predictors.latency.actions import undisturbed
 from predictors.latency.profile import LatencyProfile
-from predictors.latency.throughput import Shape, plain_latency, round_latency
+from predictors.latency.throughput import RoundShape, plain_latency, round_latency
 from predictors.rounds import ReplayedRound
 
 
@@ -33,7 +33,7 @@ class Prices:
 
     def __init__(self, profile: LatencyProfile, sampled: bool) -> None:
         self.profile, self.sampled = undisturbed(profile), sampled
-        self.chain = cache(lambda drafted, context: self._round(Shape.of_chain(drafted), context))
+        self.chain = cache(lambda drafted, context: self._round(RoundShape.of_chain(drafted), context))
         self.plain = cache(lambda context: plain_latency(self.profile, context, sampled).seconds)
         self.drawing = cache(self._drawing)
         self.law = cache(lambda context: self._pass(1, context) + self.drawing(1))
@@ -73,7 +73,7 @@ class Prices:
     def draft_cost(self, gamma: int, context: float) -> float:
         """A drafted token of a chain of ``gamma`` in target passes: a round's drafting per token over all the rest of the
         round."""
-        return (self.chain(gamma, context) / self._round(Shape((), gamma), context) - 1) / gamma
+        return (self.chain(gamma, context) / self._round(RoundShape((), gamma), context) - 1) / gamma
 
     def chain_costs(self, gamma: int, context: float, question: float = 0.0) -> tuple[float, ...]:
         """Rounds of 0, 1, … ``gamma`` drafted tokens, in rounds of none; about each token a ``question`` of so many seconds."""
@@ -85,7 +85,7 @@ class Prices:
         Before a tail the draft model reads the lookup's tokens."""
 
         def seconds(tokens: int, tail: int) -> float:
-            made = self._round(Shape((1,) * tail, tokens + tail, tail), context)
+            made = self._round(RoundShape((1,) * tail, tokens + tail, tail), context)
             return made + tokens * self.behind(tokens, context) if tail else made
 
         plain = self.chain(0, context)
@@ -95,7 +95,7 @@ class Prices:
         """`catching_up` with so many ``tokens``, per token; none where noise has the wider pass faster."""
         return max(0.0, self.catching_up(tokens, context)) / max(tokens, 1)
 
-    def _round(self, shape: Shape, context: float) -> float:
+    def _round(self, shape: RoundShape, context: float) -> float:
         return round_latency(self.profile, shape, context, self.sampled).seconds
 
     def _drawing(self, tokens: int) -> float:

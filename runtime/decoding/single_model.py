@@ -20,7 +20,7 @@ from runtime.pair import ModelPair
 from runtime.randomness import stream
 from runtime.request import Request
 from runtime.self_drafting import Guesser
-from runtime.self_drafting.guesses import NO_ROWS, Rows, Said, levels
+from runtime.self_drafting.guesses import NO_ROWS, PassOutcome, Rows, levels
 from runtime.tree import TokenTree
 from runtime.verification import VERIFIERS, draw_verdict
 from runtime.verification.outcome import greedy_path
@@ -73,7 +73,7 @@ class SingleModelRun(Run):
         self.clock.lap("verify")
         if rows is not NO_ROWS:
             following = self.guesses.follow(out.logits[count:])
-            self.guesses.learn(Said(newest, candidates, predicted, following, committed))
+            self.guesses.learn(PassOutcome(newest, candidates, predicted, following, committed))
         self.clock.lap("draft")
         record = RoundRecord(tree.num_nodes, max(tree.depths), guessed=len(rows.tokens), accepted=len(path))
         record.rolled_back = record.levels - record.accepted

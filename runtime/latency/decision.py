@@ -45,7 +45,7 @@ from runtime.laws import processed_law
 from runtime.pair import ModelPair
 from runtime.randomness import Randomness
 from runtime.request import Request
-from runtime.self_drafting.guesses import Said, levels
+from runtime.self_drafting.guesses import PassOutcome, levels
 from runtime.self_drafting.progressive_tree import Node, ProgressiveTree, ProgressiveTreeConfig
 
 SAMPLED = SamplingSettings(0.6)
@@ -181,7 +181,7 @@ class Upkeep:
         rows = self._tree.rows()
         self._tree.follow(self._logits_RV)
         following = [self._guessed + token for token in rows.tokens]
-        self._tree.learn(Said(0, candidates, [0] * (1 + tree.num_nodes), following, [1]))
+        self._tree.learn(PassOutcome(0, candidates, [0] * (1 + tree.num_nodes), following, [1]))
         return tree.num_nodes
 
     def _plant(self) -> None:

@@ -40,8 +40,8 @@ NO_ROWS = Rows([], [], 0)
 
 
 @dataclass(frozen=True)
-class Said:
-    """What a pass said.
+class PassOutcome:
+    """Tokens of one pass over candidates and guesses.
 
     ``newest`` is the token it ran behind and ``candidates`` were verified; ``predicted`` holds the target's most likely token
     behind ``newest`` and then behind every candidate, level by level (empty where nobody reads it). ``following`` holds a token
@@ -66,7 +66,7 @@ class Guesses(ABC):
         """What to feed in the coming pass."""
 
     @abstractmethod
-    def learn(self, said: Said) -> None:
+    def learn(self, said: PassOutcome) -> None:
         """Grow and remember."""
 
     def candidates(self, newest: int) -> Trie:

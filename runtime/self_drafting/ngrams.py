@@ -22,7 +22,7 @@ from typing import Annotated
 
 from predictors.config import Checked, Count, above, at_least
 from runtime.request import Request
-from runtime.self_drafting.guesses import Guesses, NGramPool, PromptTokens, Rows, Said
+from runtime.self_drafting.guesses import Guesses, NGramPool, PassOutcome, PromptTokens, Rows
 
 LONGEST_PREFIX = 2  # of a branch, of the prompt
 
@@ -60,7 +60,7 @@ class LookaheadWindow(Guesses):
         columns = max(len(above) + 1, len(self._levels[-1]))
         return Rows(tokens, parents, columns + len(self._levels) - 2)
 
-    def learn(self, said: Said) -> None:
+    def learn(self, said: PassOutcome) -> None:
         newer = list(said.following[len(said.following) - len(self._levels[-1]) :])
         full = len(self._levels) == self._config.ngram - 1
         if full:
@@ -109,7 +109,7 @@ class SelfDraftBranches(Guesses):
             tokens += branch
         return Rows(tokens, parents, max(len(branch) for branch in self._branches))
 
-    def learn(self, said: Said) -> None:
+    def learn(self, said: PassOutcome) -> None:
         ends = [0]
         for branch in self._branches:
             ends.append(ends[-1] + len(branch))

@@ -22,7 +22,7 @@ from predictors.config import Checked, Count, at_least, one_of
 from predictors.sampling import SamplingSettings
 from runtime.laws import processed_law
 from runtime.request import Request
-from runtime.self_drafting.guesses import Guesses, PromptTokens, Rows, Said, Trie, TriePool, merge
+from runtime.self_drafting.guesses import Guesses, PassOutcome, PromptTokens, Rows, Trie, TriePool, merge
 
 FIRST_BRANCHES = 2  # of the initial tree
 LONGEST_BEGINNING = 2  # of an initial branch
@@ -113,7 +113,7 @@ class ProgressiveTree(Guesses):
         following: list[int] = self._chance.categorical(processed_law(logits_RV, self._growth)).tolist()
         return following
 
-    def learn(self, said: Said) -> None:
+    def learn(self, said: PassOutcome) -> None:
         following = dict(zip(self._fed, said.following, strict=True))
         seen = verified(said.candidates, said.predicted, self._eos_tokens) if said.candidates else {}
         self._remember(following)

@@ -5,7 +5,7 @@ import pytest
 from pipelines.gpu.figures import branch_rounds, predicted_seconds
 from pipelines.measuring.harness import BY_ROUND
 from predictors.latency.branching import BranchCosts
-from predictors.latency.throughput import Shape, round_latency
+from predictors.latency.throughput import RoundShape, round_latency
 from tests.predictors.affine_profile import COSTS, toy_profile
 
 PROFILE = toy_profile()
@@ -54,5 +54,5 @@ def test_arms_that_draft_in_turn(arm):
     run = RUN | {"arm": arm, BY_ROUND: [row | {"candidates": 0} for row in ROUNDS]}
     seconds = COSTS["target_prefill"](10) + (arm != "autoregressive") * COSTS["draft_prefill"](10)
     for context, submitted in ((10, 2), (13, 1), (14, 1)):
-        seconds += round_latency(PROFILE, Shape.of_chain(submitted), context, sampled=True).seconds
+        seconds += round_latency(PROFILE, RoundShape.of_chain(submitted), context, sampled=True).seconds
     assert predicted_seconds(run, PROFILE) == pytest.approx(seconds)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from predictors.latency.acceptance import AcceptanceStatistics, iid_accepted_law, truncated_law
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.tables import LatencyTable
-from predictors.latency.throughput import Shape, generation_latency, plain_latency, round_latency
+from predictors.latency.throughput import RoundShape, generation_latency, plain_latency, round_latency
 from predictors.replay.prices import Prices
 from tests.predictors.affine_profile import COSTS, PROFILE, toy_profile
 
@@ -34,14 +34,14 @@ def test_a_drafted_token_in_target_passes():
 
 
 def test_chains():
-    assert Shape.of_chain(3) == Shape((1, 1, 1), 3, chain=3)
-    assert Shape.of_chain(0) == Shape((), 0)
+    assert RoundShape.of_chain(3) == RoundShape((1, 1, 1), 3, chain=3)
+    assert RoundShape.of_chain(0) == RoundShape((), 0)
 
 
 @pytest.mark.parametrize("sampled", [False, True])
 @pytest.mark.parametrize("drafted", [0, 1, 4])
 def test_round_of_a_chain(drafted, sampled):
-    latency = round_latency(PROFILE, Shape.of_chain(drafted), 40, sampled)
+    latency = round_latency(PROFILE, RoundShape.of_chain(drafted), 40, sampled)
     assert latency.seconds == pytest.approx(chain_round(drafted, 40, sampled))
     assert (latency.low, latency.high) == pytest.approx((latency.seconds / 2, latency.seconds * 3))
 
@@ -63,15 +63,15 @@ def test_plain_decoding_costs_what_it_ran(sampled):
 def test_round_of_a_tree_by_hand():
     """(2, 1, 2) at context 64: passes of 1, 1 and 2 rows, then five nodes and the newest token."""
     passes = (1.25 + 64 / 64) + (1.25 + 65 / 64) + (1.5 + 66 / 64)
-    assert round_latency(PROFILE, Shape((1, 1, 2), 5, tree=5, rule="traversal"), 64, True).seconds == pytest.approx(
-        passes + (9 + 3 + 4) + (3 + 5 + 1) + (5 + 10 + 2)
-    )
+    assert round_latency(
+        PROFILE, RoundShape((1, 1, 2), 5, tree=5, rule="traversal"), 64, True
+    ).seconds == pytest.approx(passes + (9 + 3 + 4) + (3 + 5 + 1) + (5 + 10 + 2))
 
 
 def test_plain_decoding_draws_nothing():
     tables = {name: PROFILE.tables[name] for name in ("target", "chain_verification", "target_prefill")}
     bare = LatencyProfile(tables, "toy", {}, {})
-    assert round_latency(bare, Shape.of_chain(0), 16, False).seconds == pytest.approx(9.5 + 1 + 0.5)
+    assert round_latency(bare, RoundShape.of_chain(0), 16, False).seconds == pytest.approx(9.5 + 1 + 0.5)
     assert generation_latency(bare, [1.0], 0, 16, 2, False).seconds == pytest.approx(18 + 11)
 
 
@@ -154,5 +154,5 @@ def test_a_long_generation_tends_to_the_steady_state():
     level = LatencyProfile(tables, "level", {}, {})
     law = iid_accepted_law(0.7, 3)
     long = generation_latency(level, law, 3, 30, 2000, True)
-    steady = (1 - 0.7**4) / (1 - 0.7) / round_latency(level, Shape.of_chain(3), 30, True).seconds
+    steady = (1 - 0.7**4) / (1 - 0.7) / round_latency(level, RoundShape.of_chain(3), 30, True).seconds
     assert 2000 / long.seconds == pytest.approx(steady, rel=0.005)
