@@ -59,24 +59,6 @@ def stamped(model, stamps):
     return WeightlessModel(model.logits_RV, model.programs, stamps)
 
 
-def test_a_stamped_model_is_the_model(weightless):
-    model = stamped(weightless.draft, [])
-    state, plain = model.open(10), weightless.draft.open(10)
-    assert torch.equal(state.forward([1, 2, 3], last=1).logits, plain.forward([1, 2, 3], last=1).logits)
-    assert torch.equal(state.forward([1, 2], [-1, -1]).logits, plain.forward([1, 2], [-1, -1]).logits)
-    assert len(model.stamps) == 2 and model.stamps[0] <= model.stamps[1]
-    assert (model.vocabulary_size, model.context_limit) == (64, weightless.draft.context_limit)
-
-
-def test_a_stamp_waits_for_the_drafts_device(weightless, monkeypatch):
-    waited = []
-    model = stamped(weightless.draft, [])
-    model.device = torch.device("cuda", 1)
-    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
-    model.open(4).forward([1])
-    assert waited == [model.device]
-
-
 @pytest.mark.parametrize("temperature", [0, 1])
 @pytest.mark.parametrize("candidates", [1, 3])
 def test_a_verdict_is_the_decoders_own_between_that_many_candidates(weightless, candidates, temperature, monkeypatch):
@@ -103,21 +85,6 @@ def test_a_verdict_is_the_decoders_own_between_that_many_candidates(weightless, 
         assert float(target_V.sum()) == pytest.approx(1)
         assert (float(target_V.max()) == 1) == (temperature == 0)
     assert temperature == 0 or not torch.equal(made[0][1], made[1][1])
-
-
-def test_the_cells_cover_the_grid_and_say_what_comes_before(weightless):
-    before = []
-    cells = branch_cells(weightless, LatencyConfig(branch_rows=(1, 3)), lambda: before.append(1))
-    places = {(table, *cell.at.items()) for cell in cells for table in cell.tables}
-    grid = [(n, t) for n in (1, 3) for t in (0, 1)]
-    drawn = {(f"branch_{kind}", ("rows", n), ("sampled", t)) for kind in ("candidates", "drawing") for n, t in grid}
-    assert places == drawn | {("branch_verdict", ("candidates", n), ("sampled", t)) for n, t in grid}
-    for cell in cells:
-        cell.before()
-        seconds = cell.measure()
-        assert len(seconds) == len(cell.tables)
-        assert min(seconds) > 0
-    assert len(before) == len(cells)
 
 
 def test_more_candidates_than_tokens_are_refused(weightless):

@@ -39,18 +39,6 @@ def test_a_sweep_visits_every_cell_once_with_warm_up_and_what_comes_before():
     assert first == [3.0, 4.0, 5.0]  # the warm-up's calls 1 and 2 are left out
 
 
-def test_the_order_is_shuffled_and_follows_from_its_seed():
-    orders = []
-    for seed in ("0/0", "0/0", "0/1"):
-        log = []
-        sweep(fake_cells(log), Random(seed), 0, 1, lambda: None)
-        orders.append(visited(log))
-    grid = sorted(orders[0])
-    assert orders[0] == orders[1] != orders[2]
-    assert grid not in orders
-    assert sorted(orders[2]) == grid
-
-
 def test_tables_hold_median_and_quartiles_of_the_calls_of_all_sweeps():
     places = [(2, 64), (1, 64), (1, 8), (2, 8)]  # in the order of visits, not of the grid
     rows = [
@@ -65,12 +53,6 @@ def test_tables_hold_median_and_quartiles_of_the_calls_of_all_sweeps():
         latency = table.at(rows=row, context=context)
         base = row + context
         assert (latency.low, latency.seconds, latency.high) == (base + 0.75, base + 2.5, base + 4.25)
-
-
-def test_a_cell_of_two_tables_gives_a_row_to_each():
-    cell = Cell(("drawing", "verification"), {"drafted": 2}, lambda: (1.0, 2.0))
-    rows = sweep([cell], Random(0), 0, 2, lambda: None)
-    assert {row["table"]: row["seconds"] for row in rows} == {"drawing": [1.0, 1.0], "verification": [2.0, 2.0]}
 
 
 def row(table, place, seconds, waited=0.0, lasted=1.0):

@@ -40,12 +40,3 @@ def test_a_new_request_takes_the_memory_of_the_last_one(monkeypatch):
         cell.before()
         cell.measure()
     assert len(made) == 1, "of four requests"
-
-
-def test_there_is_no_cell_where_the_target_holds_too_little():
-    pair, _ = cells()
-    limit = pair.target.context_limit
-    assert [len(plain_cells(pair, limit - room, torch.Generator())) for room in (2, 3)] == [0, 1]
-    (cell,) = plain_cells(pair, limit - 3, torch.Generator())
-    cell.before()
-    assert cell.measure()[0] > 0

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from runtime import ModelPair
-from runtime.latency import LatencyConfig, all_cells, cells, sweep, tables_of
+from runtime.latency import LatencyConfig, all_cells, sweep, tables_of
 from runtime.latency.passes import CONTINUATION, pass_cells, prefill_cells
 from tests.toys import TableModel, tiny_llama
 
@@ -161,14 +161,6 @@ def test_all_tables_have_all_their_cells(compact):
     assert {table.calls for table in tables.values()} == {2}
 
 
-def test_time_begins_and_ends_with_the_device_idle(monkeypatch):
-    notes, device = [], torch.device("cuda", 1)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: notes.append(device))
-    monkeypatch.setattr(cells, "perf_counter", lambda: notes.append("clock") or float(len(notes)))
-    assert cells.seconds_of(lambda: notes.append("work"), device) == 3
-    assert notes == [device, "clock", "work", device, "clock"]
-
-
 def test_a_pass_waits_for_the_device_of_the_model_that_runs(models, monkeypatch):
     waited = []
     monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
@@ -219,13 +211,3 @@ def test_vocabularies_too_small_for_the_trees_are_refused(notes):
     message = r"tree_paths=3 .* over 2 tokens\. Set latency\.tree_paths to 2 or fewer"
     with pytest.raises(ValueError, match=message):
         all_cells(pair, SMALL)
-
-
-@pytest.mark.parametrize("most", [{"drafted": (0, 70)}, {"tree_nodes": (3, 72)}, {"branch_rows": (1, 70)}])
-def test_prepared_rows_suffice_for_the_widest_pass(most):
-    wide = ModelPair(tiny_llama(80, seed=0), tiny_llama(80, seed=1, layers=1))
-    cells, _ = all_cells(wide, replace(SMALL, **most))
-    rounds = [cell for cell in cells if max(cell.at.get("drafted", 0), cell.at.get("rows", 0)) >= 70]
-    assert rounds
-    for cell in rounds:
-        cell.measure()

@@ -1,7 +1,5 @@
 """The cells of bare Hugging Face, beside which the compact forward's passes are timed."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -59,19 +57,3 @@ def test_a_pair_off_the_compact_forward_has_no_reference(compact):
     slow = ModelPair(compact.target.model, compact.draft.model, forward="hugging_face")
     for target, draft in ((slow.target, slow.draft), (compact.target, slow.draft), (slow.target, compact.draft)):
         assert not reference_cells(ModelPair(target, draft))
-
-
-@pytest.mark.parametrize(
-    ("empty", "tables"),
-    [
-        ({"reference_rows": ()}, {"target_hugging_face"}),
-        ({"reference_tokens": ()}, {"draft_hugging_face"}),
-        ({"reference_rows": (), "reference_tokens": ()}, set()),
-    ],
-)
-def test_an_empty_reference_grid_is_no_table(compact, empty, tables):
-    cells = reference_cells(compact, replace(GRID, **empty))
-    assert {table for cell in cells for table in cell.tables} == tables
-    for cell in cells:
-        cell.before()
-        cell.measure()

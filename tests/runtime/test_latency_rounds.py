@@ -32,22 +32,6 @@ def weightless():
     return weightless_pair(tiny, 40, generator())
 
 
-def test_weightless_logits_are_like_the_models_own_and_close_to_each_other():
-    models = [tiny_llama(64, seed=seed).to(torch.bfloat16) for seed in (0, 1)]
-    pair = weightless_pair(ModelPair(*models), 40, generator())
-    laws = []
-    for model in (pair.target, pair.draft):
-        state = model.open(10)
-        assert state.forward([1, 2, 3]).logits.shape == (3, 64)
-        assert state.forward([1, 2, 3], last=1).logits.shape == (1, 64)
-        assert state.forward([1]).logits.dtype == torch.bfloat16
-        passes = [state.forward(range(7)).logits for _ in range(8)]  # more rows than there are
-        assert all(rows.shape == (7, 64) for rows in passes)
-        assert not torch.equal(passes[0], passes[1])
-        laws.append(torch.softmax(model.logits_RV.float(), dim=-1).mean(0))
-    assert 0 < 0.5 * (laws[0] - laws[1]).abs().sum() < 0.1
-
-
 @pytest.mark.parametrize("temperature", [0, 1])
 @pytest.mark.parametrize("gamma", [0, 1, 4])
 def test_rounds_over_weightless_models_draft_what_is_asked(weightless, gamma, temperature):
@@ -91,19 +75,6 @@ def note_drafted(decoder, drafted):
     return SimpleNamespace(stream=stream)
 
 
-def test_cells_of_rounds_cover_the_grid_and_plain_decoding_has_no_drawing(weightless):
-    cells = round_cells(weightless, GRID, lambda: None)
-    places = {(table, *cell.at.values()) for cell in cells for table in cell.tables}
-    chain = {("chain_drawing", 2, t) for t in (0, 1)} | {("chain_verification", n, t) for n in (0, 2) for t in (0, 1)}
-    assert places == chain | {
-        (f"tree_{kind}", n, t) for kind in ("drawing", "verification") for n in (3, 6) for t in (0, 1)
-    } | {("verification_specinfer", n) for n in (3, 6)}
-    for cell in cells:
-        seconds = cell.measure()
-        assert len(seconds) == len(cell.tables)
-        assert min(seconds) > 0
-
-
 def test_drawing_is_the_draft_phase_and_verification_the_rest_of_a_full_round(monkeypatch):
     records = [
         RoundRecord(drafted=n, seconds={"draft": s, "verify": 0.1}) for n, s in ((0, 0), (3, 9), (4, 0.25), (4, 0.5))
@@ -128,21 +99,6 @@ def test_a_round_waits_for_the_devices_of_both_models(monkeypatch):
     assert not PhaseClock.waits_for
 
 
-def test_one_device_of_both_models_is_waited_for_once(weightless, monkeypatch):
-    waited = []
-    monkeypatch.setattr(rounds, "synchronise", lambda *devices: waited.append(devices))
-    for cell in round_cells(weightless, KHISTI, lambda: None):
-        cell.measure()
-    assert set(waited) == {(CPU,)}
-
-
-def test_a_pass_over_more_rows_than_prepared_is_noticed(weightless):
-    state = weightless.target.open(10)
-    assert state.forward(range(40)).logits.shape == (40, 64)
-    with pytest.raises(AssertionError, match="asks for 41 rows of 40 prepared"):
-        state.forward(range(41))
-
-
 def test_a_decision_runs_the_head_over_that_many_features():
     laws = Laws(20, CPU, generator())
     likeliest, distance = head(23, laws, CPU, generator())()
@@ -158,11 +114,3 @@ def test_a_decision_runs_the_head_over_that_many_features():
     idle = CommittedState(pair.target, 1, 1, generator())
     cell, *_ = decision_cells(pair, replace(GRID, features=(23,)), generator(), idle, idle)
     assert (cell.tables, cell.at, len(cell.measure())) == (("predictor",), {"features": 23}, 1)
-
-
-def test_a_law_is_read_afresh_each_time():
-    laws = Laws(20, CPU, generator())
-    law = laws.behind(Root(32, 1, SAMPLED, None))
-    assert laws.read(entropy=False) == (float(law.confidence),)
-    assert laws.read(entropy=True) == (float(law.confidence), float(law.entropy))
-    assert "confidence" not in vars(laws.behind(Root(32, 1, SAMPLED, None)))
