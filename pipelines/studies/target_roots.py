@@ -26,7 +26,7 @@ import pandas as pd
 import torch
 from tqdm import tqdm
 
-from pipelines.device_file import read_device
+from pipelines.device import read_device
 from pipelines.measuring.arms import decoder_arm
 from pipelines.measuring.harness import seed_of, timed
 from pipelines.measuring.provenance import provenance
