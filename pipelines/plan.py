@@ -112,8 +112,8 @@ def _configuration(name: str, fields: Mapping[str, Any] | None, where: str, fetc
         try:
             return AutoConfig.from_pretrained(folder if folder.is_dir() else name, local_files_only=not fetch)
         except (OSError, ValueError) as error:
-            missing = f"{where} is missing, and model {name} is not on this machine"
-            raise FileNotFoundError(f"{missing}. Copy model_type and the sizes of its config.json there.") from error
+            lacking = f"{where} is missing, and model {name} is not on this machine"
+            raise FileNotFoundError(f"{lacking}. Copy model_type and the sizes of its config.json there.") from error
     try:
         plain = AutoConfig.for_model(fields["model_type"])
     except (KeyError, TypeError, ValueError) as error:

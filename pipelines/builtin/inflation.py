@@ -40,6 +40,7 @@ from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP, L
 from predictors.bundle import OTHERWISE, read_bundle, write_bundle
 from predictors.config import Checked, above
 from runtime import ModelPair
+from runtime.causal_model import CausalLanguageModel
 from runtime.identity import pair_identity
 
 MARK = 1e-5  # constant coordinate that carries the padding rows' logit
@@ -265,6 +266,7 @@ def inflated_bundle(source: Path, folder: Path, pair: ModelPair, small: Sequence
         raise ValueError(f"{source}: cannot inflate what reads {', '.join(unknown)}.")
     target = small[0].config
     wide = pair.target.embedding(0).numel()
+    assert isinstance(pair.target, CausalLanguageModel)
     extra = pair.target.num_layers - target.num_hidden_layers
     layers = tuple(layer + extra for layer in bundle.contract.identity.layer_ids)
     if "feature_spec" in card:
