@@ -86,14 +86,8 @@ soak: setup  ## 5,000 requests over all methods: memory, open files, threads and
 	$(TEST_ENV) $(BIN)/python -m tests.runtime.soak
 
 # No environment of its own: drivers, torch and its CUDA belong together and are there already.
-gpu:  ## On a CUDA device, with its own Python (PYTHON=...): the tests for devices, the benchmark of ten minutes, its report in docs/gpu
-	@failed=0; \
-	$(PYTHON) -m pytest tests/runtime/test_gpu.py || failed=1; \
-	$(PYTHON) -m pipelines.gpu docs/gpu || failed=1; \
-	for results in docs/gpu/*.json; do \
-	  [ ! -e "$$results" ] || $(PYTHON) -m pipelines gpu.report "$$results" || failed=1; \
-	done; \
-	exit $$failed
+gpu:  ## On a CUDA device, with its own Python (PYTHON=...): its checks, with the small pair in PAIR=folder, into docs/gpu
+	$(PYTHON) -m pipelines.gpu docs/gpu --pair $(PAIR)
 
 format: setup  ## Format the code and mend what the linter can
 	$(BIN)/ruff format .

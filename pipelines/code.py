@@ -34,7 +34,7 @@ PLUMBING = frozenset(
         "pipelines.applicability",
         "pipelines.cli",
         "pipelines.code",
-        "pipelines.device_file",
+        "pipelines.device",
         "pipelines.outputs",
         "pipelines.parameters",
         "pipelines.scale",

@@ -11,10 +11,14 @@ import platform
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pipelines.outputs import write_json
+from pipelines.outputs import read_json, write_json
+
+if TYPE_CHECKING:
+    from predictors.latency.profile import LatencyProfile
 
 CPU_INFO = Path("/proc/cpuinfo")
 BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16", "svebf16"}
@@ -61,6 +65,36 @@ def slug(cpu: str, cores: int, bfloat16: bool, gpus: list[dict[str, str]]) -> st
         name = re.sub(NOISE, " ", re.sub(NOISE, " ", cpu.lower().strip()).strip())
         name += f" {cores}c{' bf16' if bfloat16 else ''}"
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def read_device(path: Path) -> dict[str, Any]:
+    """The machine's description; its ``slug`` names folders. `ValueError` if ``path`` is missing, is no JSON, or
+    describes no machine."""
+    remedy = f"Describe this machine again: draftwright device {path}"
+    device: dict[str, Any] = read_json(path, remedy)
+    slug = device.get("slug")
+    if not isinstance(slug, str) or not slug or Path(slug).name != slug:
+        raise ValueError(f"{path} describes no machine: its slug is {slug!r}. {remedy}")
+    return device
+
+
+def read_device_profile(folder: Path, device: str) -> "LatencyProfile":
+    """The profile that stage ``latency`` left in ``folder`` for the device of that slug; says so on stderr where it is
+    noisy. `ValueError` if there is none, or it cannot be read."""
+    from predictors.latency.profile import read_profile
+
+    profile = read_profile(folder / f"{device}.json")
+    warn_of_noise(profile)
+    return profile
+
+
+def warn_of_noise(profile: "LatencyProfile") -> None:
+    """One line on stderr for a noisy profile."""
+    from predictors.latency.soundness import noise_warning
+
+    warning = noise_warning(profile)
+    if warning is not None:
+        print(f"warning: {warning}", file=sys.stderr)
 
 
 def _processor() -> tuple[str, set[str]]:

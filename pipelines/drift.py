@@ -9,23 +9,15 @@ tune make it by replaying the same controller on texts of test documents, on whi
     distance   squared distance of the features from the training rows, per query
     feature i  the first of their standardised coordinates, per query
 
-Each is a sum over requests by a sum over requests, which does not depend on their budgets as a mean of requests' own ratios does.
-A stationary stream is flagged at the rate of --false-alarm, by all comparisons of a call together; a shift of the size
-``detectable`` in the JSON is missed in 10 of 100 calls (5 to 16 in simulation, by statistic, direction and budget). Texts
-themselves may begin otherwise than they go on, so requests much shorter or longer than the reference's may be flagged for that:
-the JSON says how long both are.
-
-Every statistic is compared by Welch's t test, all of a call at one rate α of false alarms:
+Each is a ratio of sums over requests, so that budgets do not move it. All comparisons of a call together flag a stationary stream
+at the rate of --false-alarm (α):
 
     se² = error² + error'²        t = (r' - r) / se        drift where |t| > c = t_{1 - α / 2k}
     detectable = (c + t_{1 - β}) se
 
-r and its error are the reference's and r' and its error the window's, both ratios of sums (`predictors.monitoring`): clustered by
-document there, of requests that count as independent here. k is the number of comparisons (Bonferroni), β the rate at which a
-shift of the detectable size is missed. Degrees of freedom by Satterthwaite.
-
-Delayed trees and decoding without a draft model cannot be replayed, and of a rule without a model only acceptance is known. How
-often which change of texts is flagged stands in docs/drift.md.
+r, error: the reference's, clustered by document; r', error': the window's, of requests that count as independent; k comparisons
+(Bonferroni); β = 0.1, the rate at which a shift of the detectable size is missed; degrees of freedom by Satterthwaite. What else
+moves it, and what cannot be replayed: docs/drift.md.
 
 Exit codes: 0 no drift, 3 drift, 4 too few requests or no reference. Where the pair's prompts come from a file that holds recent
 ones, this retrains on them in a script:
@@ -110,12 +102,10 @@ def run(args: argparse.Namespace) -> None:
     ]
     named = ", ".join(f"{one.statistic} at {one.setting}" for one in drifted)
     verdict = (f"drift: {named}" if drifted else "no drift") if comparisons else "nothing was compared"
+    found = [asdict(one) | {"t": one.t if math.isfinite(one.t) else None} for one in comparisons]
+    record = {"bundle": sha256, "verdict": verdict, "settings": lengths, "comparisons": found}
     with recording(args.json) as show:
-        found = [asdict(one) | {"t": one.t if math.isfinite(one.t) else None} for one in comparisons]
-        show(
-            {"bundle": sha256, "verdict": verdict, "settings": lengths, "comparisons": found}
-            | {"notes": notes, "left_out": ignored}
-        )
+        show(record | {"notes": notes, "left_out": ignored})
         print(*filter(None, [brief(lines, LINES - 1), brief([verdict])]), sep="\n")
     if drifted or not comparisons:
         sys.exit(DRIFT if drifted else UNKNOWN)
@@ -127,8 +117,7 @@ def read_records(path: Path) -> tuple[list[dict[str, Any]], int]:
     files = sorted(rotated, key=lambda file: -int(file.suffix[1:])) + [path] * path.is_file()
     if not files:
         raise ValueError(
-            f"{path}: no monitor wrote there. Name a file, and serve with load_decoder(bundle, pair, monitor={str(path)!r}) or "
-            f"draftwright generate --monitor {path}."
+            f"{path}: no monitor wrote there. Name a file, and serve with draftwright generate --monitor {path}."
         )
     records: list[dict[str, Any]] = []
     damaged = 0
@@ -154,8 +143,7 @@ def _record(line: dict[str, Any]) -> dict[str, Any]:
 def _taken(
     windows: dict[str, list[dict]], references: dict[str, Reference], missing: str
 ) -> tuple[Samples, list[str], dict[str, dict[str, Any]]]:
-    """What there are references and requests enough for; why other settings are not compared; by setting, how many requests there
-    were, and mean tokens of these and of the reference's."""
+    """What can be compared; why other settings are not; by setting, how many requests there were, with mean tokens of both."""
     samples: dict[tuple[str, str], tuple[Level, Level]] = {}
     notes = [] if windows else ["no records of this bundle: was another content of it served?"]
     lengths = {}
@@ -172,11 +160,9 @@ def _taken(
         said = f"{setting}: {len(records)} requests"
         if reference is None:
             notes.append(f"{said} and no reference: {missing.rstrip('.')}.")
-        elif len(records) < LEAST:
-            notes.append(f"{said} are too few; a comparison takes {LEAST}.")
         elif len(samples) == before:
             notes.append(
-                f"{said} say too little; a comparison takes {LEAST} with a whole round, and not all rounds in one."
+                f"{said} are too few; a comparison takes {LEAST} with a whole round, and not all rounds in one."
             )
     return samples, notes, lengths
 
@@ -192,14 +178,13 @@ def _compared(setting: str, statistic: str, reference: Level, served: Level, rat
     squared, shift = own + theirs, served.mean - reference.mean
     if squared == 0:  # nothing varies, here or there
         t = 0.0 if math.isclose(served.mean, reference.mean) else math.copysign(math.inf, shift)
-        return Comparison(setting, statistic, reference.mean, served.mean, served.requests, t, 0.0, t != 0)
-    freedom = squared**2 / (own**2 / served.freedom + theirs**2 / reference.freedom)
-    error, critical = math.sqrt(squared), exceeded(rate, freedom)
-    detectable = (critical + exceeded(2 * MISS_RATE, freedom)) * error
-    t = shift / error
-    return Comparison(
-        setting, statistic, reference.mean, served.mean, served.requests, t, detectable, abs(t) > critical
-    )
+        detectable, drifted = 0.0, t != 0
+    else:
+        freedom = squared**2 / (own**2 / served.freedom + theirs**2 / reference.freedom)
+        error, critical = math.sqrt(squared), exceeded(rate, freedom)
+        t, detectable = shift / error, (critical + exceeded(2 * MISS_RATE, freedom)) * error
+        drifted = abs(t) > critical
+    return Comparison(setting, statistic, reference.mean, served.mean, served.requests, t, detectable, drifted)
 
 
 def exceeded(rate: float, freedom: float) -> float:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.applicability import draftless, needs_draft, noted
-from pipelines.device_file import read_device, read_device_profile
+from pipelines.device import read_device, read_device_profile
 from pipelines.parameters import PARAMETERS, add_pair_arguments, load_parameters, read_machine, read_section
 from pipelines.places import add_place_arguments, fill_in
 from pipelines.scale import add_workers_argument, workers

@@ -7,9 +7,14 @@ draftwright latency data/pystdlib/latency/some-device.json
 """
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pipelines.terminal import count
+
+if TYPE_CHECKING:
+    from predictors.latency.profile import LatencyProfile
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from pipelines.device_file import warn_of_noise
+    from pipelines.device import warn_of_noise
     from pipelines.reporting.latency_table import latency_table, prediction_table
     from predictors.latency.profile import read_profile
 
@@ -39,7 +44,7 @@ def run(args: argparse.Namespace) -> None:
         )
     profiles = [read_profile(path) for path in paths]
     for path, profile in zip(paths, profiles, strict=True):
-        print(f"{path}\n{latency_table(profile)}\n")
+        print("\n".join([str(path), latency_table(profile), *hardware_line(profile)]) + "\n")
         warn_of_noise(profile)
         if args.acceptance is not None:
             request = args.prompt_tokens, args.new_tokens, args.temperature
@@ -53,3 +58,18 @@ def run(args: argparse.Namespace) -> None:
         with replacing(args.plot) as partial:
             partial.write_bytes(png(plots.draw(latency_figure, profiles[0])))
         print(args.plot)
+
+
+def hardware_line(profile: "LatencyProfile") -> Iterator[str]:
+    """Of passes of one token, the share of the time in which a copy moves their weights, and joules where they were counted."""
+    hardware, context = profile.provenance.get("hardware"), profile.table("target").axes["context"][0]
+    if hardware is None:
+        return
+    shares = []
+    for model, read in hardware["weights"].items():
+        seconds = profile.latency(
+            model, **{"target": {"tokens": 1}, "draft": {"rows": 1}}[model], context=context
+        ).seconds
+        joules = f", {hardware['watts'] * seconds:.2g} J" if "watts" in hardware else ""
+        shares.append(f"{model} {read / hardware['bandwidth'] / seconds:.0%}{joules}")
+    yield f"share of bandwidth ({hardware['bandwidth'] / 1e9:.1f} GB/s copied) of a pass of one token: {'; '.join(shares)}"

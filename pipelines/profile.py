@@ -17,15 +17,18 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
+from math import isfinite
 from operator import itemgetter
 from pathlib import Path
 from random import Random
+from time import perf_counter
 from typing import Any
 
 import torch
 from tqdm import tqdm
 
-from pipelines.device_file import warn_of_noise
+from pipelines.device import warn_of_noise
+from pipelines.hardware import copy_bandwidth, joules, pass_bytes
 from pipelines.measuring.bench import Bench, add_bench_arguments, open_bench
 from pipelines.measuring.measurement_log import Blocks, MeasurementLog
 from pipelines.outputs import write_json
@@ -36,6 +39,8 @@ from predictors.latency.profile import LatencyProfile
 from predictors.latency.serving import Serving
 from predictors.latency.soundness import Finding, findings, waiting_noise
 from predictors.latency.tables import LatencyTable
+from runtime import ModelPair
+from runtime.causal_model import CausalLanguageModel
 from runtime.latency import Cell, LatencyConfig, all_cells, replaced, share_waited, sweep, tables_of
 from runtime.pair import parse_dtype
 from runtime.serving import DRAFT_ROWS, TARGET_ROWS, ServingDecision
@@ -55,9 +60,12 @@ def run(args: argparse.Namespace) -> None:
     config = load_parameters(LatencyConfig, args.pair, "latency", args.params)
     bench = open_bench(args, config, {}, decide=partial(decided, seed=config.seed))
     candidates = bench.log.once(DECISION, list)
+    before, start = joules(bench.pair.target.device), perf_counter()
     tables, notes, noise = measure(bench, config)
+    watts = (joules(bench.pair.target.device) - before) / (perf_counter() - start)
     origin = bench.origin(args.pair) | {"notes": [*(note for row in candidates for note in row["notes"]), *notes]}
     origin["serving_seconds"] = {row["model"]: row["seconds"] for row in candidates}
+    origin["hardware"] = hardware_of(bench.pair, watts)
     settings = origin.pop("parameters")
     profile = LatencyProfile(tables, args.pair, settings, origin, noise, bench.serving)
     path = args.output / f"{bench.device['slug']}.json"
@@ -68,6 +76,15 @@ def run(args: argparse.Namespace) -> None:
         print(f"context {context}: a target pass takes as long as {profile.cost_ratio(context):.1f} draft steps")
     print(f"{path} (draftwright latency shows it whole)")
     warn_of_noise(profile)
+
+
+def hardware_of(pair: ModelPair, watts: float) -> dict[str, Any]:
+    """``bandwidth`` of a copy in bytes a second, bytes of weights that a pass reads by model, and mean ``watts`` while the
+    profile was measured, where the device counts them."""
+    models = {"target": pair.target} | ({} if pair.draft is None else {"draft": pair.draft})
+    read = {name: pass_bytes(one.model) for name, one in models.items() if isinstance(one, CausalLanguageModel)}
+    counted = {"watts": watts} if isfinite(watts) else {}
+    return {"bandwidth": copy_bandwidth(pair.target.device), "weights": read, **counted}
 
 
 def decided(location: PairLocation, log: MeasurementLog, slug: str, seed: int) -> Serving:

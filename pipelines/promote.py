@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pipelines.device_file import read_device
+from pipelines.device import read_device
 from pipelines.outputs import write_json
 from pipelines.parameters import add_pair_arguments
 from pipelines.places import add_place_arguments, fill_in

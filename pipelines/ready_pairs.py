@@ -58,29 +58,23 @@ def ready_pairs() -> list[Path]:
 
 
 def with_pair(text: str, name: str, block: str, where: str) -> str:
-    """The parameter file ``text`` with a pair of that name behind its last one; a ``block`` holds its sections.
+    """The parameter file ``text`` with a pair of that name after its last one; a ``block`` holds its sections.
 
-    `ValueError` for a name that a pair has already, or that is not of letters, digits and dashes, and for a file that
-    has no place for a pair or lacks an anchor that the block refers to.
+    `ValueError` for a name that a pair has already, or that is not of letters, digits and dashes, and for a file that does not
+    end with its pairs or lacks an anchor that the block refers to.
     """
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]*", name) or yaml.safe_load(name) != name:
-        raise ValueError(
-            f"pair name {name!r} must be a letter, then letters, digits and dashes, and no word of YAML. "
-            "Give another with --as."
-        )
-    before, lines = parsed_yaml(text, where) or {}, text.split("\n")
-    tops = [number for number, line in enumerate(lines) if re.match(r"[^\s#]", line)] + [len(lines)]
-    first = next((number for number in tops[:-1] if re.fullmatch(r"pairs:\s*(#.*)?", lines[number])), None)
-    if first is None or not isinstance(before.get("pairs"), dict):
-        raise ValueError(f"{where}: there is no line 'pairs:' with a block for each pair below it.")
+        raise ValueError(f"pair name {name!r} must be a letter, then letters, digits and dashes, and no word of YAML.")
+    before = parsed_yaml(text, where) or {}
+    if not isinstance(before.get("pairs"), dict) or next(reversed(before)) != "pairs":
+        raise ValueError(f"{where}: its last section must be 'pairs:', with a block for each pair below it.")
     if name in before["pairs"]:
         raise ValueError(f"{where}: there is a pair {name!r} already. Remove it, or give the new one a name with --as.")
-    inside = [n for n in range(first + 1, tops[tops.index(first) + 1]) if re.match(r" +\S", lines[n])]
-    indent = next(re.findall("^ +", lines[n])[0] for n in inside if not lines[n].lstrip().startswith("#"))
-    added = ["", f"{indent}{name}:", *(f"{indent}  {line}".rstrip() for line in block.splitlines())]
-    after = "\n".join([*lines[: inside[-1] + 1], *added, *lines[inside[-1] + 1 :]])
-    pairs = parsed_yaml(after, f"{where} with the pair's block")["pairs"]
-    assert {key: value for key, value in pairs.items() if key != name} == before["pairs"], (
-        "other pairs stay as they are"
+    indent = min(
+        re.findall(r"^ +(?=[^\s#])", re.split("^pairs:", text, flags=re.MULTILINE)[-1], re.MULTILINE), default="  "
     )
+    added = ["", f"{indent}{name}:", *(f"{indent}  {line}".rstrip() for line in block.splitlines())]
+    after = "\n".join([text.rstrip("\n"), *added]) + "\n"
+    pairs = parsed_yaml(after, f"{where} with the pair's block")["pairs"]
+    assert {key: value for key, value in pairs.items() if key != name} == before["pairs"], "other pairs stay"
     return after

@@ -21,7 +21,7 @@ import torch
 from joblib import Parallel, delayed
 from tqdm import tqdm
 
-from pipelines.device_file import read_device, read_device_profile
+from pipelines.device import read_device, read_device_profile
 from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.names import PROVENANCE, TEST, VALIDATION
 from pipelines.measuring.replay import ReplayConfig, ReplayStudy

@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipelines.device_file import read_device
+from pipelines.device import read_device
 from pipelines.parameters import add_pair_arguments
 
 if TYPE_CHECKING:

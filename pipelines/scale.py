@@ -1,15 +1,16 @@
-"""The same work in this process, or over many on Ray: an actor per device or group of cores.
+"""Collect a trace in this process, or over many on Ray: an actor per device or group of cores.
 
-A worker makes its thing once (models in memory, say), and then does tasks with it, one at a time. A killed worker is started
-again and does its task anew, so what a task gives must follow from the task alone. Results come as they are finished.
-The loop is that of ``ray.util.ActorPool``, but a worker that is not up yet gets no task, and tasks are taken as late as possible.
+A worker makes its collector once, and then does shards with it, one at a time. A killed worker is started again and does its
+shard anew, so what a shard holds must follow from its jobs alone. Results come as they are finished. (``ray.util.ActorPool``
+takes all tasks at once.)
 """
 
+import itertools
 import logging
 import os
 import re
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -60,29 +61,23 @@ class Worker:
         self.make = make
         self.made: list[Any] = []
 
-    def ready(self) -> None:
-        self.made = self.made or [self.make()]
-
     def do(self, function: Callable[[Any, Any], Any], task: Any) -> Any:
-        self.ready()
+        self.made = self.made or [self.make()]
         found = function(self.made[0], task)
         return list(found) if isinstance(found, Iterator) else found
 
 
-def _spread(ray: Any, actors: Iterable[Any], do: Callable[[Any, Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:
-    """One task at a time for every worker that is up; the next is handed out before a result is dealt with, and no earlier."""
+def _spread(ray: Any, actors: Sequence[Any], do: Callable[[Any, Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:
+    """One task at a time for every worker; the next is handed out before a result is dealt with, and no earlier."""
     waiting = iter(tasks)
-    pending: dict[Any, tuple[Any, list[Any]]] = {actor.ready.remote(): (actor, []) for actor in actors}
-    busy = True
-    while busy:
+    pending = {actor.do.remote(do, task): (actor, task) for actor, task in zip(actors, waiting, strict=False)}
+    while pending:
         (done,), _ = ray.wait(list(pending))
         actor, finished = pending.pop(done)
         found = _got(ray, done)
-        for task in waiting:
-            pending[actor.do.remote(do, task)] = (actor, [task])
-            break
-        yield from ((task, found) for task in finished)
-        busy = any(task for _, task in pending.values())
+        for task in itertools.islice(waiting, 1):
+            pending[actor.do.remote(do, task)] = actor, task
+        yield finished, found
 
 
 def _got(ray: Any, done: Any) -> Any:

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from typing import Any
 
-from pipelines.device_file import read_device
+from pipelines.device import read_device
 from pipelines.measuring.names import CHOICES, PROVENANCE
 from pipelines.measuring.tuning.candidates import Candidate
 from pipelines.measuring.tuning.speedups import Speedup, fastest

@@ -13,7 +13,7 @@ first look again. An interrupted trial goes on where it stopped.
 import argparse
 from pathlib import Path
 
-from pipelines.device_file import read_device
+from pipelines.device import read_device
 from pipelines.measuring.bench import add_bench_arguments
 from pipelines.outputs import write_json
 from pipelines.promotion.attempt import attempt

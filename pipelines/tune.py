@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.applicability import absent
-from pipelines.device_file import read_device
+from pipelines.device import read_device
 from pipelines.measuring.bench import Bench, open_bench
 from pipelines.measuring.harness import apart
 from pipelines.measuring.led import RecordedTexts, TextLeader

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from pipelines.builtin import language_model, llama_forward, muon
 from pipelines.builtin.corpus import Document, Shares, builtin_shares, manifest_hash
@@ -66,6 +66,17 @@ class BuiltinParameters:
         if not self.shares.pair > 0:
             raise ValueError("shares.pair must be above 0: the models are trained on its documents.")
 
+    def shapes(self) -> dict[str, InflatedShape]:
+        """The shapes that both models serve in."""
+        target = self.inflated.target
+        draft = self.inflated.draft.shape(target, self.vocabulary, self.draft.shape.feed_forward)
+        return {"target": target, "draft": draft}
+
+    def configs(self) -> dict[str, LlamaConfig]:
+        """The models in them."""
+        context = self.target.training.context
+        return {name: shape.config(self.vocabulary, context) for name, shape in self.shapes().items()}
+
 
 def train_builtin_pair(
     parameters: BuiltinParameters, folder: Path, device: torch.device
@@ -100,13 +111,11 @@ def train_builtin_pair(
     }
     trainer = _Trainer(folder, tokenizer, streams, dtype, device, parameters.seed)
     target = trainer.model(SMALL, parameters.target, base, teacher=None)
-    shape = parameters.inflated.target
-    trainer.save_inflated(target, shape, "target")
+    shapes = parameters.shapes()
+    trainer.save_inflated(target, shapes["target"], "target")
     teacher = file_sha256(folder / SMALL / "model.safetensors")
     draft = trainer.model(SMALL_DRAFT, parameters.draft, base | {"teacher": teacher}, teacher=target)
-    least = parameters.draft.shape.feed_forward
-    draft_shape = parameters.inflated.draft.shape(shape, parameters.vocabulary, least)
-    trainer.save_inflated(draft, draft_shape, "draft")
+    trainer.save_inflated(draft, shapes["draft"], "draft")
     facts = {
         "corpus": {
             "manifest": manifest,
@@ -117,7 +126,7 @@ def train_builtin_pair(
             "trained_on": [document.id for document in learned],
         },
         "training": training_facts(folder),
-        "inflated": {"target": dataclasses.asdict(shape), "draft": dataclasses.asdict(draft_shape)},
+        "inflated": {name: dataclasses.asdict(shape) for name, shape in shapes.items()},
     }
     return facts, trainer.seconds
 

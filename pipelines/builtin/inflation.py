@@ -26,7 +26,10 @@ unit, which changes c little as long as the draft has fewer layers in the propor
 between both proportions. What it is on a machine, its latency profile says.
 """
 
-from dataclasses import astuple, dataclass
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import astuple, dataclass, replace
+from pathlib import Path
 from typing import Annotated
 
 import torch
@@ -34,7 +37,11 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP, LlamaRotaryEmbedding
 
+from predictors.bundle import OTHERWISE, read_bundle, write_bundle
 from predictors.config import Checked, above
+from runtime import ModelPair
+from runtime.causal_model import CausalLanguageModel
+from runtime.identity import pair_identity
 
 MARK = 1e-5  # constant coordinate that carries the padding rows' logit
 PADDING_LOGIT = -1e4
@@ -58,6 +65,20 @@ class InflatedShape:
         """Weights of one block's matrices."""
         attention = 2 * (self.heads + self.kv_heads) * self.head_dim * self.hidden
         return attention + 3 * self.hidden * self.feed_forward
+
+    def config(self, vocab: int, context: int) -> LlamaConfig:
+        """A Llama of this shape whose head is its embedding, for texts of ``context`` tokens."""
+        return LlamaConfig(
+            vocab_size=vocab,
+            hidden_size=self.hidden,
+            num_hidden_layers=self.layers,
+            num_attention_heads=self.heads,
+            num_key_value_heads=self.kv_heads,
+            head_dim=self.head_dim,
+            intermediate_size=self.feed_forward,
+            max_position_embeddings=context,
+            tie_word_embeddings=True,
+        )
 
 
 @dataclass(frozen=True)
@@ -218,3 +239,53 @@ def _fill_vocabulary(big: LlamaForCausalLM, small: LlamaForCausalLM) -> None:
         big.model.norm.weight[ds] = 1
         head[vs:] = 0
         head[vs:, ds] = PADDING_LOGIT / MARK
+
+
+def inflated_to(
+    small: LlamaForCausalLM, shape: InflatedShape, vocab: int, context: int, device: torch.device, dtype: torch.dtype
+) -> LlamaForCausalLM:
+    """``small`` inflated on ``device``, then rounded to ``dtype``, for texts of ``context`` tokens that no token ends."""
+    big = inflate(small.to(device), shape, vocab)
+    small.cpu()
+    for parameter in big.parameters():
+        parameter.data = parameter.data.to(dtype)  # one after the other: never both in full
+    big.config.max_position_embeddings = context
+    big.config.eos_token_id = big.generation_config.eos_token_id = None
+    return big
+
+
+def inflated_bundle(source: Path, folder: Path, pair: ModelPair, small: Sequence[LlamaForCausalLM]) -> Path:
+    """Write the bundle at ``source``, fitted on a ``small`` target and draft, for the inflated ``pair``; gives ``folder``.
+
+    Of a head's state the small model's coordinates keep their weights, the others get none. `ValueError` for a bundle that reads
+    states otherwise.
+    """
+    bundle = read_bundle(source)
+    card, tensors = deepcopy(bundle.card), dict(bundle.tensors)
+    if unknown := {"stop_spec", "selection_spec"} & card.keys():
+        raise ValueError(f"{source}: cannot inflate what reads {', '.join(unknown)}.")
+    target = small[0].config
+    wide = pair.target.embedding(0).numel()
+    assert isinstance(pair.target, CausalLanguageModel)
+    extra = pair.target.num_layers - target.num_hidden_layers
+    layers = tuple(layer + extra for layer in bundle.contract.identity.layer_ids)
+    if "feature_spec" in card:
+        states, width = 1 + len(layers), target.hidden_size
+        card["feature_spec"] |= {"layers": layers, "hidden_size": wide, "embedding_size": wide}
+        count = len(tensors["reduction.mean"]) - states * width  # of scalars
+        kept = torch.cat([state * wide + torch.arange(width) for state in range(states)])
+        all_kept = torch.cat([kept, states * wide + torch.arange(count)])
+        reduced = len(tensors["reduction.components"]) > 0
+        for name, fill in (("reduction.mean", 0.0), ("reduction.scale", 1.0)):
+            tensors[name] = (
+                tensors[name].new_full((states * wide + count,), fill).index_copy(0, all_kept, tensors[name])
+            )
+        name, columns = ("reduction.components", kept) if reduced else ("head.0.weight", all_kept)
+        size = states * wide + (0 if reduced else count)
+        tensors[name] = tensors[name].new_zeros(len(tensors[name]), size).index_copy(1, columns, tensors[name])
+    contract = replace(bundle.contract, identity=pair_identity(pair, layers)).to_json()
+    for one in (card, card.get(OTHERWISE)):
+        if one is not None:
+            one["contract"] = contract
+    write_bundle(folder, card, tensors)
+    return folder

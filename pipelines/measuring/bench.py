@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from pipelines.device_file import read_device
+from pipelines.device import read_device
 from pipelines.measuring.measurement_log import MeasurementLog
 from pipelines.measuring.provenance import MEASURED_CODE, provenance, source_hash, versions
 from pipelines.outputs import digest

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig
 
-from pipelines.device_memory import available_memory
+from pipelines.hardware import available_memory
 from pipelines.measuring.arms import TimedArm, decoder_arm, hugging_face_arm
 from pipelines.measuring.measurement_log import Rows
 from pipelines.pair_folder import PairLocation

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from pipelines.chain_policy import chain_policy
-from pipelines.device_file import read_device_profile
+from pipelines.device import read_device_profile
 from pipelines.evidence.ledger import Replayed
 from pipelines.evidence.prices import PriceFit, RoundParts
 from pipelines.measuring.bench import Bench

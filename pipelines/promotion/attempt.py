@@ -16,7 +16,7 @@ from typing import Any
 from tqdm import tqdm
 
 from pipelines.applicability import draftless
-from pipelines.device_file import read_device
+from pipelines.device import read_device
 from pipelines.evidence.ledger import Replayed
 from pipelines.evidence.timed_blocks import Row, setting_of
 from pipelines.measuring.arms import ArmBuilder

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from pipelines.device_file import read_device_profile
+from pipelines.device import read_device_profile
 from pipelines.evidence.timed_blocks import setting_of
 from pipelines.measuring import names
 from pipelines.measuring.provenance import of_target_alone

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from pipelines.device_file import read_device, read_device_profile
+from pipelines.device import read_device, read_device_profile
 from pipelines.parameters import PARAMETERS, add_pair_arguments, load_parameters, read_section
 from predictors.config import Checked, Count, above, ascending, at_most, not_empty
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from pipelines.device_file import read_device
+from pipelines.device import read_device
 from pipelines.measuring.names import CHAIN, HF_LOOKUP, HF_PLAIN, PLAIN, chain_gamma
 from pipelines.measuring.provenance import measured_on
 from pipelines.parameters import add_pair_arguments

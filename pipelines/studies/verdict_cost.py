@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from pipelines.device_file import read_device
+from pipelines.device import read_device
 from pipelines.measuring.provenance import provenance
 from pipelines.reporting.page import write_page
 from pipelines.reporting.section import Row, Section, Table

@@ -4,8 +4,8 @@
     rows T     steps of 256, and of an eighth of the next lower power of two from 2,048 on
     scratch S  of a tree: a power of two
 
-A pass takes the next larger shape: few shapes are few graphs, and spare nodes cost little where a pass waits for memory (by
-how much, part ``growth`` of `pipelines.gpu` shows). Its padding nodes write rows behind the scratch, which no node sees; rows
+A pass takes the next larger shape: few shapes are few graphs, and spare nodes cost little where a pass waits for memory.
+Its padding nodes write rows behind the scratch, which no node sees; rows
 that nobody wrote hold zeros, as a masked row must be finite. Shape suffixes: N nodes, T rows, S scratch nodes, C hidden size.
 """
 

@@ -139,33 +139,18 @@ def test_what_is_not_this_bundles_is_left_out(bundle, tmp_path, capsys):
 
 
 def test_what_cannot_be_compared_ends_in_4(bundle, pair, tmp_path, capsys):
-    def unknown(of):
-        """The record of a call that compares nothing."""
-        capsys.readouterr()
-        assert drift(of, tmp_path, "--json") == UNKNOWN
-        found = json.loads(capsys.readouterr().out)
-        assert found["comparisons"] == []
-        return found
-
-    write(tmp_path, served(bundle, 15), served(bundle, 40, setting="T=0.6"))
-    found = unknown(bundle)
+    write(tmp_path, served(bundle, LEAST - 1), served(bundle, 40, setting="T=0.6"))
+    assert drift(bundle, tmp_path, "--json") == UNKNOWN
+    found = json.loads(capsys.readouterr().out)
+    assert found["comparisons"] == [] and len(found["notes"]) == 2
     assert {setting: one["requests"] for setting, one in found["settings"].items()} == {"T=0": 15, "T=0.6": 40}
-    few, other = found["notes"]
-    assert re.findall(r"\d+", few) == ["0", "15", str(LEAST)]
-    assert other.startswith("T=0.6: 40 ") and "traces.texts.temperatures" in other
     write(tmp_path, [line.replace('"rounds": ', '"rounds": 0, "was": ') for line in served(bundle, 20)])
     assert drift(bundle, tmp_path) == 0, "forecasts are compared without rounds"
-    nothing = {"rounds": 0, "tested": 0}
-    write(tmp_path, [json.dumps(json.loads(line) | nothing) for line in served(bundle, 20)])
-    (note,) = unknown(bundle)["notes"]
-    assert re.findall(r"\d+", note) == ["0", "20", str(LEAST)]
     old = random_bundle(tmp_path / "old", pair)
     write(tmp_path, served(old, 64))
-    found = unknown(old)
-    assert found["settings"] == {"T=0": {"requests": 64, "tokens": 40, "reference_tokens": None}}
-    assert read_reference(read_bundle(old).card)[1] in found["notes"][0]
-    found = unknown(bundle)
-    assert found["settings"] == {} and list(found["left_out"].values()) == [64, 0] and len(found["notes"]) == 1
+    capsys.readouterr()
+    assert drift(old, tmp_path, "--json") == UNKNOWN
+    assert read_reference(read_bundle(old).card)[1] in json.loads(capsys.readouterr().out)["notes"][0]
 
 
 @pytest.mark.parametrize(
@@ -181,11 +166,7 @@ def test_the_retraining_line_hides_no_failure(drifts, retrains, ends):
 
 
 def test_mistakes_are_named(bundle, tmp_path):
-    for missing in (tmp_path / "nowhere" / "records", tmp_path):
-        said = drift(bundle, tmp_path, "--records", str(missing))
-        assert said.count(str(missing)) == 3 and f"draftwright generate --monitor {missing}" in said
+    assert "no monitor wrote there" in drift(bundle, tmp_path, "--records", str(tmp_path / "nowhere"))
     write(tmp_path, [])
-    for given, got in (("--window 8", ("8", "0.01")), ("--false-alarm 0", ("64", "0.0"))):
-        said = drift(bundle, tmp_path, *given.split())
-        assert {"--window", "--false-alarm"} <= set(said.split())
-        assert re.search(r"got (\S+) and (\S+)\.$", said).groups() == got
+    for given in (["--window", "8"], ["--false-alarm", "0"]):
+        assert given[0] in drift(bundle, tmp_path, *given)

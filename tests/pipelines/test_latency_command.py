@@ -7,7 +7,6 @@ import pytest
 from pipelines import cli
 from pipelines.reporting import plots
 from pipelines.reporting.latency import latency_figure
-from pipelines.reporting.latency_table import latency_table
 from predictors.latency.acceptance import iid_accepted_law
 from predictors.latency.profile import LatencyProfile, read_profile
 from predictors.latency.soundness import noise_warning
@@ -86,43 +85,6 @@ def test_a_gamma_that_cannot_be_computed_is_not_shown(data, capsys, missing, lef
     assert [name for name in costs[0] if name.startswith("hidden γ")] == left
 
 
-def test_rounds_and_prefills_are_shown_and_missing_tables_are_not(data, capsys):
-    out = shown(capsys, data)
-    assert section(out, "chain: drawing")["drafted"] == ["temperature 0", "temperature 1"]
-    assert values(out, "chain: drawing", "4") == ["0.300", "0.600"]
-    assert values(out, "chain: verdict", "0") == ["0.100", "0.100"]
-    assert section(out, "target prefill")["64"] == ["1500 (1350–1800)"]
-    assert values(out, "branches: drawing candidates", "4") == ["0.500", "0.800"]
-    assert values(out, "branches: drawing a level", "4") == ["0.500", "1.00"]
-    assert values(out, "branches: verdict", "1") == ["0.100", "0.400"]
-    assert "tree" not in out
-    assert section(out, "one decision of a small head")["64"] == ["0.400 (0.360–0.480)"]
-
-
-def test_numbers_come_with_their_origin(data, capsys):
-    out = shown(capsys, data)
-    assert out.startswith(str(data / "toys" / "latency" / "toy-1c.json"))
-    for part in (
-        "toys on toy-1c",
-        "target in bfloat16, draft in float32",
-        "3 threads",
-        "40 calls",
-        "01234567 with uncommitted changes",
-        "2026-01-02",
-    ):
-        assert part in out
-    assert all(note in out for note in PROFILE["provenance"]["notes"])
-
-
-def test_all_profiles_are_shown_unless_a_pair_is_named(data, capsys):
-    another(data)
-    assert {"# toys on toy-1c", "# others on toy-1c"} <= set(shown(capsys, data).splitlines())
-    out = shown(capsys, data, "--pair", "others")
-    assert "others on toy-1c" in out
-    assert "toys on" not in out
-    assert "others on toy-1c" in shown(capsys, another(data))
-
-
 def test_speeds_are_predicted_for_an_acceptance(data, capsys):
     options = ("--acceptance", "0.7", "--prompt-tokens", "20", "--new-tokens", "60", "--temperature", "1")
     out = shown(capsys, data, *options).split("# Predicted tokens/s at acceptance 0.7\n\n")[1]
@@ -188,13 +150,6 @@ def test_what_is_no_profile_is_refused(data, monkeypatch, arguments, message):
         cli.main(["latency", *arguments])
 
 
-def test_a_profile_without_passes_is_refused(data):
-    tables = {name: table for name, table in PROFILE["tables"].items() if name != "target"}
-    profile = read_profile(another(data, record={**PROFILE, "tables": tables}))
-    with pytest.raises(ValueError, match=r"the profile of others has no table 'target'.*dvc repro"):
-        latency_table(profile)
-
-
 def test_a_noisy_profile_is_called_that(data, capsys):
     assert "noise" not in shown(capsys, data)
     noise = "draft rows=1: spread 85%"
@@ -202,3 +157,11 @@ def test_a_noisy_profile_is_called_that(data, capsys):
     cli.main(["latency", str(path)])
     captured = capsys.readouterr()
     assert f"noise: {noise}" in captured.out and noise_warning(read_profile(path)) in captured.err
+
+
+def test_passes_are_held_against_the_bandwidth_and_joules_where_they_were_counted(data, capsys):
+    """A target pass of 8 ms whose weights a copy moves in 4, at 100 W."""
+    hardware = {"bandwidth": 1e9, "weights": {"target": 4e6, "draft": 2e5}, "watts": 100.0}
+    path = another(data, record={**PROFILE, "provenance": {**PROFILE["provenance"], "hardware": hardware}})
+    assert "(1.0 GB/s copied) of a pass of one token: target 50%, 0.8 J; draft 20%, 0.1 J" in shown(capsys, path)
+    assert "share of bandwidth" not in shown(capsys, data, "--pair", "toys")

@@ -9,7 +9,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from pipelines import pair
 from pipelines.builtin import builtin_pair
 from pipelines.builtin.tokenizer import train_tokenizer
-from pipelines.cli import main
 from pipelines.pair import Models
 from pipelines.pair_folder import read_facts, read_pair
 from runtime import ModelPair
@@ -39,32 +38,9 @@ def test_builtin_pair_loads_and_inflated_and_small_models_are_one_function(built
     assert models[0].config.eos_token_id == models[0].config.bos_token_id == 0
 
 
-def test_every_dtype_loads_the_trained_function(builtin_folder):
-    dtype = getattr(torch, read_facts(builtin_folder)["training"]["small"]["inputs"]["dtype"])
-    for name in ("small", "small_draft"):
-        exact, rounded = (
-            AutoModelForCausalLM.from_pretrained(builtin_folder / name, dtype=d) for d in (torch.float32, dtype)
-        )
-        assert all(torch.equal(a, b.float()) for a, b in zip(exact.parameters(), rounded.parameters(), strict=True))
-
-
 def rewrite(folder, **changes):
     facts = read_facts(folder)
     (folder / "pair.json").write_text(json.dumps(facts | changes))
-
-
-def test_the_traces_of_the_built_in_pair_have_the_format_it_was_trained_in(builtin_folder):
-    trained = read_facts(builtin_folder)["training"]["small"]["inputs"]["dtype"]
-    assert read_pair(builtin_folder).dtype == read_facts(builtin_folder)["dtype"] == trained
-
-
-def test_a_number_format_may_be_given(run_pair, builtin_models, builtin_folder, tmp_path):
-    shutil.copytree(builtin_folder, tmp_path / "pair")
-    run_pair({**builtin_models, "dtype": "float16"}, tmp_path / "pair")
-    assert read_pair(tmp_path / "pair").dtype == "float16"
-    assert weights(tmp_path / "pair") == weights(builtin_folder)  # nothing is trained anew
-    with pytest.raises(ValueError, match="dtype must be one of auto, float32"):
-        run_pair({**builtin_models, "dtype": "int8"})
 
 
 def test_a_real_pair_keeps_its_number_format_on_every_machine(run_pair, save_model, monkeypatch):
@@ -139,14 +115,6 @@ def test_changed_parameters_train_again(builtin_folder, run_pair, builtin_models
     assert read_facts(tmp_path / "pair")["training"]["small_draft"]["steps"] == 4
 
 
-def test_the_wall_clock_cap_is_recorded(small_corpus, run_pair, builtin_models):
-    builtin_models["builtin"]["target"]["training"] |= {"steps": 100_000, "max_minutes": 0.005}
-    facts = read_facts(run_pair(builtin_models))
-    assert facts["training"]["small"]["capped"]
-    assert facts["training"]["small"]["steps"] < 100_000
-    assert not facts["training"]["small_draft"]["capped"]
-
-
 def test_a_local_pair_is_resolved_and_hashed(run_pair, save_model):
     target, draft = save_model(), save_model()
     folder = run_pair({"target": str(target), "draft": str(draft)})
@@ -156,21 +124,6 @@ def test_a_local_pair_is_resolved_and_hashed(run_pair, save_model):
     assert {"config.json", "tokenizer.json", "model.safetensors"} <= facts["sha256"]["target"].keys()
     location = read_pair(folder)
     assert (location.target, location.draft, location.tokenizer) == (str(target), str(draft), str(target))
-
-
-def test_changed_weights_change_the_facts(run_pair, save_model):
-    target, draft = save_model(), save_model()
-    before = read_facts(run_pair({"target": str(target), "draft": str(draft)}))
-    shutil.copy(save_model(hidden=24) / "model.safetensors", draft)
-    after = read_facts(run_pair({"target": str(target), "draft": str(draft)}))
-    assert before["sha256"]["target"] == after["sha256"]["target"]
-    assert before["sha256"]["draft"] != after["sha256"]["draft"]
-
-
-def test_a_real_pair_replaces_the_built_in_models(builtin_folder, run_pair, save_model, tmp_path):
-    shutil.copytree(builtin_folder, tmp_path / "pair")
-    run_pair({"target": str(save_model()), "draft": str(save_model())}, tmp_path / "pair")
-    assert [path.name for path in (tmp_path / "pair").iterdir()] == ["pair.json"]
 
 
 def test_vocabularies_that_differ_by_padding_work(run_pair, save_model):
@@ -264,13 +217,6 @@ def test_a_section_is_either_builtin_or_a_pair_of_names():
     for values in ({}, {"draft": "a"}, {"builtin": builtin, "target": "a"}, {"builtin": builtin, "draft": "a"}):
         with pytest.raises(ValueError, match="either 'builtin' or a 'target'"):
             Models(**values)
-
-
-def test_an_unknown_parameter_ends_the_command_with_one_line(tmp_path):
-    params = tmp_path / "params.yaml"
-    params.write_text("pairs: {p: {models: {target: a, draught: b}}}")
-    with pytest.raises(SystemExit, match=r"unknown key 'draught'\. Did you mean 'draft'\?"):
-        main(["pair", "--pair", "p", str(tmp_path / "pair"), "--params", str(params)])
 
 
 def test_a_hub_pair_is_pinned_to_its_commits(run_pair, save_model, tmp_path, monkeypatch):

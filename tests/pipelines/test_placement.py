@@ -9,15 +9,10 @@ from transformers import AutoModelForCausalLM
 
 from pipelines import generate, profile, traces
 from pipelines.measuring.bench import open_bench
-from pipelines.measuring.exactness import float32_pair
 from pipelines.measuring.measurement_log import MeasurementLog
 from pipelines.pair_folder import FACTS, read_facts, read_pair
-from pipelines.traces import CONFIGS
 from predictors.latency.serving import ModelServing
-from runtime import ModelPair
-from runtime.identity import pair_identity
 from runtime.latency import LatencyConfig
-from runtime.pair import load_model
 from runtime.serving import Decision, ServingDecision
 from tests.pipelines.toy_bench import toy_bench
 
@@ -92,24 +87,3 @@ def test_serving_is_decided_where_the_models_will_lie(args, monkeypatch):
     profile.decided(read_pair(args.pair_folder), MeasurementLog(args.output / "log", "f"), "toy-1c", 0)
     here = "cuda" if torch.cuda.is_available() else "cpu"
     assert seen == [(here, {one: PLACEMENT[one] for one in ("device_map", "quantization")}), ("meta", {})]
-
-
-def test_quantised_weights_are_loaded_where_they_stay(args, loaded):
-    target = args.pair_folder / "target"
-    load_model(target, torch.device("cpu"), torch.float32, quantization={"load_in_8bit": True})
-    assert loaded.pop("target") == ({"": "cpu"}, {"load_in_8bit": True})
-    load_model(target, torch.device("cpu"), torch.float32)
-    assert loaded.pop("target") == (None, None)
-
-
-def test_what_is_spread_or_quantised_is_checked_as_it_is_served(args, loaded):
-    assert float32_pair(read_pair(args.pair_folder), [[1]], 4) is None and not loaded
-
-
-def test_traces_of_a_placed_pair_are_those_of_the_pair(args):
-    """Its identity, which tables and bundles are compared by."""
-    place = read_pair(args.pair_folder)
-    models = {**place.models, "draft_device": None, "quantization": None, "dtype": "float32"}
-    placed, plain = ModelPair.load(**models), ModelPair.load(**{**models, "device_map": None})
-    assert pair_identity(placed, (0,)) == pair_identity(plain, (0,))
-    assert CONFIGS["texts"]().__dict__.keys().isdisjoint(PLACEMENT)

@@ -63,13 +63,6 @@ def test_numbers_of_prompts_and_balance_of_slices(builtin_prompts):
             assert max(counts) - min(counts) <= 1, "any prefix alternates slices"
 
 
-def test_documents_come_before_second_prompts(builtin_prompts):
-    for name in ("code", "prose", "tables"):
-        documents = [p.document for p in builtin_prompts if p.split == "train" and p.slice == name]
-        first_repeat = next((i for i, d in enumerate(documents) if d in documents[:i]), len(documents))
-        assert set(documents[first_repeat:]) <= set(documents[:first_repeat])
-
-
 def test_no_document_is_in_two_splits_and_none_trained_the_pair(builtin_prompts, builtin_folder):
     splits: dict[str, set[str]] = {}
     for prompt in builtin_prompts:
@@ -92,15 +85,6 @@ def test_windows_have_the_asked_lengths_and_are_in_their_documents(builtin_promp
         assert prompt.text.strip("�") in texts[prompt.document]
     assert len({tuple(prompt.tokens) for prompt in builtin_prompts}) > 0.95 * len(builtin_prompts)
     assert len({prompt.id for prompt in builtin_prompts}) == len(builtin_prompts)
-
-
-def test_windows_of_one_document_do_not_overlap(tokenizer):
-    drawer = stage._Drawer(parameters(Source(kind="builtin", name="s"), min_tokens=4, max_tokens=9, room=3), tokenizer)
-    windows = list(drawer._windows(list(range(130)), stage.random.Random(0)))
-    assert len(windows) == 8
-    positions = [token for window in windows for token in window]
-    assert len(set(positions)) == len(positions)
-    assert max(positions) < 130 - 3
 
 
 def test_prompts_are_seeded(builtin_prompts, builtin_folder, tokenizer):
@@ -147,37 +131,11 @@ def test_chat_without_a_template_is_refused(jsonl, tokenizer, values):
         draw_prompts(parameters(Source(kind="file", name="s", path=jsonl, **values)), REAL, tokenizer)
 
 
-def test_what_the_tokenizer_puts_before_a_text_stands_before_a_window(tokenizer, tmp_path):
-    class WithStart:
-        decode = tokenizer.decode
-
-        def __call__(self, text, add_special_tokens=True, **_):
-            return {"input_ids": [0] * add_special_tokens + tokenizer(text)["input_ids"]}
-
-    (tmp_path / "long.txt").write_text("some words " * 200)
-    source = Source(kind="file", name="s", path=str(tmp_path), cut="window")
-    prompts = draw_prompts(
-        parameters(source, validation=0, test=0, reserve=0, min_tokens=4, max_tokens=6), REAL, WithStart()
-    )
-    assert all(prompt.tokens.count(0) == 1 and prompt.tokens[0] == 0 for prompt in prompts)
-
-
-def test_two_sources_alternate(jsonl, tokenizer):
-    sources = [Source(kind="file", name=name, path=jsonl) for name in ("a", "b")]
-    prompts = draw_prompts(parameters(*sources), REAL, tokenizer)
-    assert [prompt.source for prompt in prompts if prompt.split == "train"] == ["a", "b", "a", "b", "a"]
-
-
 def test_too_long_documents_are_left_out_and_counted(jsonl, tokenizer, capsys):
     with pytest.raises(
         ValueError, match=r"no document of split 'train' yields a prompt: [1-9]\d* are longer than 2 tokens"
     ):
         draw_prompts(parameters(Source(kind="file", name="s", path=jsonl), longest=2), REAL, tokenizer)
-
-
-def test_a_shortfall_is_printed(jsonl, tokenizer, capsys):
-    draw_prompts(parameters(Source(kind="file", name="s", path=jsonl), test=99), REAL, tokenizer)
-    assert re.fullmatch(r"test: \D+(\d+) of (\d+) .*\n", capsys.readouterr().out).groups() == ("10", "99")
 
 
 def test_stage_writes_what_read_prompts_reads(run_pair, save_model, jsonl, tmp_path):
@@ -238,26 +196,6 @@ def test_a_prompt_of_an_edit_is_a_passage_and_its_revision_begun(edited, few_doc
         assert not revision[len(copy) :].startswith(copy)
 
 
-def test_edits_are_seeded(edited, builtin_folder, tokenizer):
-    facts = read_facts(builtin_folder)
-    assert draw_prompts(with_edits(), facts, tokenizer) == edited
-    other = PromptParameters(**{**vars(with_edits()), "seed": 1})
-    assert {p.text for p in draw_prompts(other, facts, tokenizer)}.isdisjoint(
-        {p.text for p in edited if p.slice == EDIT}
-    )
-
-
-def test_a_users_texts_are_edited_too(jsonl, tokenizer, tmp_path, few_documents):
-    (tmp_path / "texts").mkdir()
-    for index, document in enumerate(d for d in few_documents if d.slice == "code"):
-        (tmp_path / "texts" / f"{index}.txt").write_text(document.text)
-    source = Source(kind="file", name="mine", path=str(tmp_path / "texts"), cut="window", edits={"mine": "code"})
-    prompts = draw_prompts(
-        parameters(source, edit=EditParameters(test=3), min_tokens=8, max_tokens=16), REAL, tokenizer
-    )
-    assert [prompt.split for prompt in prompts if prompt.slice == EDIT] == ["test"] * 3
-
-
 def test_what_is_read_is_the_mix_unless_edits_are_asked_for(edited, tmp_path):
     """A twin of `read_prompts` that pools slices has 16 test prompts."""
     write_prompts(tmp_path / "prompts.parquet", edited)
@@ -273,10 +211,3 @@ def test_documents_of_other_slices_than_the_mixs_are_left_out(builtin_folder, to
     assert {prompt.slice for prompt in prompts} == {"prose", "tables", EDIT}
     with pytest.raises(ValueError, match=r"mix\.slices names chat, but documents are of code, prose, tables"):
         draw_prompts(BUILTIN, facts, tokenizer, Mix(("chat",)))
-
-
-def test_edit_is_no_slice_of_the_mix_nor_of_documents(jsonl, tokenizer):
-    with pytest.raises(ValueError, match="not 'edit', which is reported by itself"):
-        Mix(("code", "edit"))
-    with pytest.raises(ValueError, match="call that of your documents otherwise"):
-        draw_prompts(parameters(Source(kind="file", name=EDIT, path=jsonl)), REAL, tokenizer)

@@ -7,7 +7,7 @@ import yaml
 from tqdm import tqdm
 
 from pipelines import trial as trial_stage
-from pipelines.device_file import read_device
+from pipelines.device import read_device
 from pipelines.evidence.allocation import allocated
 from pipelines.evidence.ledger import Replayed
 from pipelines.measuring.arms import ArmBuilder

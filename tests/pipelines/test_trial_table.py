@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipelines.device_file import read_device
+from pipelines.device import read_device
 from pipelines.measuring.arm_rows import ArmRow
 from pipelines.measuring.names import DECODES_FILE, FINDINGS, PROVENANCE, ROUNDS_FILE
 from pipelines.measuring.provenance import MEASURED_CODE, source_hash, versions
