@@ -54,15 +54,15 @@ def sections(inputs: "Inputs") -> "list[Section]":
         latency,
         release,
         replay,
+        rules,
         selection,
         self_drafting,
         speed,
         stopping,
-        verifiers,
     )
     from pipelines.reporting.origin import checked, origin_section, pair_section
 
-    modules = (release, speed, replay, latency, branches, stopping, heads, selection, verifiers, self_drafting)
+    modules = (release, speed, replay, latency, branches, stopping, heads, selection, rules, self_drafting)
     made = {module.__name__.rpartition(".")[2]: module.section(inputs) for module in modules}
     found = [section for section in made.values() if section is not None]
     missing = [name for name, section in made.items() if section is None]

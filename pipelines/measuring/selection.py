@@ -5,7 +5,8 @@ Nothing is timed here: selectors and static trees are arms of stage ``measure``.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any
 
@@ -13,13 +14,13 @@ from pipelines.measuring.arms import fixed_tree
 from pipelines.measuring.harness import seed_of
 from pipelines.measuring.measurement_log import Blocks, Rows
 from pipelines.measuring.names import TEST
-from pipelines.measuring.verifiers.roots import first_round
 from pipelines.prompt_table import Prompt
 from predictors.actions import Action
 from predictors.config import Checked, Count
 from predictors.sampling import SamplingSettings
 from predictors.training.root_table import RootTable
-from runtime import ModelPair
+from runtime import Decoder, ModelPair, Randomness
+from runtime.decoding.base import Step
 
 
 @dataclass(frozen=True)
@@ -75,3 +76,11 @@ def first_rounds(
         return rows
 
     return blocks.of_prompts("rounds", prompts, roots.settings, block)
+
+
+def first_round(decoder: Decoder, context: list[int], settings: SamplingSettings, depth: int, seed: int) -> Step | None:
+    """The real loop's first round after the prefill, with what it saw; ``None`` if the prefill's token ends the text."""
+    options = {"max_new_tokens": depth + 2, "randomness": Randomness(seed), **asdict(settings)}
+    with closing(decoder.stream(context, observe=True, **options)) as steps:  # type: ignore[type-var]
+        next(steps)
+        return next(steps, None)

@@ -103,33 +103,6 @@ FIRST_ROUNDS_ROWS = pa.schema(
         ("expected", pa.float64()),  # the root trace's label
     ]
 )
-# Verification rules: exact expectations at roots, and acceptance by depth.
-ROOTS, ACCEPTANCE = "roots.parquet", "acceptance.parquet"
-FAMILIES = ("chain", "iid", "delayed", "distinct")  # families of shapes whose rules compete with each other
-AS_DRAFTED = 0  # column draws: as many as were drafted at the node
-WHERE = columns(pa.string(), "setting", "prompt", "document", "slice")
-EXPECTATIONS = {
-    ROOTS: pa.schema(
-        [
-            *WHERE,
-            ("split", pa.string()),
-            ("root", pa.int32()),
-            *columns(pa.string(), "family", "drafter", "verifier"),
-            ("expected", pa.float64()),  # 1 + E[tau | tree]
-            ("nodes", pa.float64()),
-        ]
-    ),
-    ACCEPTANCE: pa.schema(
-        [
-            *WHERE,
-            *columns(pa.int32(), "root", "depth", "paths"),
-            ("distance", pa.float64()),
-            ("solver", pa.string()),
-            ("draws", pa.int32()),  # `AS_DRAFTED`, or so many
-            ("rate", pa.float64()),
-        ]
-    ),
-}
 
 
 def replayed_at(cost_ratio: float) -> str:

@@ -125,7 +125,7 @@ def test_what_was_not_measured_is_left_out_and_said(report_inputs, tmp_path):
     folder = stage(small_inputs(report_inputs, tmp_path), tmp_path / "reports")
     record = json.loads((folder / "report.json").read_text())
     assert set(record["sections"]) == {"speed", "stopping", "pair", "checks", "origin"}
-    assert "verifiers" in (folder / "report.md").read_text().split("Nothing was measured of:")[1]
+    assert "rules" in (folder / "report.md").read_text().split("Nothing was measured of:")[1]
 
 
 def test_a_noisy_profile_is_named_above_the_fold(report_inputs, report_folder, tmp_path):

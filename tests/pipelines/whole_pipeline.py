@@ -156,15 +156,6 @@ SMALL = {
         "exactness_prompts": 1,
         "arms": ARMS,
     },
-    "verifiers": {
-        "drafters": [{"kind": "chain", "gamma": 2}],
-        "settings": [{"temperature": 1.0}],
-        "acceptance": {"k": 2, "depth": 2, "draws": 1, "lists": 2},
-        "root_spacing": 4,
-        "roots_per_prompt": 1,
-        "validation_prompts": 1,
-        "test_prompts": 2,
-    },
     "selection": {
         "checked_prompts": 1,
         "checked_rounds": 1,
