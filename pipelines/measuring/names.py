@@ -16,6 +16,7 @@ CHAIN, CONFIDENCE, RULE, LEARNED = "chain", "confidence", "rule", "learned"  # r
 LOOKUP, TAKEOVER = "lookup", "static takeover"  # a lookup alone, and one that takes over from a chain by a fixed rule
 SOURCE = "source"  # the bundle that weighs both
 FORK, CONFIG, DYNAMIC = "fork", "config", "dynamic fork"
+SELECTOR, TREE_BUNDLE = "selector", "delayed_tree-"  # of delayed trees; bundles of them, followed by the rule
 CALIBRATED, GIVEN = "calibrated", "given"  # methods without a draft model: as exported, by configuration
 TREES = (FORK, CONFIG, DYNAMIC)
 

@@ -23,8 +23,8 @@ from predictors.training.root_table import RootTable
 REFERENCE = "traversal"  # or the first rule, where that was not traced
 NOTE = (
     "Every rule is lossless. Expected tokens are exact given the drafted trees, and differences are paired by root: {roots} "
-    "roots of {documents} held-out documents. delayed-k.l1.l2 is a trunk of l1 tokens, then k paths of l2. A rule is compared on all "
-    "trees that branch; block verification takes chains alone."
+    "roots of {documents} held-out documents. delayed-k.l1.l2 is a trunk of l1 tokens, then k paths of l2. A rule is compared on "
+    "all trees that branch; block verification takes chains alone."
 )
 
 

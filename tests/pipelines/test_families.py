@@ -94,7 +94,7 @@ def test_a_target_without_a_draft_goes_from_its_folder_to_the_report(tokenizer, 
     tables = report["sections"]["speed"]["tables"]
     assert {row["arm"] for row in tables[0]["rows"]} >= {"plain decoding", "lookahead", "lookup-1"}
     assert {"speed", "latency", "self_drafting", "release"} <= set(report["sections"])
-    assert not {"replay", "heads", "stopping", "branches", "rules", "selection"} & set(report["sections"])
+    assert not {"replay", "heads", "stopping", "branches", "rules"} & set(report["sections"])
     for choice in json.loads(next(data.glob("tuning/*/choices.json")).read_text()):
         traced = {"lookahead"} if choice["setting"] == "T=1" else set()  # as traces.guesses says
         assert {one["name"] for one in choice["candidates"]} == {"autoregressive", "lookup-1", *traced}

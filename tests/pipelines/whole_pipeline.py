@@ -156,12 +156,6 @@ SMALL = {
         "exactness_prompts": 1,
         "arms": ARMS,
     },
-    "selection": {
-        "checked_prompts": 1,
-        "checked_rounds": 1,
-        "checked_rules": ["nss"],
-        "checked_actions": [{"k": 1, "l1": 2, "l2": 0}, {"k": 2, "l1": 0, "l2": 1}],
-    },
     "tune": {
         "temperatures": [0.0, 1.0],
         "candidates": 1,

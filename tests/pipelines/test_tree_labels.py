@@ -1,34 +1,34 @@
-"""From a pair to a measured selector, on tiny models: root traces, selectors, bundles, arms, checks of labels."""
+"""From a pair to selectors of trees, on tiny models: root traces, labels that agree with real rounds, bundles, arms."""
 
 import json
 import shutil
 import warnings
+from itertools import islice
 
 import numpy as np
-import pandas as pd
 import pytest
 import yaml
-from tqdm import tqdm
 
-from pipelines import fit, selection, traces
+from pipelines import fit, traces
 from pipelines.measuring.arm_rows import ArmRow
 from pipelines.measuring.arms import ArmBuilder, fixed_tree
-from pipelines.measuring.measurement_log import Blocks, MeasurementLog
-from pipelines.measuring.selection import SelectionConfig, first_rounds
-from pipelines.measuring.tables import FIRST_ROUNDS, PRICES
 from pipelines.outputs import write_json
 from pipelines.prompt_table import FILE, write_prompts
 from predictors.actions import Action
 from predictors.bundle import read_bundle
+from predictors.config import parse_config
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.tables import LatencyTable
 from predictors.sampling import SamplingSettings
 from predictors.training.labelling.table import write_labels
 from predictors.training.labelling.trees import TreeLabelConfig, label
 from predictors.training.root_table import RootTable
-from runtime import ModelPair, Randomness, load_decoder
-from tests.pipelines.toy_bench import toy_bench, toy_prompts
+from runtime import ModelPair, Randomness, build_decoder, load_decoder
+from runtime.drafting import DRAFTERS
+from runtime.verification import VERIFIERS
+from tests.pipelines.toy_bench import SHAPES, toy_bench, toy_prompts
 from tests.predictors.affine_profile import PROFILE, SERVING
+from tests.toys import tiny_llama
 
 RULES = ("specinfer", "block")
 ACTIONS = {"chains": [1, 3], "k": [2], "l1": [0, 1], "l2": [1]}
@@ -54,19 +54,12 @@ PARAMETERS = {
         }
         for rule in RULES
     },
-    "selection": {
-        "checked_prompts": 4,
-        "checked_rounds": 40,
-        "checked_rules": ["specinfer"],
-        "checked_actions": [{"k": 1, "l1": 3, "l2": 0}, {"k": 2, "l1": 1, "l2": 1}],
-        "threads": 1,
-    },
 }
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, template_db):
-    """A folder in which roots, both selectors and their measurement were made."""
+    """A folder in which roots, both selectors and their bundles were made."""
     place = tmp_path_factory.mktemp("selection")
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -89,8 +82,6 @@ def folder(tmp_path_factory, template_db):
         args.predictor = [f"delayed_tree-{rule}" for rule in RULES]
         args.fit, args.bundles = place / "fit", place / "bundles"
         fit.run(args)
-        args.output = place / "selection"
-        selection.run(args)
     return place
 
 
@@ -163,53 +154,50 @@ def test_static_trees_are_those_of_a_selector_at_one_temperature(folder, pair):
         ArmRow("static", "static tree", static_of="delayed_tree-block", temperatures=(0.0, 1.0))
 
 
-def test_prices_are_those_of_the_bundles(folder):
-    priced = json.loads((folder / "selection" / "toy-1c" / PRICES).read_text())
-    assert set(priced) == set(RULES)
-    for rule, one in priced.items():
-        card = read_bundle(folder / "bundles" / f"delayed_tree-{rule}").card
-        assert one["prices"]["action_seconds"] == card["prices"]["action_seconds"]
-        assert len(one["actions"]) == len(one["prices"]["action_seconds"][0])
+def test_labels_are_what_real_rounds_emit_in_expectation(folder, pair):
+    """A decode begins in front of a root's newest token and draws one anew: in expectation over it that is the root's label.
+    Rounds from anywhere else do not agree."""
+    roots, prompts = RootTable.read(folder / "traces" / "trees").rows("test"), {one.id: one for one in toy_prompts(4)}
+    rule, label_NA = RULES.index("specinfer"), roots.efficiency_NDKA.mean(axis=1)[:, RULES.index("specinfer")]
+    assert RULES[rule] == roots.manifest.rules[rule]
+    for action in (Action(1, 3, 0), Action(2, 1, 1)):
+        decoder, expected_N = fixed_tree(pair, action, "specinfer"), label_NA[:, roots.actions.index(action)]
+        emitted_N, elsewhere_N = [], []
+        for row, prompt in enumerate(roots.column("prompt_id")):
+            context = [*prompts[prompt].tokens, *roots.continuation(row)[:-1]]
+            emitted_N.append(mean_emitted(decoder, context, action.depth))
+            elsewhere_N.append(mean_emitted(decoder, [5] * 8, action.depth))
+        assert all(1 <= one <= action.depth + 1 for one in emitted_N)
+        assert abs(np.mean(emitted_N) - expected_N.mean()) < 0.25
+        assert np.corrcoef(emitted_N, expected_N)[0, 1] > max(0.0, np.corrcoef(elsewhere_N, expected_N)[0, 1])
 
 
-def test_real_rounds_begin_where_labels_were_made(folder):
-    """Many first rounds at every root agree with the labels on average."""
-    rounds = pd.read_parquet(folder / "selection" / "toy-1c" / FIRST_ROUNDS)
-    labels = RootTable.read(folder / "traces" / "trees").rows("test")
-    assert len(rounds) == len(labels) * 2
-    found = rounds.groupby("action")[["emitted", "expected"]].mean()
-    assert (found["emitted"] - found["expected"]).abs().max() < 0.25
-    assert (rounds["emitted"].between(1, 4)).all()
+def mean_emitted(decoder, context, depth):
+    """Emitted tokens of the first round after a prefill, the mean over draws of chance; without rounds that do not come."""
+    emitted = []
+    for seed in range(40):
+        options = {"max_new_tokens": depth + 2, "temperature": 1.0, "randomness": Randomness(seed)}
+        _, *rounds = islice(decoder.stream(context, **options), 2)
+        emitted += [len(step.tokens) for step in rounds]
+    return np.mean(emitted)
 
 
-def test_an_interrupted_measurement_goes_on(folder, pair, tmp_path):
-    config = SelectionConfig(**{**PARAMETERS["selection"], "checked_actions": (Action(1, 3, 0),), "checked_rounds": 1})
-    table, log = RootTable.read(folder / "traces" / "trees"), MeasurementLog(tmp_path / "log.jsonl", "f")
-
-    def study(log):
-        return first_rounds(pair, config, table, toy_prompts(4), Blocks(log, tqdm(disable=True)))
-
-    whole = study(log)
-    lines = (tmp_path / "log.jsonl").read_text().splitlines()
-    (tmp_path / "log.jsonl").write_text("\n".join(lines[:2]) + "\n" + lines[2][:20])
-    resumed = study(MeasurementLog(tmp_path / "log.jsonl", "f"))
-    assert len(lines) > 3 and resumed == whole
-
-
-def test_what_was_not_traced_cannot_be_checked(folder, pair, tmp_path):
-    config = SelectionConfig(**{**PARAMETERS["selection"], "checked_actions": (Action(4, 4, 4),), "checked_rounds": 1})
-    blocks = Blocks(MeasurementLog(tmp_path / "log.jsonl", "f"), tqdm(disable=True))
-    with pytest.raises(ValueError, match="no root trace tells of delayed-4.4.4 under specinfer"):
-        first_rounds(pair, config, RootTable.read(folder / "traces" / "trees"), toy_prompts(4), blocks)
-
-
-def test_stages_need_what_they_build_on(folder, tmp_path):
-    args = toy_bench(tmp_path, "selection", {})
-    args.trees, args.bundles = folder / "traces" / "trees", tmp_path / "bundles"
-    with pytest.raises(ValueError, match="no selector under"):
-        selection.run(args)
-    shutil.copytree(folder / "traces" / "trees", tmp_path / "roots")
-    (tmp_path / "roots" / "manifest.json").unlink()
-    args.trees = tmp_path / "roots"
-    with pytest.raises(ValueError, match="collection did not finish"):
-        selection.run(args)
+@pytest.mark.parametrize("drafter", SHAPES, ids=lambda drafter: drafter["kind"])
+def test_decoding_accepts_what_the_expectation_says(drafter):
+    """Over many rounds, accepted tokens less their exact expectation on the round's own tree is zero within its error."""
+    pair = ModelPair(tiny_llama(8, seed=0), tiny_llama(8, seed=1, layers=1))
+    parsed = parse_config(DRAFTERS[drafter["kind"]], {key: drafter[key] for key in drafter if key != "kind"}, "")
+    rules = [name for name, rule in VERIFIERS.items() if rule.chains_only is not parsed.branches]
+    rules = [name for name in rules if parsed.laws <= VERIFIERS[name].lossless_for]
+    assert len(rules) >= 2
+    for name in rules:
+        decoder, differences = build_decoder(pair, {"method": "speculative", "drafter": drafter, "verifier": name}), []
+        for seed in range(3):
+            options = {"max_new_tokens": 120, "temperature": 1.0, "randomness": Randomness(seed), "observe": True}
+            for step in decoder.stream([1, 2, 3], **options):
+                if step.evidence is not None and step.evidence.tree.num_nodes:
+                    outcome = VERIFIERS[name](step.evidence.tree, step.evidence.target_probs)
+                    differences.append(step.record.accepted - outcome.expected_accepted_length())
+        error = np.std(differences) / np.sqrt(len(differences))
+        assert len(differences) > 60
+        assert abs(np.mean(differences)) < 3.5 * error, name
