@@ -1,9 +1,9 @@
 """Stage ``measure``: time every arm of the table in the parameter file on held-out prompts, interleaved and paired.
 
 Writes a folder named after the device: ``decodes.parquet`` (a row for each decode), ``rounds.parquet`` (a row for each of its
-rounds), ``loop.parquet`` (the loop compared with its bare passes), ``findings.json`` (what validation prompts chose, exactness,
-notes), ``timelines.json``, ``provenance.json`` and, with ``--texts``, ``foreseen.parquet`` (what replay predicts for the same
-decodes and of all recorded texts). An interrupted measurement goes on where it stopped.
+rounds), ``findings.json`` (what validation prompts chose, exactness, notes), ``provenance.json`` and, with ``--texts``,
+``foreseen.parquet`` (what replay predicts for the same decodes and of all recorded texts). An interrupted measurement goes on
+where it stopped.
 
     draftwright measure --pair pystdlib data/device.json data/pystdlib/pair data/pystdlib/prompts data/pystdlib/measured
         --bundles data/pystdlib/bundles --latency data/pystdlib/latency
@@ -23,7 +23,6 @@ from pipelines.evidence.allocation import allocated, mix_of
 from pipelines.measuring import names
 from pipelines.measuring.arm_rows import expanded
 from pipelines.measuring.arms import ArmBuilder, bundles_of
-from pipelines.measuring.bare_replay import loop_rows
 from pipelines.measuring.bench import Bench, add_measuring_arguments, open_bench
 from pipelines.measuring.exactness import agreement, exactness_rows, float32_pair, format_of
 from pipelines.measuring.foreseen import foreseen
@@ -31,8 +30,7 @@ from pipelines.measuring.harness import apart, tokens_per_second
 from pipelines.measuring.led import RecordedTexts
 from pipelines.measuring.measurement import MeasureConfig, Measurement, whole_prompt, worker
 from pipelines.measuring.measurement_log import Rows
-from pipelines.measuring.tables import LOOP, write_foreseen, write_table, write_timed
-from pipelines.measuring.timelines import record_timelines
+from pipelines.measuring.tables import write_foreseen, write_timed
 from pipelines.outputs import write_json
 from pipelines.parameters import load_parameters
 from pipelines.scale import add_workers_argument, workers
@@ -67,8 +65,6 @@ def run(args: argparse.Namespace) -> None:
         try:
             with many as over:
                 rows = measurement.run(bench.prompts[names.VALIDATION], test, over and partial(over, whole_prompt))
-            loop = _loop(bench, config, measurement)
-            timelines = _timelines(bench, config, measurement)
         finally:
             measurement.close()
     findings: dict[str, Any] = {"choices": measurement.choices, "capped": measurement.capped}
@@ -80,36 +76,12 @@ def run(args: argparse.Namespace) -> None:
     findings["bundles"] = {name: _facts(read_bundle(folder).card) for name, folder in found.items() if folder}
     decodes, rounds = apart(rows)
     write_timed(bench.folder, args.pair, decodes, rounds)
-    write_table(bench.folder / names.LOOP_FILE, loop, LOOP)
     replayed = foreseen(bench, args.latency, measurement.decoders, texts, test, decodes, rounds)
     write_foreseen(bench.folder / names.FORESEEN, replayed)
     write_json(bench.folder / names.FINDINGS, findings)
-    write_json(bench.folder / names.TIMELINES, timelines)
     write_json(bench.folder / names.PROVENANCE, bench.origin(args.pair))
     bench.log.remove()
     _print_summary(bench.folder, rows, findings)
-
-
-def _loop(bench: Bench, config: MeasureConfig, measurement: Measurement) -> Rows:
-    """Plain decoding and the static chain, if one was chosen, at every temperature, beside their bare passes."""
-    chosen = {one.temperature: [names.PLAIN] for one in config.settings if (one.top_k, one.top_p) == (0, 1)}
-    for one in measurement.choices:
-        if one["family"] == names.CHAIN and (one["top_k"], one["top_p"]) == (0, 1):
-            chosen[one["temperature"]].append(one["arm"])
-    arms = {t: [measurement.arms[name] for name in some if name in measurement.arms] for t, some in chosen.items()}
-    prompts = bench.prompts[names.TEST][: config.loop_prompts]
-    return loop_rows(prompts, arms, config.max_new_tokens, config.loop_repeats, bench.log.once)
-
-
-def _timelines(bench: Bench, config: MeasureConfig, measurement: Measurement) -> dict[str, Any]:
-    """When draft and target worked in one short greedy text of every branch-parallel arm of test prompts that is drawn."""
-    parts = {name: names.branch_arm(name) for name in measurement.tested}
-    drawn = [name for name, one in parts.items() if one is not None and one.preset not in names.VARIANTS]
-    arms = {name: decoder for name in drawn if (decoder := measurement.tested[name].decoder)}
-    if not config.timelines or not arms:
-        return {}
-    prompt = bench.prompts[names.TEST][0].tokens
-    return bench.log.once("timelines", lambda: [record_timelines(arms, prompt, config.max_new_tokens)])[0]
 
 
 def _checks(bench: Bench, config: MeasureConfig, bundles: Path) -> dict[str, Any]:

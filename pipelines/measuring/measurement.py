@@ -45,10 +45,8 @@ class MeasureConfig(Checked):
     ``settings`` with filters.
 
     Of the ``test_prompts`` each slice has its share of the test documents, and at least ``slice_prompts``.
-    ``group``: how many rotating arms a test prompt times, each with those beside it; ``loop_prompts`` time the loop against a
-    bare repetition of its passes, ``loop_repeats`` times; ``exactness_prompts`` compare greedy texts with Hugging Face's;
-    ``timelines``:
-    whether to draw branch-parallel decoding; ``max_minutes`` ends the measurement early, after a whole prompt.
+    ``group``: how many rotating arms a test prompt times, each with those beside it; ``exactness_prompts`` compare greedy texts
+    with Hugging Face's; ``max_minutes`` ends the measurement early, after a whole prompt.
     """
 
     arms: Annotated[tuple[ArmRow, ...], not_empty]
@@ -63,10 +61,7 @@ class MeasureConfig(Checked):
     threads: Count = 2
     seed: int = 0
     led: bool = True
-    loop_prompts: Whole = 2
-    loop_repeats: Whole = 2
     exactness_prompts: Whole = 2
-    timelines: bool = True
     max_minutes: float | None = None
 
     def __post_init__(self) -> None:
@@ -137,11 +132,6 @@ class Measurement:
             rows += harness.time(self._planned(test), TEST_SHARE)
         self.capped = harness.blocks.capped
         return rows
-
-    @property
-    def tested(self) -> dict[str, TimedArm]:
-        """The arms of test prompts by name."""
-        return {row.name: self.arms[row.name] for row in self.rows if self._tested(row)} | self.walls
 
     @property
     def decoders(self) -> dict[str, Decoder]:

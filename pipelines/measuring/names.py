@@ -24,15 +24,14 @@ PEARL, SPECBRANCH = "pearl", "specbranch"
 WITHOUT_HRAD, WITHOUT_BRANCHES = "specbranch-no-hrad", "specbranch-no-branch"  # the latter drafts, then verifies
 # As the paper has it; the same deciding a priori how far branches grow; with an explicit length for branches.
 PAPER, PRIOR, EXPLICIT = "specbranch-paper", "specbranch-prior", "specbranch-length"
-VARIANTS = (PAPER, PRIOR, EXPLICIT)  # too many to draw beside the others
 # Arms: preset-γ, or preset-γd-γ, γd that of idle draft stages.
 BRANCH_PRESETS = (PEARL, SPECBRANCH, PAPER, PRIOR, EXPLICIT, WITHOUT_HRAD, WITHOUT_BRANCHES)
 WALL = "-wall"  # behind an arm's name: draft and target really ran side by side
 VALIDATION, TEST = "validation", "test"
 WORKER = "worker"  # column of decodes that one of many workers timed: its machine and process
-DECODES_FILE, ROUNDS_FILE, LOOP_FILE = "decodes.parquet", "rounds.parquet", "loop.parquet"
+DECODES_FILE, ROUNDS_FILE = "decodes.parquet", "rounds.parquet"
 FORESEEN = "foreseen.parquet"
-TIMELINES, CHOICES = "timelines.json", "choices.json"  # the latter of tuning, and of verification rules
+CHOICES = "choices.json"  # of tuning
 FINDINGS, PROVENANCE = "findings.json", "provenance.json"
 
 

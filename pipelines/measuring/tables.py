@@ -1,5 +1,5 @@
-"""The Parquet tables of what is timed: `DECODES`, a row per decode, `ROUNDS`, a row per round of decodes that keep records, and
-`LOOP`, seconds of a decode in the loop and of its model calls alone; then of what is replayed, and of what is drawn at roots.
+"""The Parquet tables of what is timed: `DECODES`, a row per decode, and `ROUNDS`, a row per round of decodes that keep records;
+then of what is replayed.
 
 Rows with one ``block`` were timed interleaved in one go (one prompt, one setting, one repeat), and compare pairwise. What their
 counts and seconds mean says `pipelines.measuring.decode_rows`.
@@ -57,14 +57,6 @@ ROUNDS = pa.schema(
         *columns(pa.int32(), *OF_ROUND),
         *columns(pa.bool_(), "law_known", "ends_segment"),
         *columns(pa.float64(), *SECONDS),
-    ]
-)
-LOOP = pa.schema(
-    [
-        *columns(pa.string(), "arm", "document", "prompt"),
-        ("temperature", pa.float64()),
-        ("repeat", pa.int32()),
-        *columns(pa.float64(), "loop", "passes"),
     ]
 )
 FORESEEN_ROWS = pa.schema(  # `pipelines.evidence.ledger.Replayed`

@@ -9,11 +9,11 @@ from functools import partial
 from pipelines.applicability import NOT_APPLICABLE
 from pipelines.measuring.names import CHAIN, HF_ASSISTED, HF_FORWARD, HF_PLAIN, LEARNED, PLAIN, chain_gamma
 from pipelines.measuring.provenance import of_target_alone
-from pipelines.reporting.comparison import PARTS, RATES, By, Comparison, across, places, rate
+from pipelines.reporting.comparison import PARTS, RATES, By, Comparison, across, places
 from pipelines.reporting.inputs import Inputs, Measured
 from pipelines.reporting.plots import curves, picture
 from pipelines.reporting.section import EFFICIENCY, OVER_CHAIN, SPEEDUP, Cell, Check, Section, Table, grid
-from pipelines.reporting.text import GAIN, SHARE, TIMES, arm_name, shown
+from pipelines.reporting.text import GAIN, TIMES, arm_name, shown
 
 NOTE = (
     "Intervals are 95 %, over documents. {prompts} held-out prompts of {documents} documents. Arms were timed interleaved in "
@@ -83,14 +83,6 @@ def _parts(main: Measured, setting: str) -> Table:
 
 
 def _checks(main: Measured) -> Iterator[Check]:
-    if not main.loop.empty:
-        items = main.loop.groupby(["arm", "temperature", "prompt"], sort=True).agg(
-            document=("document", "first"), loop=("loop", "min"), passes=("passes", "min")
-        )
-        for plain, part in items.groupby(items.index.get_level_values("arm") == PLAIN):
-            over = rate(part["document"], part["loop"] - part["passes"], part["passes"])
-            name = f"loop overhead, {'plain' if plain else 'best static chain'}"
-            yield Check(name, over, 0.1, SHARE, at_most=True)
     for setting in main.settings:
         assisted = 1.0 if main.greedy(setting) else 1.1
         for arm, other, bar in ((PLAIN, HF_PLAIN, 1.15), (CHAIN, HF_ASSISTED, assisted), (PLAIN, HF_FORWARD, 1.0)):

@@ -17,7 +17,6 @@ from pipelines.measuring.names import (
     HUGGING_FACE,
     LEARNED,
     LENGTH,
-    LOOP_FILE,
     METHODS,
     PLAIN,
     PLAIN_FAMILY,
@@ -28,7 +27,7 @@ from pipelines.measuring.names import (
     branch_arm,
     chain_gamma,
 )
-from pipelines.measuring.tables import LOOP, write_decodes, write_rounds, write_table
+from pipelines.measuring.tables import write_decodes, write_rounds
 from pipelines.outputs import write_json
 
 UNFILTERED = {"top_k": 0, "top_p": 1.0}
@@ -139,13 +138,6 @@ def write_measured(folder, rows=None, calibrated=(0.0,), chosen=CHOSEN, rounds=(
     own = {row["arm"] for row in rounds}
     usual = [made for row in rows if "rounds" in row and row["arm"] not in own for made in rounds_of(row)]
     write_rounds(folder / ROUNDS_FILE, [*usual, *rounds])
-    loop = [
-        {"arm": arm, "prompt": f"p{i}", "document": f"d{i}", "temperature": t, "repeat": 0, "loop": 1.05, "passes": 1.0}
-        for arm in ("autoregressive", "chain-3")
-        for i in range(3)
-        for t in (0.0, 1.0)
-    ]
-    write_table(folder / LOOP_FILE, loop, LOOP)
     bundle = {
         "selection": {"predictor": "extended", "reason": "extended decides best."},
         "thresholds": {"static_gamma": 3, "epsilon": 0.2, "max_distance": 3.0},

@@ -2,7 +2,6 @@
 
 import pytest
 
-from pipelines.measuring.names import TIMELINES
 from pipelines.reporting.branches import gains, methods, section
 from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.text import surely_above
@@ -12,8 +11,8 @@ VIRTUAL = {"PEARL γ=4", "SpecBranch γ=8", "SpecBranch without H-RAD γ=4"}
 GAIN, REAL = "gain over best static chain", "concurrent: gain over best static chain"
 
 
-def inputs_of(folder, rows=None, **options):
-    write_branches(folder / "measured" / "toy-1c", rows, **options)
+def inputs_of(folder, rows=None):
+    write_branches(folder / "measured" / "toy-1c", rows)
     return Inputs(folder, "toy-1c")
 
 
@@ -90,10 +89,6 @@ def test_what_is_found_turns_with_the_measurement(tmp_path, made):
     assert rows_of(alone)["PEARL γ=4"][REAL] is None
 
 
-def test_pictures(made, tmp_path):
-    gains, timelines = made.pictures
-    assert [axes.get_title(loc="left") for axes in gains.figure.axes] == ["T=0", "T=1"]
-    assert len(timelines.figure.axes) == 2
-    without = section(inputs_of(tmp_path, timelines=False))
-    assert [picture.name for picture in without.pictures] == ["branches"]
-    assert not (tmp_path / "measured" / "toy-1c" / TIMELINES).exists()
+def test_the_picture_has_a_panel_for_each_setting(made):
+    (gained,) = made.pictures
+    assert [axes.get_title(loc="left") for axes in gained.figure.axes] == ["T=0", "T=1"]

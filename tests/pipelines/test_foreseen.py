@@ -55,7 +55,7 @@ TEXTS |= {"threads": 1}
 PARAMETERS = {
     "traces": {"texts": TEXTS},
     "measure": {"arms": ARMS, "max_new_tokens": BUDGET, "validation_prompts": 1, "test_prompts": 3, "threads": 1}
-    | {"loop_prompts": 0, "exactness_prompts": 0, "timelines": False, "slice_prompts": 1},
+    | {"exactness_prompts": 0, "slice_prompts": 1},
     "trial": {
         "gammas": [2, 3],
         "test_prompts": 4,

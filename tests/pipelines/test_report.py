@@ -59,9 +59,8 @@ def test_the_best_static_chain_is_that_of_tuning_where_it_was_timed(tmp_path):
 
 def test_checks_collect_those_of_all_sections(record):
     checks = rows_of(record, "checks")
-    overhead = checks["loop overhead, plain"]
-    assert (overhead["bar"], overhead["met"], overhead["surely"]) == ("at most 10 %", True, True)
-    assert checks["plain decoding over HF generate, T=0"]["met"]
+    faster = checks["plain decoding over HF generate, T=0"]
+    assert (faster["bar"], faster["met"], faster["surely"]) == ("at least 1.15x", True, True)
 
 
 class Page(HTMLParser):

@@ -77,9 +77,7 @@ PARAMETERS = {
         "max_new_tokens": 12,
         "threads": 1,
         "led": False,
-        "loop_prompts": 0,
         "exactness_prompts": 0,
-        "timelines": False,
     },
 }
 

@@ -129,7 +129,7 @@ def stage(replayed, tmp_path, monkeypatch):
         "threads": 1,
         "led": False,
     }
-    measuring |= {"max_new_tokens": 8, "loop_prompts": 0, "exactness_prompts": 0, "timelines": False}
+    measuring |= {"max_new_tokens": 8, "exactness_prompts": 0}
     sections = {"tune": section | {"max_new_tokens": 8}, "measure": measuring}
     (tmp_path / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": sections}}))
     args.pair_of_models = ModelPair.load(

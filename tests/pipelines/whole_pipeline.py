@@ -151,8 +151,6 @@ SMALL = {
         "slice_prompts": 0,
         "group": 8,
         "max_new_tokens": 12,
-        "loop_prompts": 1,
-        "loop_repeats": 1,
         "exactness_prompts": 1,
         "arms": ARMS,
     },
