@@ -258,9 +258,9 @@ def passes(made: Mapping[str, Collector], pair: str, params: Path) -> dict[str, 
     tune = load_parameters(TuneConfig, pair, "tune", params)
     trial = load_parameters(TrialConfig, pair, "trial", params)
     arms = expanded(measure.arms, "")
-    swept, always = (sum(getattr(arm, kind) for arm in arms) for kind in ("choose", "always"))
+    swept = sum(arm.choose for arm in arms)
     decodes = {
-        "measure": measure.validation_prompts * (swept + 1) + measure.test_prompts * (always + measure.group),
+        "measure": measure.validation_prompts * (swept + 1) + measure.test_prompts * len(arms),
         "tune": tune.validation_prompts * (tune.candidates + 2) + tune.test_prompts * 3,
         "trial of a bundle": trial.test_prompts * (len(trial.gammas) + len(tune.temperatures) + 2),
     }

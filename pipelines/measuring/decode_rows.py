@@ -33,7 +33,6 @@ SUMMED = (
 )
 # tried: rounds with something to verify
 COUNTED = ("rounds", "tried", "segments", "branch_points", "tested_points", "hits")
-HISTOGRAMS = ("accepted_histogram", "uncut_histogram")  # rounds by accepted tokens: all, and those of the longest draft
 SECONDS = (*(f"seconds_{phase}" for phase in PHASES), "overlapped")
 STEADY = ("seconds_steady", "seconds_steady_wait")  # of the target's lane in rounds after a hit
 OF_ROUND = (
@@ -69,7 +68,6 @@ def measured(run: "Run", seconds: float) -> dict[str, Any]:
         "tried": sum(r.drafted > 0 for r in rounds),
         "segments": sum(r.ends_segment for r in rounds),
         **{name: int(sum(getattr(r, name) for r in rounds)) for name in SUMMED},
-        "accepted_histogram": accepted_histogram(rounds),
         "uncut_histogram": uncut_histogram(rounds),
         **{f"seconds_{phase}": value for phase, value in phases.items()},
         "seconds_rest": seconds - sum(phases.values()),

@@ -28,7 +28,6 @@ PAPER, PRIOR, EXPLICIT = "specbranch-paper", "specbranch-prior", "specbranch-len
 BRANCH_PRESETS = (PEARL, SPECBRANCH, PAPER, PRIOR, EXPLICIT, WITHOUT_HRAD, WITHOUT_BRANCHES)
 WALL = "-wall"  # behind an arm's name: draft and target really ran side by side
 VALIDATION, TEST = "validation", "test"
-WORKER = "worker"  # column of decodes that one of many workers timed: its machine and process
 DECODES_FILE, ROUNDS_FILE = "decodes.parquet", "rounds.parquet"
 FORESEEN = "foreseen.parquet"
 CHOICES = "choices.json"  # of tuning
@@ -71,11 +70,6 @@ class BranchArm:
         return f"{self.preset}-{'-'.join(map(str, self.lengths))}{WALL if self.wall else ''}"
 
     @property
-    def virtual(self) -> bool:
-        """Whether its times are those of a clock on which draft and target would have run at once."""
-        return not self.wall and self.preset != WITHOUT_BRANCHES
-
-    @property
     def family(self) -> str:
         """The arms among which lengths are chosen."""
         return f"{self.preset}{WALL if self.wall else ''}"
@@ -85,9 +79,3 @@ def branch_arm(name: str) -> BranchArm | None:
     """The parts of an arm's name; ``None`` for an arm of another kind."""
     found = re.fullmatch(rf"({'|'.join(BRANCH_PRESETS)})-(\d+(?:-\d+)?)({WALL})?", name)
     return None if found is None else BranchArm(found[1], tuple(map(int, found[2].split("-"))), found[3] is not None)
-
-
-def on_virtual_clock(name: str) -> bool:
-    """Whether an arm's times are a virtual clock's."""
-    arm = branch_arm(name)
-    return arm is not None and arm.virtual

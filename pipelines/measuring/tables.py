@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 
 from pipelines.evidence.ledger import Replayed
 from pipelines.evidence.prices import PriceFit
-from pipelines.measuring.decode_rows import COUNTED, HISTOGRAMS, OF_ROUND, SECONDS, STEADY, SUMMED
+from pipelines.measuring.decode_rows import COUNTED, OF_ROUND, SECONDS, STEADY, SUMMED
 from pipelines.measuring.measurement_log import Rows
-from pipelines.measuring.names import DECODES_FILE, PLAIN, ROUNDS_FILE, TEST, WORKER
+from pipelines.measuring.names import DECODES_FILE, PLAIN, ROUNDS_FILE, TEST
 from pipelines.outputs import replacing
 
 
@@ -40,7 +40,7 @@ DECODES = pa.schema(
         ("seconds", pa.float64()),
         ("virtual", pa.bool_()),
         *columns(pa.int32(), *COUNTED, *SUMMED),  # null where the arm keeps no records of rounds
-        *columns(pa.list_(pa.int32()), *HISTOGRAMS),
+        ("uncut_histogram", pa.list_(pa.int32())),  # rounds of the longest draft by accepted tokens
         *columns(pa.float64(), *SECONDS, "seconds_rest", "seconds_rounds", *STEADY),
         ("equals_plain", pa.bool_()),  # greedy text equals plain decoding's; null above temperature 0
         ("output", pa.list_(pa.int32())),
@@ -115,16 +115,14 @@ def read_foreseen(path: Path) -> Replayed | None:
 
 
 def write_decodes(path: Path, rows: Rows) -> None:
-    """Write rows of `DECODES`, with who timed them where workers did; ``equals_plain`` is filled in from plain decoding's greedy
-    outputs."""
+    """Write rows of `DECODES`; ``equals_plain`` is filled in from plain decoding's greedy outputs."""
     greedy = [row for row in rows if row["temperature"] == 0]
     plain = {(row["split"], row["prompt"]): row["output"] for row in greedy if row["arm"] == PLAIN}
     compared = []
     for row in rows:
         text = plain.get((row["split"], row["prompt"])) if row["temperature"] == 0 else None
         compared.append(row | {"equals_plain": None if text is None else row["output"] == text})
-    spread = any(WORKER in row for row in rows)
-    write_table(path, compared, DECODES.append(pa.field(WORKER, pa.string())) if spread else DECODES)
+    write_table(path, compared, DECODES)
 
 
 def write_rounds(path: Path, rows: Rows) -> None:
@@ -156,9 +154,8 @@ def read_table(path: Path, schema: pa.Schema) -> pa.Table:
         table = pq.read_table(path)
     except (OSError, pa.ArrowInvalid) as error:
         raise ValueError(f"{path}: missing or damaged ({error}). Run the measure stage (dvc repro) again.") from error
-    found = [name for name in table.schema.names if name != WORKER]
-    if found != schema.names:
-        other = sorted(set(found) ^ set(schema.names))
+    if table.schema.names != schema.names:
+        other = sorted(set(table.schema.names) ^ set(schema.names))
         raise ValueError(f"{path}: columns {other} are of another version. Run the measure stage (dvc repro) again.")
     return table
 

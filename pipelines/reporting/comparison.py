@@ -3,11 +3,10 @@
     speed-up    (Σ tokens / Σ seconds of an arm) / (the same of another), over the blocks (prompt, setting, repeat) they share
     gain        its speed-up less one
     rate        Σ amount / Σ cost of one arm's decodes
-    pace        tokens per second of plain decoding over all of its blocks, times the arm's speed-up there
 
 Intervals are 95 %, by delete-one-document jackknife (`predictors.training.intervals`), of logarithms where a value is a ratio of
-rates. Prompts of one document are not independent, so documents are left out. Blocks are incomplete: not every arm was timed on
-every prompt, and what shares no block is undefined. Sums weigh every prompt alike. Shape suffixes: D documents, K sums.
+rates. Prompts of one document are not independent, so documents are left out. What shares no block is undefined. Sums weigh every
+prompt alike. Shape suffixes: D documents, K sums.
 """
 
 import re
@@ -157,12 +156,6 @@ class Comparison:
         """Its gain; nothing over itself."""
         same = self.rows(arm, by)["arm"].equals(self.rows(over, by)["arm"])
         return None if same else self.gain(arm, over, by)
-
-    def pace(self, arm: str, by: By = ALL) -> Interval:
-        """Tokens per second, put to the pace of plain decoding on all prompts: an arm that was timed on some is not favoured by
-        which ones these were."""
-        speed = self.rate(PLAIN, "tokens", "seconds", by)["value"] or 0.0
-        return changed(self.speedup(arm, PLAIN, by), lambda value: value * speed)
 
     def rate(self, arm: str, amount: str, cost: str, by: By = ALL) -> Interval:
         """Σ of quantities, joined by ``+``, over Σ of another."""

@@ -148,7 +148,8 @@ def _against_clock(texts: Comparison, clock: Comparison) -> Iterator[tuple[Row, 
         rows = clock.test[clock.test["setting"] == setting].merge(replayed[both], on=both)
         again = rows.drop(columns=["tokens", "seconds"]).merge(replayed, on=both, validate="many_to_one")
         foreseen, timed = (Comparison(table, texts.findings) for table in (again, rows))
-        arms = {arm_name(arm): arm for arm in timed.families if arm != PLAIN and not names.on_virtual_clock(arm)}
+        left_out = {PLAIN, *rows.loc[rows["virtual"], "arm"]}
+        arms = {arm_name(arm): arm for arm in timed.families if arm not in left_out}
         by, columns = By(setting), {"replayed": foreseen.speedup, "measured": timed.speedup}
         made = grid("policy", {name: (arm, PLAIN, by) for name, arm in arms.items()}, columns, setting)
         speeds = pd.DataFrame(

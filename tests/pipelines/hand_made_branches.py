@@ -6,13 +6,11 @@ from tests.pipelines.hand_made_measured import MAIN_SPEED, decodes, write_measur
 BRANCH_SPEED = {  # tokens per second; chain-3 makes 160
     "pearl-2": 250,  # fast on test prompts, but not what validation chose
     "pearl-4": 170,
-    "pearl-4-wall": 90,
     "specbranch-8": 240,
-    "specbranch-8-wall": 110,
     "specbranch-no-hrad-4": 200,
     "specbranch-no-branch-8": 150,
 }
-# The others are the only ones of their kind, or twins.
+# The others are the only ones of their kind.
 CHOSEN = hand_made_measured.CHOSEN | {"pearl": "pearl-4", "specbranch": "specbranch-8"}
 PEARL_ROUNDS = {"levels": 100, "rolled_back": 40, "trimmed": 0, "hits": 10, "branch_points": 25, "tested_points": 20}
 SPECBRANCH_ROUNDS = {"levels": 80, "rolled_back": 16, "trimmed": 4, "hits": 18, "branch_points": 24}
@@ -29,7 +27,7 @@ def counted(arm: str, seconds: float) -> dict:
     counts = PEARL_ROUNDS if arm.startswith("pearl") else SPECBRANCH_ROUNDS
     idle = 0.4 if arm.startswith("pearl") else 0.1
     steady = {"seconds_steady": 0.5 * seconds, "seconds_steady_wait": 0.5 * seconds * idle}
-    return {**counts, "segments": 30 - counts["hits"], "virtual": not arm.endswith("-wall"), **steady}
+    return {**counts, "segments": 30 - counts["hits"], "virtual": True, **steady}
 
 
 def branch_rows(speed: dict | None = None) -> list[dict]:

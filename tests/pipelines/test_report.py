@@ -36,7 +36,7 @@ def test_speeds_and_counts(record):
     hrad = rows["H-RAD"]
     speedup, gain = hrad["speed-up over plain"], hrad["gain over best static chain"]
     assert speedup["value"] == pytest.approx(1.76, rel=0.05) and speedup["high"] - speedup["low"] < 0.3
-    assert gain["low"] > 0 and hrad["prompts"] == 6
+    assert gain["low"] > 0 and hrad["tokens/s"] > rows["plain decoding"]["tokens/s"]
     assert rows["plain decoding"]["speed-up over plain"] == {"value": 1.0, "low": 1.0, "high": 1.0}
     chain = rows["chain, γ=3"]
     assert chain["gain over best static chain"] is None and chain["block efficiency"]["value"] == pytest.approx(59 / 30)

@@ -3,6 +3,7 @@
 import json
 import shutil
 import warnings
+from dataclasses import asdict
 from itertools import islice
 
 import numpy as np
@@ -10,8 +11,6 @@ import pytest
 import yaml
 
 from pipelines import fit, traces
-from pipelines.measuring.arm_rows import ArmRow
-from pipelines.measuring.arms import ArmBuilder, fixed_tree
 from pipelines.outputs import write_json
 from pipelines.prompt_table import FILE, write_prompts
 from predictors.actions import Action
@@ -19,7 +18,6 @@ from predictors.bundle import read_bundle
 from predictors.config import parse_config
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.tables import LatencyTable
-from predictors.sampling import SamplingSettings
 from predictors.training.labelling.table import write_labels
 from predictors.training.labelling.trees import TreeLabelConfig, label
 from predictors.training.root_table import RootTable
@@ -115,45 +113,6 @@ def test_records_say_what_a_selector_is_worth(folder):
     assert gains[record["candidate"]] == max(gains.values())
 
 
-def test_arms_are_a_selector_and_the_static_tree_that_it_knows(folder, pair):
-    """The tree that is best at the arm's temperature, by the selector's own rule: the same text and rounds as drafted by hand."""
-    rows = [
-        ArmRow("delayed_tree-specinfer", "selector", bundle="delayed_tree-specinfer", temperatures=(1.0,)),
-        ArmRow("static tree specinfer", "static tree", static_of="delayed_tree-specinfer", temperatures=(1.0,)),
-        ArmRow("static tree block", "static tree", static_of="delayed_tree-block", temperatures=(1.0,)),
-        ArmRow("static tree nss", "static tree", static_of="delayed_tree-nss", temperatures=(1.0,)),
-    ]
-    builder, settings = ArmBuilder(pair, folder / "bundles", 8), SamplingSettings(1.0)
-    arms = builder.build(rows)
-    assert builder.missing == ["delayed_tree-nss"] and set(arms) == {row.name for row in rows[:3]}
-    for rule in RULES:
-        arm, record = (
-            arms[f"static tree {rule}"],
-            json.loads((folder / "fit" / f"delayed_tree-{rule}.json").read_text()),
-        )
-        (action,) = [one for one in actions_of(folder, rule, pair) if one.name == record["static_actions"]["T=1"]]
-        assert arm.verifier == rule and arm.decoder.controller.kind == "fixed"
-        sampled = {"max_new_tokens": 8, "temperature": 1.0}
-        by_hand = fixed_tree(pair, action, rule).generate([1, 2], randomness=Randomness(0), **sampled)
-        run = arm.run([1, 2], settings, 0)
-        assert run.tokens == by_hand.tokens
-        assert [one.drafted for one in run.rounds] == [one.drafted for one in by_hand.rounds]
-        others = [one for one in actions_of(folder, rule, pair) if one.depth != action.depth]
-        wrong = fixed_tree(pair, others[0], rule).generate([1, 2], randomness=Randomness(0), **sampled)
-        assert [one.levels for one in run.rounds] != [one.levels for one in wrong.rounds]
-
-
-def actions_of(folder, rule, pair):
-    return load_decoder(folder / "bundles" / f"delayed_tree-{rule}", pair).controller.actions
-
-
-def test_static_trees_are_those_of_a_selector_at_one_temperature(folder, pair):
-    with pytest.raises(ValueError, match="give one under temperatures"):
-        ArmRow("static", "static tree", static_of="delayed_tree-block")
-    with pytest.raises(ValueError, match="give one under temperatures"):
-        ArmRow("static", "static tree", static_of="delayed_tree-block", temperatures=(0.0, 1.0))
-
-
 def test_labels_are_what_real_rounds_emit_in_expectation(folder, pair):
     """A decode begins in front of a root's newest token and draws one anew: in expectation over it that is the root's label.
     Rounds from anywhere else do not agree."""
@@ -170,6 +129,11 @@ def test_labels_are_what_real_rounds_emit_in_expectation(folder, pair):
         assert all(1 <= one <= action.depth + 1 for one in emitted_N)
         assert abs(np.mean(emitted_N) - expected_N.mean()) < 0.25
         assert np.corrcoef(emitted_N, expected_N)[0, 1] > max(0.0, np.corrcoef(elsewhere_N, expected_N)[0, 1])
+
+
+def fixed_tree(pair, action, rule):
+    drafter = {"kind": "delayed_tree", **asdict(action)}
+    return build_decoder(pair, {"method": "speculative", "drafter": drafter, "verifier": rule})
 
 
 def mean_emitted(decoder, context, depth):
