@@ -6,13 +6,14 @@ from dataclasses import dataclass
 # Arms. Others are named after what they are: a rule, an exported bundle, a configuration.
 PLAIN, HF_PLAIN, HF_ASSISTED, HF_LOOKUP = "autoregressive", "hf_generate", "hf_assisted", "hf_prompt_lookup"
 HF_FORWARD = "plain_hf_forward"  # plain decoding by our loop over Hugging Face's own forward
-ENTROPY, HRAD, LENGTH = "entropy", "hrad", "length"
-UNLEARNED = (ENTROPY, "roc", "ema")
+HRAD, LENGTH = "hrad", "length"
+UNLEARNED = ("roc", "ema")  # rules with nothing to choose
 ASKED = "forced"  # after the name of a stop model that runs although calibration leaves it off
 METHODS = ("progressive_tree", "lookahead", "self_draft")  # without a draft model
 # Families of arms; those of branch-parallel ones are `BranchArm.family`.
 PLAIN_FAMILY, HUGGING_FACE = "plain", "hugging_face"
-CHAIN, CONFIDENCE, RULE, LEARNED = "chain", "confidence", "rule", "learned"  # rule: also stop models; learned: heads
+CHAIN, CONFIDENCE, ENTROPY = "chain", "confidence", "entropy"
+RULE, LEARNED = "rule", "learned"  # rule: also stop models; learned: heads
 LOOKUP, TAKEOVER = "lookup", "static takeover"  # a lookup alone, and one that takes over from a chain by a fixed rule
 SOURCE = "source"  # the bundle that weighs both
 FORK, CONFIG, DYNAMIC = "fork", "config", "dynamic fork"

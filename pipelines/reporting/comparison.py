@@ -38,6 +38,7 @@ ORDER = (  # of arms and families where they are shown
 PARTS = (*PHASES, "rest")  # of the time
 RATES = {  # by the name of a column of the report: Σ of quantities of decodes over Σ of another
     EFFICIENCY: ("emitted", "rounds"),
+    "m_incl": ("segments+accepted", "segments"),
     "drafted per round": ("levels", "rounds"),
     "rollback rate": ("rolled_back", "levels"),
     "deciding": ("seconds_controller", "seconds_rounds"),
@@ -203,7 +204,7 @@ def _place(arm: tuple[str, str]) -> tuple[int, float]:
     name, family = arm
     place = next((place for place, known in enumerate(ORDER) if known in (name, family)), len(ORDER))
     number = re.search(r"-(\d+(?:\.\d+)?)$", name)
-    return place, float(number[1]) if number and family in (CHAIN, CONFIDENCE) else 0.0
+    return place, float(number[1]) if number and family in (CHAIN, CONFIDENCE, names.ENTROPY) else 0.0
 
 
 def rate(documents: Iterable[str], amount: ArrayLike, cost: ArrayLike) -> Interval:

@@ -20,7 +20,7 @@ from predictors.latency.profile import LatencyProfile
 Record = dict[str, Any]
 MAIN_FAMILIES = (
     *(names.PLAIN_FAMILY, names.HUGGING_FACE, names.LEARNED),
-    *(names.CHAIN, names.CONFIDENCE, names.LOOKUP, names.TAKEOVER, names.SELECTOR),
+    *(names.CHAIN, names.CONFIDENCE, names.ENTROPY, names.LOOKUP, names.TAKEOVER, names.SELECTOR),
 )
 
 

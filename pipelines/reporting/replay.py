@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 
 from pipelines.measuring import names
-from pipelines.measuring.names import CHAIN, CONFIDENCE, LOOKUP, PLAIN, RULE, TAKEOVER
+from pipelines.measuring.names import CHAIN, CONFIDENCE, ENTROPY, LOOKUP, PLAIN, RULE, TAKEOVER
 from pipelines.measuring.tables import BRANCHES, BRANCHES_WALL, ORACLE, REPLAYED, replayed_at
 from pipelines.outputs import read_json
 from pipelines.reporting.comparison import By, Comparison, of_rates, places
@@ -27,8 +27,13 @@ from pipelines.reporting.text import GAIN, SHARE, UNDEFINED, arm_name, listed, s
 from predictors.schema import EDIT
 
 BEST = "best rule"
-RIVALS = (CONFIDENCE, LOOKUP, TAKEOVER)  # families of simple rules, of each of which validation texts choose one
-CHOICES = {BEST: (CONFIDENCE, RULE)} | {family: (family,) for family in (CHAIN, *RIVALS)}
+RIVALS = (
+    CONFIDENCE,
+    ENTROPY,
+    LOOKUP,
+    TAKEOVER,
+)  # families of simple rules, of each of which validation texts choose one
+CHOICES = {BEST: (CONFIDENCE, ENTROPY, RULE)} | {family: (family,) for family in (CHAIN, *RIVALS)}
 DRAWN = (CHAIN, RULE, BRANCHES, BRANCHES_WALL, ORACLE)  # families all of whose policies are drawn
 KNOWN = ("median error", "largest error", "replay's choice", "fastest", "regret")  # unless replay is far off the clock
 STEPS = {"static": CHAIN, "rule": BEST, "oracle": ORACLE}

@@ -28,7 +28,7 @@ COLUMNS = {  # by unit; columns whose names begin with gain are gains, others ar
     SHARE: "rollback rate; deciding; upkeep; time verifying; target idle; hits per branch point; passes with candidates; "
     "gap closed; share closed; same text; median error; largest error; median speedup error; largest speedup error; "
     + "; ".join((*PHASES, "rest")),
-    NUMBER: f"{EFFICIENCY}; {EFFICIENCY}, exact; decoded; drafted per round; tokens per pass; tokens of those; "
+    NUMBER: f"{EFFICIENCY}; {EFFICIENCY}, exact; decoded; m_incl; drafted per round; tokens per pass; tokens of those; "
     "guesses per pass; candidates per pass; guesses and candidates per pass; deciding, % of time; macro AUC; accuracy; "
     "macro F1; ECE; AUROC; rank correlation; ratio; value; draft steps per target pass; tokenwise, exact; "
     "block = HSD, exact; log-probability a token; verdict / softmax",

@@ -1,6 +1,7 @@
 """Section ``speed``: how fast every main arm decodes, what its rounds came to, and where the time goes.
 
-block efficiency = emitted / target passes      rollback rate = rolled back / levels      same text: greedy, as plain decoding's
+block efficiency = emitted / target passes      m_incl = 1 + accepted / segments, of which each ends at a rollback
+rollback rate = rolled back / levels            same text: greedy, as plain decoding's
 """
 
 from collections.abc import Iterable, Iterator
@@ -40,7 +41,7 @@ def section(inputs: Inputs) -> Section:
         by_setting = across(partial(main.metric, SPEEDUP), {setting: By(setting) for setting in main.settings})
         sweep = grid("static draft length γ (tokens)", chains, by_setting, SWEEP, unit=TIMES)
         pictures = [picture("sweep", SWEEP, curves, [sweep])]
-    tables += [_slices(main), *(_parts(main, setting) for setting in main.settings)]
+    tables += [_slices(main), *(_parts(whole, setting) for setting in whole.settings)]
     count = {"prompts": main.test["prompt"].nunique(), "documents": main.test["document"].nunique()}
     notes = [NOTE.format(**count), *main.findings["notes"]]
     return Section("speed", "How fast", finding, tables, pictures, notes, checks=[*_checks(main)])
@@ -55,7 +56,7 @@ def arm_table(compared: Comparison, setting: str, arms: Iterable[str], caption: 
 
     columns = {
         "tokens/s": lambda arm, by: compared.rate(arm, "tokens", "seconds", by)["value"],
-        **compared.metrics(SPEEDUP, OVER_CHAIN, EFFICIENCY, "drafted per round", "rollback rate"),
+        **compared.metrics(SPEEDUP, OVER_CHAIN, EFFICIENCY, "m_incl", "drafted per round", "rollback rate"),
         "same text": same,
     }
     chosen = set(map(arm_name, compared.choices(setting).values()))
@@ -70,12 +71,14 @@ def _slices(main: Measured) -> Table:
     return grid("arm", rows, columns, "Gain over the best static chain by slice, all sampling settings", unit=GAIN)
 
 
-def _parts(main: Measured, setting: str) -> Table:
-    """Models of these arms work one after the other, so that neither waits. Of Hugging Face's arms no parts are known."""
-    arms, by = [PLAIN, *sorted(main.choices(setting).values())], By(setting)
-    timed = [arm for arm in arms if len(rounds := main.rows(arm, by)["rounds"]) and not rounds.isna().any()]
-    columns = main.metrics("ms/token") | {
-        part: lambda arm, by, part=part: main.rate(arm, *RATES[part], by)["value"] for part in PARTS if part != "wait"
+def _parts(measured: Measured, setting: str) -> Table:
+    """Of every arm that stands for its family, branch-parallel ones too, the time by phase. Of Hugging Face's arms no parts are
+    known."""
+    by, chosen, families = By(setting), measured.choices(setting), measured.families
+    arms = [arm for arm in measured.arms(setting) if chosen.get(families[arm], arm) == arm]
+    timed = [arm for arm in arms if not measured.rows(arm, by)["rounds"].isna().any()]
+    columns = measured.metrics("ms/token") | {
+        part: lambda arm, by, part=part: measured.rate(arm, *RATES[part], by)["value"] for part in PARTS
     }
     return grid("arm", places(timed, by), columns, f"Where the time goes, {setting}")
 

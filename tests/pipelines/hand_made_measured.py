@@ -52,7 +52,7 @@ SPEED = MAIN_SPEED | STOP_SPEED | ALONE_SPEED
 STOPPED = {"family": DYNAMIC, "decoder": {"controller": {"threshold": 0.4}}}  # as the parameter file names it
 CHOSEN = {CHAIN: "chain-3", CONFIDENCE: "confidence-0.4", FORK: "fork-4.2"}
 FAMILIES = dict.fromkeys((PLAIN, "plain_hf_forward"), PLAIN_FAMILY) | dict.fromkeys((*UNLEARNED, *STOPPERS), RULE)
-FAMILIES |= dict.fromkeys((HRAD, LENGTH), LEARNED) | dict.fromkeys(METHODS, CALIBRATED)
+FAMILIES |= dict.fromkeys((HRAD, LENGTH), LEARNED) | {"entropy": RULE} | dict.fromkeys(METHODS, CALIBRATED)
 PREFIXES = {"hf_": HUGGING_FACE, "chain-": CHAIN, "confidence-": CONFIDENCE, "fork-": FORK}
 
 

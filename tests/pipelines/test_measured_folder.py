@@ -94,7 +94,7 @@ def test_main_arms_are_those_without_a_section_of_their_own(tmp_path):
     assert "fork" in whole.choices("T=0") and "fork" not in whole.main.choices("T=0")
     write_branches(tmp_path / "branches")
     branches = read_measured(tmp_path / "branches")
-    assert {"pearl-4", "pearl-4-wall"} <= set(branches.families) - set(branches.main.families)
+    assert {"pearl-4", "specbranch-8"} <= set(branches.families) - set(branches.main.families)
 
 
 def test_what_is_missing_or_of_another_version_is_one_clear_message(tmp_path):

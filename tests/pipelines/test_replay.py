@@ -122,7 +122,7 @@ def test_every_policy_for_chains_is_replayed_on_every_text(table):
         PLAIN,
         ORACLE,
         "confidence-0.1",
-        "entropy",
+        *("entropy-0.3", "entropy-0.5", "entropy-0.7"),
         "roc",
         "ema",
         "early_stop-1",

@@ -41,6 +41,7 @@ def test_speeds_and_counts(record):
     chain = rows["chain, γ=3"]
     assert chain["gain over best static chain"] is None and chain["block efficiency"]["value"] == pytest.approx(59 / 30)
     assert (chain["drafted per round"], chain["rollback rate"], chain["same text"]) == (2.0, 0.5, "12/12")
+    assert chain["m_incl"] == 1 + 30 / 30 and rows["plain decoding"]["m_incl"] == 1
     assert rows["HF generate"]["block efficiency"] is None and "roc" not in rows
 
 
