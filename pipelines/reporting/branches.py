@@ -8,7 +8,7 @@ Every method stands for the γ that validation prompts chose.
 
 from pipelines.measuring import names
 from pipelines.measuring.names import CHAIN, PEARL, BranchArm, branch_arm
-from pipelines.reporting.comparison import By, Comparison, places
+from pipelines.reporting.comparison import By, TimedArms, places
 from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.plots import picture, whiskers
 from pipelines.reporting.section import EFFICIENCY, OVER_CHAIN, SPEEDUP, Cell, Section, Table, column, grid
@@ -44,7 +44,7 @@ def section(inputs: Inputs) -> Section | None:
     return Section("branches", "Drafting while the target verifies", finding, tables, pictures, notes)
 
 
-def methods(compared: Comparison, setting: str) -> list[BranchArm]:
+def methods(compared: TimedArms, setting: str) -> list[BranchArm]:
     """One of each family at a sampling setting: of the γ chosen on validation prompts, else the only one."""
     chosen = {family: branch_arm(arm) for family, arm in compared.choices(setting).items()}
     kept: dict[str, BranchArm] = {}
@@ -58,7 +58,7 @@ def methods(compared: Comparison, setting: str) -> list[BranchArm]:
     return sorted(kept.values(), key=lambda arm: (names.BRANCH_PRESETS.index(arm.preset), arm.lengths))
 
 
-def _table(compared: Comparison, setting: str, arms: list[str]) -> Table:
+def _table(compared: TimedArms, setting: str, arms: list[str]) -> Table:
     """The best static chain first."""
     pearl = next((arm for arm in arms if arm.startswith(PEARL)), "")
 

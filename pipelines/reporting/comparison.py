@@ -72,7 +72,7 @@ ALL = By()
 
 
 @dataclass(frozen=True)
-class Comparison:
+class TimedArms:
     """``decodes`` of test and validation prompts, and ``findings`` with the ``choices`` that validation prompts made: an arm by
     family and sampling setting. A family's name, where no arm has it, stands for its arm at each setting."""
 

@@ -14,7 +14,7 @@ from pipelines.measuring.provenance import of_target_alone
 from pipelines.measuring.tables import DECODES, ROUNDS, read_table
 from pipelines.outputs import read_json
 from pipelines.promotion.names import VERDICT
-from pipelines.reporting.comparison import MAIN_ARMS, Comparison
+from pipelines.reporting.comparison import MAIN_ARMS, TimedArms
 from predictors.latency.profile import LatencyProfile
 
 Record = dict[str, Any]
@@ -25,7 +25,7 @@ MAIN_FAMILIES = (
 
 
 @dataclass(frozen=True)
-class Measured(Comparison):
+class Measured(TimedArms):
     """A finished measurement: its ``rounds`` and ``origin`` (provenance), too."""
 
     rounds: pd.DataFrame

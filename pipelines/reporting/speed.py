@@ -10,7 +10,7 @@ from functools import partial
 from pipelines.applicability import NOT_APPLICABLE
 from pipelines.measuring.names import CHAIN, HF_ASSISTED, HF_FORWARD, HF_PLAIN, LEARNED, PLAIN, chain_gamma
 from pipelines.measuring.provenance import of_target_alone
-from pipelines.reporting.comparison import PARTS, RATES, By, Comparison, across, places
+from pipelines.reporting.comparison import PARTS, RATES, By, TimedArms, across, places
 from pipelines.reporting.inputs import Inputs, Measured
 from pipelines.reporting.plots import curves, picture
 from pipelines.reporting.section import EFFICIENCY, OVER_CHAIN, SPEEDUP, Cell, Check, Section, Table, grid
@@ -47,7 +47,7 @@ def section(inputs: Inputs) -> Section:
     return Section("speed", "How fast", finding, tables, pictures, notes, checks=[*_checks(main)])
 
 
-def arm_table(compared: Comparison, setting: str, arms: Iterable[str], caption: str) -> Table:
+def arm_table(compared: TimedArms, setting: str, arms: Iterable[str], caption: str) -> Table:
     """Speeds and counts of arms at a sampling setting; those that validation prompts chose are marked."""
 
     def same(arm: str, by: By) -> Cell:

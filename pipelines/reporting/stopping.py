@@ -6,7 +6,7 @@ replayed   gain over the best static length where nothing cut a draft short; the
 """
 
 from pipelines.measuring.names import CHAIN, CONFIDENCE, CONFIG, DYNAMIC, ENTROPY, FORK, PLAIN, RULE, TREES
-from pipelines.reporting.comparison import By, Comparison, places
+from pipelines.reporting.comparison import By, TimedArms, places
 from pipelines.reporting.inputs import Inputs, Record
 from pipelines.reporting.plots import curves, picture, whiskers
 from pipelines.reporting.section import EFFICIENCY, OVER_CHAIN, Section, Table, column, grid
@@ -54,7 +54,7 @@ def section(inputs: Inputs) -> Section | None:
     return Section("stopping", "When to stop drafting", f"{finding}.", tables, pictures, NOTES)
 
 
-def _timed(compared: Comparison, setting: str) -> Table:
+def _timed(compared: TimedArms, setting: str) -> Table:
     """Family by family; of tuned families only what validation prompts chose, and nothing that was bypassed in every round."""
     families, chosen, arms = compared.families, compared.choices(setting), compared.arms(setting)
     by, chains = By(setting), [arm for arm in arms if families[arm] == CHAIN]

@@ -12,7 +12,7 @@ import yaml
 
 from pipelines import replay, traces
 from pipelines.measuring.names import LOOKUP, PLAIN, TAKEOVER
-from pipelines.measuring.replay import ReplayConfig
+from pipelines.measuring.replay_study import ReplayConfig
 from pipelines.measuring.tables import ORACLE, POLICIES, REPLAYED, replayed_at
 from pipelines.outputs import write_json
 from pipelines.prompt_table import EDIT, FILE, read_prompts, write_prompts

@@ -1,6 +1,6 @@
 """What a pair could be decoded with, and how fast each is predicted to be on this machine.
 
-    chains   every policy that was replayed (`pipelines.measuring.replay`): tokens per second on validation texts
+    chains   every policy that was replayed (`pipelines.measuring.replay_study`): tokens per second on validation texts
     trees    every exported delayed-tree selector: tokens per second on validation roots, over those of rule ``block``'s best
              static chain there, times what that chain was replayed at
     alone    how the target drafts for itself: the exported way of each method, by the latency profile on validation prompts, as a

@@ -18,7 +18,7 @@ from pipelines.measuring import names
 from pipelines.measuring.names import CHAIN, CONFIDENCE, ENTROPY, LOOKUP, PLAIN, RULE, TAKEOVER
 from pipelines.measuring.tables import BRANCHES, BRANCHES_WALL, ORACLE, REPLAYED, replayed_at
 from pipelines.outputs import read_json
-from pipelines.reporting.comparison import By, Comparison, of_rates, places
+from pipelines.reporting.comparison import By, TimedArms, of_rates, places
 from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.latency import APART, MOST_APART
 from pipelines.reporting.plots import ends, picture, whiskers
@@ -82,7 +82,7 @@ def oracle(inputs: Inputs) -> dict[str, float]:
     return {setting: value for setting, value in made.items() if value is not None}
 
 
-def _read(path: Path) -> tuple[Comparison, Comparison]:
+def _read(path: Path) -> tuple[TimedArms, TimedArms]:
     """Replayed decodes with the columns of measured ones: of all slices but `edit`, and of that. Choices are the arms of most
     tokens per second on validation texts."""
     rows = pd.read_parquet(path).rename(columns={"drafter": "arm"}).assign(repeat=0)
@@ -95,11 +95,11 @@ def _read(path: Path) -> tuple[Comparison, Comparison]:
         for family, members in CHOICES.items()
         if not (own := some[some["family"].isin(members)]).empty
     ]
-    whole = Comparison(rows[~edits], {"choices": choices})
-    return whole, Comparison(rows[edits], whole.findings)
+    whole = TimedArms(rows[~edits], {"choices": choices})
+    return whole, TimedArms(rows[edits], whole.findings)
 
 
-def _ladder(setting: str, texts: Comparison, edits: Comparison, elsewhere: dict[str, Comparison]) -> Iterator[Row]:
+def _ladder(setting: str, texts: TimedArms, edits: TimedArms, elsewhere: dict[str, TimedArms]) -> Iterator[Row]:
     """Over all texts, in each slice, of edits, and over all texts at other cost ratios."""
     slices = sorted(texts.rows(PLAIN, By(setting))["slice"].unique())
     parts = {"all": texts, **dict.fromkeys(slices, texts)}
@@ -124,7 +124,7 @@ def _ladder(setting: str, texts: Comparison, edits: Comparison, elsewhere: dict[
         }
 
 
-def _require_oracle_above(where: str, compared: Comparison, by: By) -> None:
+def _require_oracle_above(where: str, compared: TimedArms, by: By) -> None:
     """An error below the static chain: by construction (`predictors.replay.decode`) no chain takes less time on any text, at
     whatever prices, so the rows were not replayed together."""
     below, above = (compared.rate(arm, "tokens", "seconds", by)["value"] or 0.0 for arm in (CHAIN, ORACLE))
@@ -136,7 +136,7 @@ def _require_oracle_above(where: str, compared: Comparison, by: By) -> None:
         )
 
 
-def _policies(texts: Comparison, setting: str) -> Table:
+def _policies(texts: TimedArms, setting: str) -> Table:
     """What policies gain over the best static chain, the fastest on top; of simple rules those chosen on validation texts."""
     by, chosen = By(setting), texts.choices(setting)
     kept = [arm for arm in texts.arms(setting) if texts.families[arm] in DRAWN or arm in map(chosen.get, RIVALS)]
@@ -144,7 +144,7 @@ def _policies(texts: Comparison, setting: str) -> Table:
     return grid("policy", places(kept, by), texts.metrics(OVER_CHAIN), setting, marked={arm_name(chosen.get(BEST, ""))})
 
 
-def _against_clock(texts: Comparison, clock: Comparison) -> Iterator[tuple[Row, Table | None]]:
+def _against_clock(texts: TimedArms, clock: TimedArms) -> Iterator[tuple[Row, Table | None]]:
     """By sampling setting, whether replay would have chosen well, and both speed-ups of every policy that was timed: of measured
     decodes of what was replayed, and of the same with what replay says of them."""
     both = ["setting", "prompt", "arm"]
@@ -152,7 +152,7 @@ def _against_clock(texts: Comparison, clock: Comparison) -> Iterator[tuple[Row, 
     for setting in texts.settings:
         rows = clock.test[clock.test["setting"] == setting].merge(replayed[both], on=both)
         again = rows.drop(columns=["tokens", "seconds"]).merge(replayed, on=both, validate="many_to_one")
-        foreseen, timed = (Comparison(table, texts.findings) for table in (again, rows))
+        foreseen, timed = (TimedArms(table, texts.findings) for table in (again, rows))
         left_out = {PLAIN, *rows.loc[rows["virtual"], "arm"]}
         arms = {arm_name(arm): arm for arm in timed.families if arm not in left_out}
         by, columns = By(setting), {"replayed": foreseen.speedup, "measured": timed.speedup}
