@@ -43,19 +43,15 @@ RATES = {  # by the name of a column of the report: Σ of quantities of decodes 
     "rollback rate": ("rolled_back", "levels"),
     "deciding": ("seconds_controller", "seconds_rounds"),
     "upkeep": ("seconds_draft", "seconds_rounds"),
-    "time verifying": ("seconds_verify", "seconds"),
     "target idle": ("seconds_steady_wait", "seconds_steady"),
     "hits per branch point": ("hits", "branch_points"),
     "tokens per pass": ("rounds+accepted", "rounds"),
     "passes with candidates": ("tried", "rounds"),
-    "tokens of those": ("tried+accepted", "tried"),
-    "guesses per pass": ("guessed", "rounds"),
-    "candidates per pass": ("drafted", "rounds"),
     "guesses and candidates per pass": ("guessed+drafted", "rounds"),
     "ms/token": ("seconds", "tokens"),
     **{part: (f"seconds_{part}", "seconds") for part in PARTS},
 }
-WHOLE = {EFFICIENCY, "time verifying", *PARTS}  # shown with their intervals
+WHOLE = {EFFICIENCY, *PARTS}  # shown with their intervals
 RIVALS = {SPEEDUP: PLAIN, "over HF prompt lookup": HF_LOOKUP, **{f"over {name}": name for name in METHODS[1:]}}
 GAINS = {OVER_CHAIN: CHAIN, "gain over best static fork": FORK}
 
