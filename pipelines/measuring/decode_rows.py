@@ -97,17 +97,13 @@ def rounds_of(run: "Run", prompt_tokens: int) -> Rows:
     ]
 
 
-def accepted_histogram(rounds: Sequence[RoundRecord], longest: int = 0) -> list[int]:
-    """Number of rounds by accepted tokens, from 0 to the most seen, or to ``longest`` if that is more."""
-    counts: list[int] = np.bincount([record.accepted for record in rounds], minlength=longest + 1).tolist()
-    return counts
-
-
 def uncut_histogram(rounds: Sequence[RoundRecord]) -> list[int]:
     """Number of rounds by accepted tokens, from 0 to the longest draft, of the rounds that drafted as much as any: of a static
     length, those that neither the budget nor an end-of-sequence token cut short."""
     longest = max((record.levels for record in rounds), default=0)
-    return accepted_histogram([record for record in rounds if record.levels == longest], longest)
+    accepted = [record.accepted for record in rounds if record.levels == longest]
+    counts: list[int] = np.bincount(accepted, minlength=longest + 1).tolist()
+    return counts
 
 
 def _branching(records: Sequence[RoundRecord]) -> dict[str, Any]:
