@@ -153,8 +153,7 @@ def _against_clock(texts: TimedArms, clock: TimedArms) -> Iterator[tuple[Row, Ta
         rows = clock.test[clock.test["setting"] == setting].merge(replayed[both], on=both)
         again = rows.drop(columns=["tokens", "seconds"]).merge(replayed, on=both, validate="many_to_one")
         foreseen, timed = (TimedArms(table, texts.findings) for table in (again, rows))
-        left_out = {PLAIN, *rows.loc[rows["virtual"], "arm"]}
-        arms = {arm_name(arm): arm for arm in timed.families if arm not in left_out}
+        arms = {arm_name(arm): arm for arm in timed.families if arm != PLAIN and not _overlaps(arm)}
         by, columns = By(setting), {"replayed": foreseen.speedup, "measured": timed.speedup}
         made = grid("policy", {name: (arm, PLAIN, by) for name, arm in arms.items()}, columns, setting)
         speeds = pd.DataFrame(
@@ -171,3 +170,9 @@ def _against_clock(texts: TimedArms, clock: TimedArms) -> Iterator[tuple[Row, Ta
         regret = timed.gain(arms[choice], arms[fastest], by)
         known = (float(errors.median()), float(errors.max()), choice, fastest, regret)
         yield facts | dict(zip(KNOWN, known, strict=True)), made.only(set(speeds.index))
+
+
+def _overlaps(arm: str) -> bool:
+    """Whether an arm drafts during the target's pass: what both take at once, replay estimates by a virtual clock."""
+    branching = names.branch_arm(arm)
+    return branching is not None and branching.preset != names.WITHOUT_BRANCHES
