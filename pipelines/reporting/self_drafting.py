@@ -1,6 +1,7 @@
 """Section ``self_drafting``: what methods without a draft model bring, against a draft model and prompt lookup.
 
-tokens per pass = 1 + accepted / rounds      upkeep = seconds spent on candidates, guesses and pool / seconds after the prefill
+DE = 1 + accepted / rounds = HR · AL + 1 − HR    tokens per pass        HR = share of passes with candidates, AL = tokens of those
+upkeep                                           seconds spent on candidates, guesses and pool / seconds after the prefill
 """
 
 from collections.abc import Iterator
@@ -15,7 +16,11 @@ from pipelines.reporting.text import SHARE, TIMES, Interval, arm_name, highest, 
 
 OWN = (CALIBRATED, GIVEN)
 UPKEEP, MOST_UPKEEP = "upkeep", 0.1
-COUNTS = ("tokens per pass", "passes with candidates", "guesses and candidates per pass", UPKEEP)
+DE, HR, AL, GUESSES, CANDIDATES = PASSES = (
+    *("tokens per pass", "passes with candidates", "tokens of those"),
+    *("guesses per pass", "candidates per pass"),
+)
+COUNTS = (DE, HR, "guesses and candidates per pass", UPKEEP)
 NOTE = (
     "The target drafts for itself. Besides the newest token every pass runs over guesses, which grow by what the pass predicts "
     "after them, and over candidates from earlier guesses, which it verifies. The output is exact, whatever the guesses. "
