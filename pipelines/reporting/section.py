@@ -25,7 +25,7 @@ COLUMNS = {  # by unit; columns whose names begin with gain are gains, others ar
     "pass of 5 tokens over one; replayed; measured",
     GAIN: "over best static γ; over static chain; rule over static; oracle over static; regret; "
     "drift; its rule; forced; at no cost; paper's; oracle; probability over the target alone",
-    SHARE: "rollback rate; deciding; upkeep; time verifying; target idle; hits per branch point; passes with candidates; "
+    SHARE: "rollback rate; deciding; upkeep; target idle; hits per branch point; passes with candidates; "
     "gap closed; same text; median error; largest error; median speedup error; largest speedup error; "
     + "; ".join((*PHASES, "rest")),
     NUMBER: f"{EFFICIENCY}; m_incl; drafted per round; tokens per pass; tokens of those; "
