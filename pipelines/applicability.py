@@ -18,8 +18,6 @@ STAGES: Mapping[str, tuple[Callable[[argparse.Namespace], bool], tuple[str, ...]
     "traces": (lambda args: args.of != "guesses", ("out",)),
     "labels": (lambda args: True, ("output", "report")),
     "replay": (lambda args: True, ("output",)),
-    "verifiers": (lambda args: True, ("output",)),
-    "selection": (lambda args: True, ("output",)),
     "trial": (lambda args: needs_draft(args.pair, args.bundle.name, args.params), ("output",)),
 }  # stage ``fit`` asks by predictor
 

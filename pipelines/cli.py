@@ -30,8 +30,6 @@ COMMANDS = {
     "fit": "stage: train, calibrate and export one predictor as a controller bundle",
     "replay": "stage: predict every policy for chains and branches on recorded texts, at this machine's prices",
     "measure": "stage: time every arm of the parameter file on held-out prompts, interleaved and paired",
-    "verifiers": "stage measure: compare the verification rules on the same trees and prompts",
-    "selection": "stage measure: compare the labels of delayed-tree selectors with real rounds",
     "tune": "stage: find the fastest exact decoder for a pair on this machine, and export it as bundle auto",
     "settings": "write what tuning found in the words of transformers, vllm, sglang or llama.cpp",
     "trial": "stage: time an exported bundle, and let the gate judge it over plain decoding and static chains",

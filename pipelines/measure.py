@@ -1,9 +1,9 @@
 """Stage ``measure``: time every arm of the table in the parameter file on held-out prompts, interleaved and paired.
 
 Writes a folder named after the device: ``decodes.parquet`` (a row for each decode), ``rounds.parquet`` (a row for each of its
-rounds), ``loop.parquet`` (the loop compared with its bare passes), ``findings.json`` (what validation prompts chose, exactness,
-notes), ``timelines.json``, ``provenance.json`` and, with ``--texts``, ``foreseen.parquet`` (what replay predicts for the same
-decodes and of all recorded texts). An interrupted measurement goes on where it stopped.
+rounds), ``findings.json`` (what validation prompts chose, exactness, notes), ``provenance.json`` and, with ``--texts``,
+``foreseen.parquet`` (what replay predicts for the same decodes and of all recorded texts). An interrupted measurement goes on
+where it stopped.
 
     draftwright measure --pair pystdlib data/device.json data/pystdlib/pair data/pystdlib/prompts data/pystdlib/measured
         --bundles data/pystdlib/bundles --latency data/pystdlib/latency
@@ -12,9 +12,7 @@ decodes and of all recorded texts). An interrupted measurement goes on where it 
 import argparse
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
-from functools import partial
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,97 +21,62 @@ from pipelines.evidence.allocation import allocated, mix_of
 from pipelines.measuring import names
 from pipelines.measuring.arm_rows import expanded
 from pipelines.measuring.arms import ArmBuilder, bundles_of
-from pipelines.measuring.bare_replay import loop_rows
-from pipelines.measuring.bench import Bench, add_measuring_arguments, open_bench
+from pipelines.measuring.bench import Bench, add_bench_arguments, open_bench
 from pipelines.measuring.exactness import agreement, exactness_rows, float32_pair, format_of
 from pipelines.measuring.foreseen import foreseen
 from pipelines.measuring.harness import apart, tokens_per_second
 from pipelines.measuring.led import RecordedTexts
-from pipelines.measuring.measurement import MeasureConfig, Measurement, whole_prompt, worker
+from pipelines.measuring.measurement import MeasureConfig, Measurement
 from pipelines.measuring.measurement_log import Rows
-from pipelines.measuring.tables import LOOP, write_foreseen, write_table, write_timed
-from pipelines.measuring.timelines import record_timelines
+from pipelines.measuring.tables import write_foreseen, write_timed
 from pipelines.outputs import write_json
 from pipelines.parameters import load_parameters
-from pipelines.scale import add_workers_argument, workers
-from predictors.bundle import CARD, bundle_hash, read_bundle
+from predictors.bundle import CARD, bundle_hash
 from predictors.sampling import SamplingSettings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_measuring_arguments(parser)
-    parser.add_argument("--section", default="measure", help="section of the parameter file (default: %(default)s)")
-    add_workers_argument(parser)
+    add_bench_arguments(parser)
+    parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
+    bundles_help = "folder of exported bundles (default: %(default)s); arms of those not there are left out"
+    parser.add_argument("--bundles", type=Path, default=Path("bundles"), help=bundles_help)
 
 
 def run(args: argparse.Namespace) -> None:
-    config = load_parameters(MeasureConfig, args.pair, args.section, args.params)
+    config = load_parameters(MeasureConfig, args.pair, "measure", args.params)
     texts = RecordedTexts(args.texts, config.max_new_tokens)
-    named = [name for row in expanded(config.arms, str(args.bundles)) for name in bundles_of(row)]
-    found = {name: args.bundles / name if (args.bundles / name / CARD).is_file() else None for name in named}
-    hashes = {f"{name}_bundle_sha256": bundle_hash(folder) if folder else None for name, folder in found.items()}
-    hashes["texts_sha256"] = texts.sha256
+    hashes = {"texts_sha256": texts.sha256}
+    for folder in (args.bundles / name for row in expanded(config.arms, str(args.bundles)) for name in bundles_of(row)):
+        hashes[f"{folder.name}_bundle_sha256"] = bundle_hash(folder) if (folder / CARD).is_file() else None
     bench = open_bench(args, config, {names.VALIDATION: None, names.TEST: None}, hashes)
     texts.require(bench.pair)
     validation, test = (texts.first(bench.prompts[split]) for split in (names.VALIDATION, names.TEST))
-    bench.prompts[names.VALIDATION] = validation[: config.validation_prompts]
-    bench.prompts[names.TEST] = test = allocated(test, mix_of(test), config.test_prompts, config.slice_prompts)
-    folders = args.pair_folder.resolve(), bench.serving, args.bundles.resolve(), args.texts and args.texts.resolve()
-    make = partial(worker, config, *folders, validation[0])
-    many = workers(make, args.workers, config.threads, args.pair_folder) if args.workers > 1 else nullcontext()
+    test = allocated(test, mix_of(test), config.test_prompts)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         measurement = Measurement(bench.pair, config, args.bundles, bench.log, texts)
-        with many as over:
-            rows = measurement.run(bench.prompts[names.VALIDATION], test, over and partial(over, whole_prompt))
-        loop = _loop(bench, config, measurement)
-        timelines = _timelines(bench, config, measurement)
-    findings: dict[str, Any] = {"choices": measurement.choices, "capped": measurement.capped}
-    findings |= bench.log.once("checks", lambda: [_checks(bench, config, args.bundles)])[0]
+        rows = measurement.run(validation[: config.validation_prompts], test)
+    findings: dict[str, Any] = {"choices": measurement.choices}
+    prompts = [prompt.tokens for prompt in test[: config.exactness_prompts]]
+    findings |= bench.log.once("checks", lambda: [_checks(bench, config, args.bundles, prompts)])[0]
     findings["notes"] = notes_of(str(one.message) for one in caught if one.category is UserWarning) + _bypassed(rows)
     findings["notes"] += [f"no bundle {name}: its arms are left out" for name in measurement.builder.missing]
     if measurement.builder.draftless:
         findings["notes"] += [f"{NOT_APPLICABLE}: arms {', '.join(measurement.builder.draftless)}"]
-    findings["bundles"] = {name: _facts(read_bundle(folder).card) for name, folder in found.items() if folder}
     decodes, rounds = apart(rows)
     write_timed(bench.folder, args.pair, decodes, rounds)
-    write_table(bench.folder / names.LOOP_FILE, loop, LOOP)
     replayed = foreseen(bench, args.latency, measurement.decoders, texts, test, decodes, rounds)
     write_foreseen(bench.folder / names.FORESEEN, replayed)
     write_json(bench.folder / names.FINDINGS, findings)
-    write_json(bench.folder / names.TIMELINES, timelines)
     write_json(bench.folder / names.PROVENANCE, bench.origin(args.pair))
     bench.log.remove()
     _print_summary(bench.folder, rows, findings)
 
 
-def _loop(bench: Bench, config: MeasureConfig, measurement: Measurement) -> Rows:
-    """Plain decoding and the static chain, if one was chosen, at every temperature, beside their bare passes."""
-    chosen = {one.temperature: [names.PLAIN] for one in config.settings if (one.top_k, one.top_p) == (0, 1)}
-    for one in measurement.choices:
-        if one["family"] == names.CHAIN and (one["top_k"], one["top_p"]) == (0, 1):
-            chosen[one["temperature"]].append(one["arm"])
-    arms = {t: [measurement.arms[name] for name in some if name in measurement.arms] for t, some in chosen.items()}
-    prompts = bench.prompts[names.TEST][: config.loop_prompts]
-    return loop_rows(prompts, arms, config.max_new_tokens, config.loop_repeats, bench.log.once)
-
-
-def _timelines(bench: Bench, config: MeasureConfig, measurement: Measurement) -> dict[str, Any]:
-    """When draft and target worked in one short greedy text of every branch-parallel arm of test prompts that is drawn."""
-    parts = {name: names.branch_arm(name) for name in measurement.tested}
-    drawn = [name for name, one in parts.items() if one is not None and one.preset not in names.VARIANTS]
-    arms = {name: decoder for name in drawn if (decoder := measurement.tested[name].decoder)}
-    if not config.timelines or not arms:
-        return {}
-    prompt = bench.prompts[names.TEST][0].tokens
-    return bench.log.once("timelines", lambda: [record_timelines(arms, prompt, config.max_new_tokens)])[0]
-
-
-def _checks(bench: Bench, config: MeasureConfig, bundles: Path) -> dict[str, Any]:
+def _checks(bench: Bench, config: MeasureConfig, bundles: Path, prompts: list[list[int]]) -> dict[str, Any]:
     """Exactness of every arm of ours, in float32 where that fits beside the served pair, and there agreement of the forwards."""
-    if not config.exactness_prompts:
+    if not prompts:
         return {"exactness": [], "forward_agreement": {}}
-    prompts = [prompt.tokens for prompt in bench.prompts[names.TEST][: config.exactness_prompts]]
     precise = float32_pair(bench.location, prompts, config.max_new_tokens, bench.serving)
     pair = precise or bench.pair
     with warnings.catch_warnings():
@@ -153,15 +116,6 @@ def _bypassed(decodes: Rows) -> list[str]:
     ]
 
 
-def _facts(card: Mapping[str, Any]) -> dict[str, Any]:
-    """What a reader must know of an exported controller that was timed."""
-    return {
-        "selection": card.get("selection"),
-        "calibrated_settings": card["contract"]["serving_range"]["settings"],
-        "gamma": card["decoder"].get("gamma") or card["decoder"].get("drafter", {}).get("gamma"),
-    }
-
-
 def _print_summary(folder: Path, rows: Rows, findings: dict[str, Any]) -> None:
     test = [row for row in rows if row["split"] == names.TEST]
     for choice in findings["choices"]:
@@ -175,4 +129,4 @@ def _print_summary(folder: Path, rows: Rows, findings: dict[str, Any]) -> None:
     print(f"greedy text in {form}: {'equal for every arm' if not inexact else 'differs for ' + ', '.join(inexact)}")
     for note in findings["notes"]:
         print(f"note: {note}")
-    print(f"{folder}: {len(rows)} decodes" + (", ended early by max_minutes" if findings["capped"] else ""))
+    print(f"{folder}: {len(rows)} decodes")

@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> None:
     from pipelines.reporting.inputs import Inputs
     from pipelines.reporting.page import html, markdown, write_pictures
     from pipelines.reporting.release import front
-    from pipelines.reporting.replay import oracle
+    from pipelines.reporting.replayed import oracle
 
     inputs = Inputs(args.data, read_device(args.device)["slug"])
     made = sections(inputs)
@@ -48,21 +48,10 @@ def run(args: argparse.Namespace) -> None:
 
 def sections(inputs: "Inputs") -> "list[Section]":
     """In the order in which a reader would ask; those with nothing to say are left out, and the checks of all are one."""
-    from pipelines.reporting import (
-        branches,
-        heads,
-        latency,
-        release,
-        replay,
-        selection,
-        self_drafting,
-        speed,
-        stopping,
-        verifiers,
-    )
+    from pipelines.reporting import branches, heads, latency, release, replayed, rules, self_drafting, speed, stopping
     from pipelines.reporting.origin import checked, origin_section, pair_section
 
-    modules = (release, speed, replay, latency, branches, stopping, heads, selection, verifiers, self_drafting)
+    modules = (release, speed, replayed, latency, branches, stopping, heads, rules, self_drafting)
     made = {module.__name__.rpartition(".")[2]: module.section(inputs) for module in modules}
     found = [section for section in made.values() if section is not None]
     missing = [name for name, section in made.items() if section is None]

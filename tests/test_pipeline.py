@@ -142,17 +142,6 @@ def test_outputs_persist_or_are_not_cached():
             assert options.get("persist") or options.get("cache") is False, f"{stage}: {out}"
 
 
-@pytest.mark.parametrize("parameters", ["params.yaml", "pipelines/studies/params.yaml"])
-def test_sections_of_the_verifier_comparison_parse(parameters):
-    from pipelines.measuring.verifiers.shapes import VerifierConfig, shapes_of
-    from pipelines.parameters import load_parameters
-    from runtime.verification import VERIFIERS
-
-    config = load_parameters(VerifierConfig, "pystdlib", "verifiers", ROOT / parameters)
-    compared = {verifier for shape in shapes_of(config.drafters) for verifier in shape.verifiers}
-    assert compared | {"hsd", "match"} == set(VERIFIERS)
-
-
 def test_the_pipeline_is_a_table_of_contents():
     assert len((ROOT / "dvc.yaml").read_text().splitlines()) <= 150
     assert len(yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]) <= 13

@@ -1,7 +1,7 @@
 """Rows of the table of arms in the parameter file. A row with values under ``each`` is an arm for every combination; one with
 ``cases`` is an arm for each.
 
-    {name: "chain-{gamma}", family: chain, each: {gamma: [2, 4]}, always: true, choose: true,
+    {name: "chain-{gamma}", family: chain, each: {gamma: [2, 4]}, choose: true,
      decoder: {method: speculative, drafter: {kind: chain, gamma: "{gamma}"}, verifier: block}}
 
 ``{bundles}`` stands for the folder of exported bundles. A text that is one placeholder becomes the value itself; within a longer
@@ -14,44 +14,38 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from predictors.config import Checked, Count
+from predictors.config import Checked
 
 HUGGING_FACE = ("generate", "assisted", "prompt_lookup")
-FILLED = ("name", "family", "decoder", "bundle", "static_of", "options", "if_unasked", "beside")
+FILLED = ("name", "family", "decoder", "bundle", "hugging_face", "options")
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
 @dataclass(frozen=True)
 class ArmRow(Checked):
-    """One way of decoding, or one for each of ``cases`` and each combination of ``each``: a ``decoder``, ``bundle``,
-    ``static_of`` or ``hugging_face``."""
+    """One way of decoding, or one for each of ``cases`` and each combination of ``each``: a ``decoder``, ``bundle`` or
+    ``hugging_face``."""
 
     name: str
     family: str  # among whose arms validation prompts choose
     decoder: dict | None = None  # its configuration
     bundle: str | None = None  # name of an exported one
-    static_of: str | None = None  # a selector's bundle: the best static tree that it knows at the one temperature given
     hugging_face: str | None = None  # one of `HUGGING_FACE`
     options: dict | None = None  # besides a bundle's card, or of Hugging Face's generate besides its draft
     each: dict | None = None
     cases: tuple[dict, ...] | None = None
-    temperatures: tuple[float, ...] | None = None  # at which it is timed; None: at all of the measurement
-    choose: bool = False  # on validation prompts: of its family only the fastest goes on to test prompts, unless always
-    always: bool = False  # timed on every test prompt, and not in rotation
-    turns: Count = 1  # in rotation, how often it is timed where others are once
+    choose: bool = False  # on validation prompts: the fastest of its family stands for it
     forward: str | None = None  # hugging_face: over Hugging Face's own forward, where ours is another
-    if_unasked: str | None = None  # only if this stop model's calibration leaves it unasked
-    beside: str | None = None  # rotates with the arm of this name, so that they share blocks
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        sources = ("decoder", "bundle", "static_of", "hugging_face")
+        sources = ("decoder", "bundle", "hugging_face")
         named = [source for source in sources if getattr(self, source) is not None]
         if len(named) != 1:
             raise ValueError(
                 f"arm {self.name!r} must have one of {', '.join(sources)}, got {', '.join(named) or 'none'}."
             )
-        if self.hugging_face not in (None, *HUGGING_FACE):
+        if not self.each and not self.cases and self.hugging_face not in (None, *HUGGING_FACE):
             raise ValueError(
                 f"arm {self.name!r}: hugging_face is one of {', '.join(HUGGING_FACE)}, got {self.hugging_face!r}."
             )
@@ -59,14 +53,6 @@ class ArmRow(Checked):
             raise ValueError(f"arm {self.name!r}: forward is hugging_face or left out, got {self.forward!r}.")
         if self.choose and self.bundle is not None:
             raise ValueError(f"arm {self.name!r}: a bundle was chosen when it was exported; leave out choose.")
-        if self.turns > 1 and (self.always or self.beside):
-            raise ValueError(f"arm {self.name!r}: turns are for what rotates by itself; leave out always and beside.")
-        if self.static_of is not None and len(self.temperatures or ()) != 1:
-            raise ValueError(f"arm {self.name!r}: static trees differ by temperature; give one under temperatures.")
-
-    def at(self, temperature: float) -> bool:
-        """Whether it is timed at ``temperature``."""
-        return self.temperatures is None or temperature in self.temperatures
 
 
 def chain(gamma: int | str, verifier: str = "block", **more: Any) -> dict[str, Any]:

@@ -12,9 +12,7 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from pipelines.applicability import NOT_APPLICABLE, absent
 from pipelines.measuring.arm_rows import ArmRow
-from predictors.actions import Action
 from predictors.bundle import CARD
-from predictors.controllers import Controller, DelayedTree, EarlyStop, Survival
 from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
 from runtime import Decoder, ModelPair, Randomness, build_decoder, load_decoder
@@ -116,12 +114,6 @@ class TimedArm:
         return self.temperatures is None or temperature in self.temperatures
 
 
-def fixed_tree(pair: ModelPair, action: Action, rule: str) -> Decoder:
-    """The decoder that drafts ``action`` at every root and verifies by ``rule``."""
-    drafter = {"kind": "delayed_tree", **asdict(action)}
-    return build_decoder(pair, {"method": "speculative", "drafter": drafter, "verifier": rule})
-
-
 class ArmBuilder:
     """``bundles``: folder of exported bundles; ``missing`` collects the names of those that are not there, ``draftless`` those of
     arms that need a draft which the pair has not."""
@@ -139,29 +131,20 @@ class ArmBuilder:
     def _arm(self, row: ArmRow) -> TimedArm | None:
         try:
             if row.hugging_face is not None:
-                return TimedArm(row.name, row.family, self._hugging_face(row), None, row.temperatures)
+                return TimedArm(row.name, row.family, self._hugging_face(row))
             decoder = self._decoder(row)
         except NoDraftError:
             self.draftless.append(row.name)
             return None
         if decoder is None:
             return None
-        run = decoder_arm(decoder, self.max_new_tokens)
-        return TimedArm(row.name, row.family, run, decoder, row.temperatures)
+        return TimedArm(row.name, row.family, decoder_arm(decoder, self.max_new_tokens), decoder)
 
     def _decoder(self, row: ArmRow) -> Decoder | None:
-        """The row's decoder; ``None`` where it does not apply: no such bundle, a model that is asked, no other forward."""
+        """The row's decoder; ``None`` where it does not apply: no such bundle, no other forward."""
         if row.bundle is not None:
             folder = self._folder(row.bundle)
             return None if folder is None else load_decoder(folder, self.pair, row.options or {})
-        if row.if_unasked is not None:
-            model = self._controller(row.if_unasked)
-            if not isinstance(model, EarlyStop | Survival) or model.asks:
-                return None
-        if row.static_of is not None:
-            assert row.temperatures is not None
-            (temperature,) = row.temperatures
-            return self._static_tree(row.static_of, SamplingSettings(temperature))
         assert row.decoder is not None
         if any(self._folder(name) is None for name in bundles_of(row)):
             return None
@@ -182,23 +165,6 @@ class ArmBuilder:
         options: dict[str, Any] = {"prompt_lookup_num_tokens": 10} if row.hugging_face == "prompt_lookup" else {}
         return hugging_face_arm(target.model, None, self.max_new_tokens, **options | (row.options or {}))
 
-    def _static_tree(self, name: str, settings: SamplingSettings) -> Decoder | None:
-        """The best static tree at ``settings`` that the selector of a bundle knows, verified by its rule."""
-        selector = self._controller(name)
-        if selector is None:
-            return None
-        if not isinstance(selector, DelayedTree):
-            raise ValueError(
-                f"{self.bundles / name} is no selector of trees but {selector.kind}: static_of takes delayed_tree-RULE."
-            )
-        assert selector.verifier is not None
-        return fixed_tree(self.pair, selector.actions[selector.setting(settings).place], selector.verifier)
-
-    def _controller(self, name: str) -> Controller | None:
-        """The controller of an exported bundle, if it is there."""
-        folder = self._folder(name)
-        return None if folder is None else load_decoder(folder, self.pair).controller
-
     def _folder(self, name: str) -> Path | None:
         """The folder of an exported bundle, if it is there."""
         folder = self.bundles / name
@@ -213,8 +179,7 @@ class ArmBuilder:
 
 def bundles_of(row: ArmRow) -> list[str]:
     """Names of the exported bundles that an arm is made of."""
-    named = row.bundle or row.static_of
-    return [Path(folder).name for folder in _folders_in(row.decoder)] if named is None else [named]
+    return [Path(folder).name for folder in _folders_in(row.decoder)] if row.bundle is None else [row.bundle]
 
 
 def _folders_in(value: Any) -> list[str]:

@@ -64,15 +64,6 @@ def add_bench_arguments(parser: argparse.ArgumentParser, profiled: bool = True) 
         parser.add_argument("--texts", type=place_of, help=texts_help)
 
 
-def add_measuring_arguments(parser: argparse.ArgumentParser) -> None:
-    """What every variant of stage ``measure`` takes, whether or not it reads it."""
-    add_bench_arguments(parser)
-    parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
-    bundles_help = "folder of exported bundles (default: %(default)s); arms of those not there are left out"
-    parser.add_argument("--bundles", type=Path, default=Path("bundles"), help=bundles_help)
-    parser.add_argument("--trees", type=place_of, help="folder of tree traces")
-
-
 def open_bench(
     args: argparse.Namespace,
     config: Any,

@@ -33,7 +33,6 @@ SUMMED = (
 )
 # tried: rounds with something to verify
 COUNTED = ("rounds", "tried", "segments", "branch_points", "tested_points", "hits")
-HISTOGRAMS = ("accepted_histogram", "uncut_histogram")  # rounds by accepted tokens: all, and those of the longest draft
 SECONDS = (*(f"seconds_{phase}" for phase in PHASES), "overlapped")
 STEADY = ("seconds_steady", "seconds_steady_wait")  # of the target's lane in rounds after a hit
 OF_ROUND = (
@@ -69,7 +68,6 @@ def measured(run: "Run", seconds: float) -> dict[str, Any]:
         "tried": sum(r.drafted > 0 for r in rounds),
         "segments": sum(r.ends_segment for r in rounds),
         **{name: int(sum(getattr(r, name) for r in rounds)) for name in SUMMED},
-        "accepted_histogram": accepted_histogram(rounds),
         "uncut_histogram": uncut_histogram(rounds),
         **{f"seconds_{phase}": value for phase, value in phases.items()},
         "seconds_rest": seconds - sum(phases.values()),
@@ -99,17 +97,13 @@ def rounds_of(run: "Run", prompt_tokens: int) -> Rows:
     ]
 
 
-def accepted_histogram(rounds: Sequence[RoundRecord], longest: int = 0) -> list[int]:
-    """Number of rounds by accepted tokens, from 0 to the most seen, or to ``longest`` if that is more."""
-    counts: list[int] = np.bincount([record.accepted for record in rounds], minlength=longest + 1).tolist()
-    return counts
-
-
 def uncut_histogram(rounds: Sequence[RoundRecord]) -> list[int]:
     """Number of rounds by accepted tokens, from 0 to the longest draft, of the rounds that drafted as much as any: of a static
     length, those that neither the budget nor an end-of-sequence token cut short."""
     longest = max((record.levels for record in rounds), default=0)
-    return accepted_histogram([record for record in rounds if record.levels == longest], longest)
+    accepted = [record.accepted for record in rounds if record.levels == longest]
+    counts: list[int] = np.bincount(accepted, minlength=longest + 1).tolist()
+    return counts
 
 
 def _branching(records: Sequence[RoundRecord]) -> dict[str, Any]:

@@ -8,11 +8,9 @@ target's own (`pipelines.measuring.led`), so that they emit the same tokens.
 import hashlib
 import random
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import groupby
-from operator import itemgetter
 from time import perf_counter, thread_time
 from typing import TYPE_CHECKING
 
@@ -37,21 +35,18 @@ WAIT = "wait"  # the phase in which a draft in another process is waited for
 BY_ROUND = "by_round"
 OF_DECODE = ("arm", "split", "prompt", "temperature", "top_k", "top_p", "repeat", "block")  # and of its rounds
 Planned = Iterable[tuple[Prompt, Sequence[TimedArm]]]
-Task = tuple[Prompt, list[str]]  # a prompt to time, and names of its arms
-Spread = Callable[[Iterable[Task]], Iterator[tuple[Task, tuple[Rows, list[str]]]]]
 
 
 @dataclass
 class Harness:
     """Times arms at ``settings``, each decode ``repeats`` times; ``blocks`` keeps what is finished and moves its bar. ``leading``
-    gives the arms of a block one text. With ``spread``, workers time the prompts (`measurement.whole_prompt`)."""
+    gives the arms of a block one text."""
 
     blocks: Blocks
     settings: Sequence[SamplingSettings]
     seed: int = 0
     repeats: int = 1
     leading: "TextLeader | None" = None
-    spread: Spread | None = None
 
     def warm_up(self, arms: Mapping[str, TimedArm], prompt: Prompt) -> None:
         """A few unrecorded tokens of every arm, at the last of the settings that it is timed at."""
@@ -73,33 +68,15 @@ class Harness:
         plans = {prompt.id: (prompt, arms) for prompt, arms in planned}
         decodes = sum(arm.at(one.temperature) for _, arms in plans.values() for arm in arms for one in self.settings)
         self.blocks.planned(decodes * self.repeats)
-        rows: dict[str, Rows] = {prompt: [] for prompt in plans}  # workers finish prompts in any order
-        for prompt in self._prompts(plans, share):
+        rows = Rows()
+        for prompt in self.blocks.within(share, [prompt for prompt, _ in plans.values()]):
             for settings in self.settings:
                 arms = [arm for arm in plans[prompt.id][1] if arm.at(settings.temperature)]
                 for repeat in range(self.repeats):
-                    block = _block(prompt, settings, repeat)
-                    rows[prompt.id] += self.blocks.once(
-                        block, len(arms), partial(self._decodes, block, prompt, settings, repeat, arms)
-                    )
-        return [row for some in rows.values() for row in some]
-
-    def _prompts(self, plans: Mapping[str, tuple[Prompt, Sequence[TimedArm]]], share: float) -> Iterator[Prompt]:
-        """The prompts, each when it is to be timed, or when the log has all that a worker timed of it."""
-        prompts, log = [prompt for prompt, _ in plans.values()], self.blocks.log
-        if self.spread is None:
-            yield from self.blocks.within(share, prompts)
-            return
-        known = [prompt for prompt in prompts if _block(prompt, self.settings[-1], self.repeats - 1) in log]
-        yield from known
-        left = self.blocks.within(share, [prompt for prompt in prompts if prompt not in known])
-        tasks = ((prompt, [arm.name for arm in plans[prompt.id][1]]) for prompt in left)
-        for (prompt, _), (rows, notes) in self.spread(tasks):
-            for key, some in groupby(rows, itemgetter("block")):
-                log.once(key, partial(list, some))
-            for note in notes:
-                warnings.warn(note, stacklevel=2)
-            yield prompt
+                    block = f"{prompt.split}/{prompt.id}/{settings.name}/{repeat}"
+                    made = partial(self._decodes, block, prompt, settings, repeat, arms)
+                    rows += self.blocks.once(block, len(arms), made)
+        return rows
 
     def _decodes(
         self, block: str, prompt: Prompt, settings: SamplingSettings, repeat: int, arms: Sequence[TimedArm]
@@ -131,10 +108,6 @@ class Harness:
 def seed_of(key: str) -> int:
     """A seed that follows from ``key`` alone."""
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "little")
-
-
-def _block(prompt: Prompt, settings: SamplingSettings, repeat: int) -> str:
-    return f"{prompt.split}/{prompt.id}/{settings.name}/{repeat}"
 
 
 def timed(decode: Decode) -> tuple[Run, float]:

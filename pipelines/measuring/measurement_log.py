@@ -8,7 +8,6 @@ import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -16,7 +15,6 @@ from typing import Any
 from tqdm import tqdm
 
 from pipelines.prompt_table import Prompt
-from predictors.sampling import SamplingSettings
 
 Rows = list[dict[str, Any]]
 
@@ -90,22 +88,4 @@ class Blocks:
         known = key in self.log
         rows = self.log.once(key, measure)
         self.bar.update(steps if known else 0)
-        return rows
-
-    def of_prompts(
-        self,
-        part: str,
-        prompts: Sequence[Prompt],
-        settings: Sequence[SamplingSettings],
-        measure: Callable[[Prompt, SamplingSettings], Rows],
-        share: float = 1.0,
-    ) -> Rows:
-        """Rows of a part: of every prompt at every sampling setting, a block and a step each, within its share of the time."""
-        self.planned(len(prompts) * len(settings))
-        rows = Rows()
-        for prompt in self.within(share, prompts):
-            for one in settings:
-                self.bar.set_postfix_str(f"{part}, {one.name}")
-                rows += self.once(f"{part}/{prompt.id}/{one.name}", 0, partial(measure, prompt, one))
-                self.bar.update()
         return rows

@@ -6,16 +6,18 @@ from dataclasses import dataclass
 # Arms. Others are named after what they are: a rule, an exported bundle, a configuration.
 PLAIN, HF_PLAIN, HF_ASSISTED, HF_LOOKUP = "autoregressive", "hf_generate", "hf_assisted", "hf_prompt_lookup"
 HF_FORWARD = "plain_hf_forward"  # plain decoding by our loop over Hugging Face's own forward
-ENTROPY, HRAD, LENGTH = "entropy", "hrad", "length"
-UNLEARNED = (ENTROPY, "roc", "ema")
+HRAD, LENGTH = "hrad", "length"
+UNLEARNED = ("roc", "ema")  # rules with nothing to choose
 ASKED = "forced"  # after the name of a stop model that runs although calibration leaves it off
 METHODS = ("progressive_tree", "lookahead", "self_draft")  # without a draft model
 # Families of arms; those of branch-parallel ones are `BranchArm.family`.
 PLAIN_FAMILY, HUGGING_FACE = "plain", "hugging_face"
-CHAIN, CONFIDENCE, RULE, LEARNED = "chain", "confidence", "rule", "learned"  # rule: also stop models; learned: heads
+CHAIN, CONFIDENCE, ENTROPY = "chain", "confidence", "entropy"
+RULE, LEARNED = "rule", "learned"  # rule: also stop models; learned: heads
 LOOKUP, TAKEOVER = "lookup", "static takeover"  # a lookup alone, and one that takes over from a chain by a fixed rule
 SOURCE = "source"  # the bundle that weighs both
 FORK, CONFIG, DYNAMIC = "fork", "config", "dynamic fork"
+SELECTOR, TREE_BUNDLE = "selector", "delayed_tree-"  # of delayed trees; bundles of them, followed by the rule
 CALIBRATED, GIVEN = "calibrated", "given"  # methods without a draft model: as exported, by configuration
 TREES = (FORK, CONFIG, DYNAMIC)
 
@@ -23,14 +25,12 @@ PEARL, SPECBRANCH = "pearl", "specbranch"
 WITHOUT_HRAD, WITHOUT_BRANCHES = "specbranch-no-hrad", "specbranch-no-branch"  # the latter drafts, then verifies
 # As the paper has it; the same deciding a priori how far branches grow; with an explicit length for branches.
 PAPER, PRIOR, EXPLICIT = "specbranch-paper", "specbranch-prior", "specbranch-length"
-VARIANTS = (PAPER, PRIOR, EXPLICIT)  # too many to draw beside the others
 # Arms: preset-γ, or preset-γd-γ, γd that of idle draft stages.
 BRANCH_PRESETS = (PEARL, SPECBRANCH, PAPER, PRIOR, EXPLICIT, WITHOUT_HRAD, WITHOUT_BRANCHES)
 VALIDATION, TEST = "validation", "test"
-WORKER = "worker"  # column of decodes that one of many workers timed: its machine and process
-DECODES_FILE, ROUNDS_FILE, LOOP_FILE = "decodes.parquet", "rounds.parquet", "loop.parquet"
+DECODES_FILE, ROUNDS_FILE = "decodes.parquet", "rounds.parquet"
 FORESEEN = "foreseen.parquet"
-TIMELINES, CHOICES = "timelines.json", "choices.json"  # the latter of tuning, and of verification rules
+CHOICES = "choices.json"  # of tuning
 FINDINGS, PROVENANCE = "findings.json", "provenance.json"
 
 
@@ -67,11 +67,6 @@ class BranchArm:
         return f"{self.preset}-{'-'.join(map(str, self.lengths))}"
 
     @property
-    def virtual(self) -> bool:
-        """Whether its times are those of a clock on which draft and target would have run at once."""
-        return self.preset != WITHOUT_BRANCHES
-
-    @property
     def family(self) -> str:
         """The arms among which lengths are chosen."""
         return self.preset
@@ -81,9 +76,3 @@ def branch_arm(name: str) -> BranchArm | None:
     """The parts of an arm's name; ``None`` for an arm of another kind."""
     found = re.fullmatch(rf"({'|'.join(BRANCH_PRESETS)})-(\d+(?:-\d+)?)", name)
     return None if found is None else BranchArm(found[1], tuple(map(int, found[2].split("-"))))
-
-
-def on_virtual_clock(name: str) -> bool:
-    """Whether an arm's times are a virtual clock's."""
-    arm = branch_arm(name)
-    return arm is not None and arm.virtual

@@ -1,5 +1,5 @@
-"""The Parquet tables of what is timed: `DECODES`, a row per decode, `ROUNDS`, a row per round of decodes that keep records, and
-`LOOP`, seconds of a decode in the loop and of its model calls alone; then of what is replayed, and of what is drawn at roots.
+"""The Parquet tables of what is timed: `DECODES`, a row per decode, and `ROUNDS`, a row per round of decodes that keep records;
+then of what is replayed.
 
 Rows with one ``block`` were timed interleaved in one go (one prompt, one setting, one repeat), and compare pairwise. What their
 counts and seconds mean says `pipelines.measuring.decode_rows`.
@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 
 from pipelines.evidence.ledger import Replayed
 from pipelines.evidence.prices import PriceFit
-from pipelines.measuring.decode_rows import COUNTED, HISTOGRAMS, OF_ROUND, SECONDS, STEADY, SUMMED
+from pipelines.measuring.decode_rows import COUNTED, OF_ROUND, SECONDS, STEADY, SUMMED
 from pipelines.measuring.measurement_log import Rows
-from pipelines.measuring.names import DECODES_FILE, PLAIN, ROUNDS_FILE, TEST, WORKER
+from pipelines.measuring.names import DECODES_FILE, PLAIN, ROUNDS_FILE, TEST
 from pipelines.outputs import replacing
 
 
@@ -40,7 +40,7 @@ DECODES = pa.schema(
         ("seconds", pa.float64()),
         ("virtual", pa.bool_()),
         *columns(pa.int32(), *COUNTED, *SUMMED),  # null where the arm keeps no records of rounds
-        *columns(pa.list_(pa.int32()), *HISTOGRAMS),
+        ("uncut_histogram", pa.list_(pa.int32())),  # rounds of the longest draft by accepted tokens
         *columns(pa.float64(), *SECONDS, "seconds_rest", "seconds_rounds", *STEADY),
         ("equals_plain", pa.bool_()),  # greedy text equals plain decoding's; null above temperature 0
         ("output", pa.list_(pa.int32())),
@@ -57,14 +57,6 @@ ROUNDS = pa.schema(
         *columns(pa.int32(), *OF_ROUND),
         *columns(pa.bool_(), "law_known", "ends_segment"),
         *columns(pa.float64(), *SECONDS),
-    ]
-)
-LOOP = pa.schema(
-    [
-        *columns(pa.string(), "arm", "document", "prompt"),
-        ("temperature", pa.float64()),
-        ("repeat", pa.int32()),
-        *columns(pa.float64(), "loop", "passes"),
     ]
 )
 FORESEEN_ROWS = pa.schema(  # `pipelines.evidence.ledger.Replayed`
@@ -89,47 +81,6 @@ REPLAY_ROWS = pa.schema(
         *columns(pa.float64(), "tokens", "seconds", *COUNTS),
     ]
 )
-# First rounds at the roots of root traces.
-FIRST_ROUNDS, PRICES = "first_rounds.parquet", "prices.json"
-SELECTOR = "selector"  # family
-BUNDLE = "delayed_tree-"  # followed by the rule: bundles of selectors, and arms of the measurement
-STATIC_TREE = "static tree "  # followed by the rule: the arm of its best static tree
-FIRST_ROUNDS_ROWS = pa.schema(
-    [
-        *columns(pa.string(), "setting", "prompt", "document"),
-        ("root", pa.int32()),
-        *columns(pa.string(), "rule", "action"),
-        ("emitted", pa.float64()),  # mean over the decodes at this root
-        ("expected", pa.float64()),  # the root trace's label
-    ]
-)
-# Verification rules: exact expectations at roots, and acceptance by depth.
-ROOTS, ACCEPTANCE = "roots.parquet", "acceptance.parquet"
-FAMILIES = ("chain", "iid", "delayed", "distinct")  # families of shapes whose rules compete with each other
-AS_DRAFTED = 0  # column draws: as many as were drafted at the node
-WHERE = columns(pa.string(), "setting", "prompt", "document", "slice")
-EXPECTATIONS = {
-    ROOTS: pa.schema(
-        [
-            *WHERE,
-            ("split", pa.string()),
-            ("root", pa.int32()),
-            *columns(pa.string(), "family", "drafter", "verifier"),
-            ("expected", pa.float64()),  # 1 + E[tau | tree]
-            ("nodes", pa.float64()),
-        ]
-    ),
-    ACCEPTANCE: pa.schema(
-        [
-            *WHERE,
-            *columns(pa.int32(), "root", "depth", "paths"),
-            ("distance", pa.float64()),
-            ("solver", pa.string()),
-            ("draws", pa.int32()),  # `AS_DRAFTED`, or so many
-            ("rate", pa.float64()),
-        ]
-    ),
-}
 
 
 def replayed_at(cost_ratio: float) -> str:
@@ -164,16 +115,14 @@ def read_foreseen(path: Path) -> Replayed | None:
 
 
 def write_decodes(path: Path, rows: Rows) -> None:
-    """Write rows of `DECODES`, with who timed them where workers did; ``equals_plain`` is filled in from plain decoding's greedy
-    outputs."""
+    """Write rows of `DECODES`; ``equals_plain`` is filled in from plain decoding's greedy outputs."""
     greedy = [row for row in rows if row["temperature"] == 0]
     plain = {(row["split"], row["prompt"]): row["output"] for row in greedy if row["arm"] == PLAIN}
     compared = []
     for row in rows:
         text = plain.get((row["split"], row["prompt"])) if row["temperature"] == 0 else None
         compared.append(row | {"equals_plain": None if text is None else row["output"] == text})
-    spread = any(WORKER in row for row in rows)
-    write_table(path, compared, DECODES.append(pa.field(WORKER, pa.string())) if spread else DECODES)
+    write_table(path, compared, DECODES)
 
 
 def write_rounds(path: Path, rows: Rows) -> None:
@@ -205,9 +154,8 @@ def read_table(path: Path, schema: pa.Schema) -> pa.Table:
         table = pq.read_table(path)
     except (OSError, pa.ArrowInvalid) as error:
         raise ValueError(f"{path}: missing or damaged ({error}). Run the measure stage (dvc repro) again.") from error
-    found = [name for name in table.schema.names if name != WORKER]
-    if found != schema.names:
-        other = sorted(set(found) ^ set(schema.names))
+    if table.schema.names != schema.names:
+        other = sorted(set(table.schema.names) ^ set(schema.names))
         raise ValueError(f"{path}: columns {other} are of another version. Run the measure stage (dvc repro) again.")
     return table
 

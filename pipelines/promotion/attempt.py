@@ -26,7 +26,7 @@ from pipelines.measuring.foreseen import foreseen
 from pipelines.measuring.harness import Harness, apart
 from pipelines.measuring.led import RecordedTexts, TextLeader
 from pipelines.measuring.measurement_log import Blocks, Rows
-from pipelines.measuring.names import CHAIN, CHOICES, DECODES_FILE, FINDINGS, PROVENANCE, ROUNDS_FILE, TEST, VALIDATION
+from pipelines.measuring.names import CHAIN, CHOICES, DECODES_FILE, PROVENANCE, ROUNDS_FILE, TEST, VALIDATION
 from pipelines.measuring.provenance import MEASURED_CODE, source_hash, versions
 from pipelines.measuring.tables import read_decodes, read_rounds, write_timed
 from pipelines.measuring.tuning.candidates import Measured, Served
@@ -135,7 +135,7 @@ def _tuned_lengths(args: argparse.Namespace) -> Iterator[int]:
 def _measured(args: argparse.Namespace, config: TrialConfig, bundle: Path, predictor: str, look: trial.Look) -> Known:
     """Test decodes of the measured table below ``args.measured``, at the settings ``bundle`` was captured at.
 
-    A setting is missing unless the arms that the table times there on every prompt are plain decoding, every static chain of the
+    A setting is missing unless the table has plain decoding, every static chain of the
     trial and the very decoder that the bundle serves, each on every prompt of the look; decodes of other prompts are left aside.
     Beside settings that are still to be timed, only decodes of the same machine, libraries and code count.
     """
@@ -149,7 +149,6 @@ def _measured(args: argparse.Namespace, config: TrialConfig, bundle: Path, predi
     inputs = {"parameters": asdict(config), "pair_sha256": digest(read_facts(args.pair_folder))}
     inputs["serving"] = read_serving(args.latency / f"{device['slug']}.json").to_record()
     table = Measured.read(place, inputs, bundle.parent, hashes)
-    table = replace(table, arms=tuple(row for row in table.arms if row.always))
     kinds = [row for row in trial.arms_of(config, {}) if row.family != CHAIN or not draftless(args.pair, args.params)]
     rivals = {row.name: {"decoder": row.decoder} for row in kinds}
     prompts = {prompt.id for prompt in look.prompts}
@@ -169,7 +168,7 @@ def _measured(args: argparse.Namespace, config: TrialConfig, bundle: Path, predi
         return Known(every)
     family = {CHALLENGER: CHALLENGER} | {row.name: row.family for row in kinds}  # a route may be one of the chains
     decodes = [row | {"family": family[row["arm"]]} for _, rows in found.values() for row in rows]
-    source = {"capped": json.loads((place / FINDINGS).read_text())["capped"], "measured": str(place), "look": 1}
+    source = {"capped": False, "measured": str(place), "look": 1}
     if not missing:
         return Known((), decodes, origin=origin | source, replayed=_replayed(table, found))
     table = replace(table, rows=read_rounds(place / ROUNDS_FILE))

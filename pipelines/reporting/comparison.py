@@ -3,11 +3,10 @@
     speed-up    (Σ tokens / Σ seconds of an arm) / (the same of another), over the blocks (prompt, setting, repeat) they share
     gain        its speed-up less one
     rate        Σ amount / Σ cost of one arm's decodes
-    pace        tokens per second of plain decoding over all of its blocks, times the arm's speed-up there
 
 Intervals are 95 %, by delete-one-document jackknife (`predictors.training.intervals`), of logarithms where a value is a ratio of
-rates. Prompts of one document are not independent, so documents are left out. Blocks are incomplete: not every arm was timed on
-every prompt, and what shares no block is undefined. Sums weigh every prompt alike. Shape suffixes: D documents, K sums.
+rates. Prompts of one document are not independent, so documents are left out. What shares no block is undefined. Sums weigh every
+prompt alike. Shape suffixes: D documents, K sums.
 """
 
 import re
@@ -39,11 +38,11 @@ ORDER = (  # of arms and families where they are shown
 PARTS = (*PHASES, "rest")  # of the time
 RATES = {  # by the name of a column of the report: Σ of quantities of decodes over Σ of another
     EFFICIENCY: ("emitted", "rounds"),
+    "m_incl": ("segments+accepted", "segments"),
     "drafted per round": ("levels", "rounds"),
     "rollback rate": ("rolled_back", "levels"),
     "deciding": ("seconds_controller", "seconds_rounds"),
     "upkeep": ("seconds_draft", "seconds_rounds"),
-    "time verifying": ("seconds_verify", "seconds"),
     "target idle": ("seconds_steady_wait", "seconds_steady"),
     "hits per branch point": ("hits", "branch_points"),
     "tokens per pass": ("rounds+accepted", "rounds"),
@@ -55,7 +54,7 @@ RATES = {  # by the name of a column of the report: Σ of quantities of decodes 
     "ms/token": ("seconds", "tokens"),
     **{part: (f"seconds_{part}", "seconds") for part in PARTS},
 }
-WHOLE = {EFFICIENCY, "time verifying", *PARTS}  # shown with their intervals
+WHOLE = {EFFICIENCY, *PARTS}  # shown with their intervals
 RIVALS = {SPEEDUP: PLAIN, "over HF prompt lookup": HF_LOOKUP, **{f"over {name}": name for name in METHODS[1:]}}
 GAINS = {OVER_CHAIN: CHAIN, "gain over best static fork": FORK}
 
@@ -72,7 +71,7 @@ ALL = By()
 
 
 @dataclass(frozen=True)
-class Comparison:
+class TimedArms:
     """``decodes`` of test and validation prompts, and ``findings`` with the ``choices`` that validation prompts made: an arm by
     family and sampling setting. A family's name, where no arm has it, stands for its arm at each setting."""
 
@@ -158,12 +157,6 @@ class Comparison:
         same = self.rows(arm, by)["arm"].equals(self.rows(over, by)["arm"])
         return None if same else self.gain(arm, over, by)
 
-    def pace(self, arm: str, by: By = ALL) -> Interval:
-        """Tokens per second, put to the pace of plain decoding on all prompts: an arm that was timed on some is not favoured by
-        which ones these were."""
-        speed = self.rate(PLAIN, "tokens", "seconds", by)["value"] or 0.0
-        return changed(self.speedup(arm, PLAIN, by), lambda value: value * speed)
-
     def rate(self, arm: str, amount: str, cost: str, by: By = ALL) -> Interval:
         """Σ of quantities, joined by ``+``, over Σ of another."""
         rows = self.rows(arm, by)
@@ -210,7 +203,7 @@ def _place(arm: tuple[str, str]) -> tuple[int, float]:
     name, family = arm
     place = next((place for place, known in enumerate(ORDER) if known in (name, family)), len(ORDER))
     number = re.search(r"-(\d+(?:\.\d+)?)$", name)
-    return place, float(number[1]) if number and family in (CHAIN, CONFIDENCE) else 0.0
+    return place, float(number[1]) if number and family in (CHAIN, CONFIDENCE, names.ENTROPY) else 0.0
 
 
 def rate(documents: Iterable[str], amount: ArrayLike, cost: ArrayLike) -> Interval:

@@ -1,6 +1,6 @@
 """What a report is made from: one device's part of a pair's data folder, in it a finished measurement."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,27 +11,25 @@ from pipelines.device import read_device_profile
 from pipelines.evidence.timed_blocks import setting_of
 from pipelines.measuring import names
 from pipelines.measuring.provenance import of_target_alone
-from pipelines.measuring.tables import DECODES, LOOP, ROUNDS, read_table
+from pipelines.measuring.tables import DECODES, ROUNDS, read_table
 from pipelines.outputs import read_json
 from pipelines.promotion.names import VERDICT
-from pipelines.reporting.comparison import MAIN_ARMS, Comparison
+from pipelines.reporting.comparison import MAIN_ARMS, TimedArms
 from predictors.latency.profile import LatencyProfile
 
 Record = dict[str, Any]
 MAIN_FAMILIES = (
     *(names.PLAIN_FAMILY, names.HUGGING_FACE, names.LEARNED),
-    *(names.CHAIN, names.CONFIDENCE, names.LOOKUP, names.TAKEOVER),
+    *(names.CHAIN, names.CONFIDENCE, names.ENTROPY, names.LOOKUP, names.TAKEOVER, names.SELECTOR),
 )
 
 
 @dataclass(frozen=True)
-class Measured(Comparison):
-    """A finished measurement: its ``rounds`` and ``origin`` (provenance), too; ``loop``: seconds in the loop and of its passes
-    alone."""
+class Measured(TimedArms):
+    """A finished measurement: its ``rounds`` and ``origin`` (provenance), too."""
 
     rounds: pd.DataFrame
     origin: Record
-    loop: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     @property
     def main(self) -> "Measured":
@@ -77,9 +75,7 @@ def read_measured(folder: Path) -> Measured:
         read_table(folder / name, schema).to_pandas()
         for name, schema in ((names.DECODES_FILE, DECODES), (names.ROUNDS_FILE, ROUNDS))
     )
-    timed_loop = (folder / names.LOOP_FILE).is_file()
-    loop = read_table(folder / names.LOOP_FILE, LOOP).to_pandas() if timed_loop else pd.DataFrame()
-    return Measured(decodes, findings, rounds, origin, loop)
+    return Measured(decodes, findings, rounds, origin)
 
 
 @dataclass(frozen=True)

@@ -20,16 +20,16 @@ Row = Mapping[str, Cell]  # by column
 Metric = Callable[..., Cell]  # of what a row stands for
 SPEEDUP, OVER_CHAIN, EFFICIENCY = "speed-up over plain", "gain over best static chain", "block efficiency"
 COLUMNS = {  # by unit; columns whose names begin with gain are gains, others are texts and counts
-    TIMES: f"{SPEEDUP}; its {SPEEDUP}; speed-up; over plain; static over plain; rule over plain; oracle over plain; "
+    TIMES: f"{SPEEDUP}; speed-up; over plain; static over plain; rule over plain; oracle over plain; "
     "over HF prompt lookup; over lookahead; over self_draft; replay alone, validation; with the clock, validation; "
     "pass of 5 tokens over one; replayed; measured",
     GAIN: "over best static γ; over static chain; rule over static; oracle over static; regret; "
-    "drift; oracle's, at least; at most; its rule; forced; at no cost; paper's; oracle; probability over the target alone",
-    SHARE: "rollback rate; deciding; upkeep; time verifying; target idle; hits per branch point; passes with candidates; "
-    "gap closed; share closed; same text; median error; largest error; median speedup error; largest speedup error; "
+    "drift; its rule; forced; at no cost; paper's; oracle; probability over the target alone",
+    SHARE: "rollback rate; deciding; upkeep; target idle; hits per branch point; passes with candidates; "
+    "gap closed; same text; median error; largest error; median speedup error; largest speedup error; "
     + "; ".join((*PHASES, "rest")),
-    NUMBER: f"{EFFICIENCY}; {EFFICIENCY}, exact; decoded; drafted per round; tokens per pass; tokens of those; "
-    "guesses per pass; candidates per pass; guesses and candidates per pass; deciding, % of time; macro AUC; accuracy; "
+    NUMBER: f"{EFFICIENCY}; m_incl; drafted per round; tokens per pass; tokens of those; "
+    "guesses per pass; candidates per pass; guesses and candidates per pass; macro AUC; accuracy; "
     "macro F1; ECE; AUROC; rank correlation; ratio; value; draft steps per target pass; tokenwise, exact; "
     "block = HSD, exact; log-probability a token; verdict / softmax",
     WHOLE: "tokens/s; tokenwise, tokens/s; block, tokens/s; measured, tokens/s; predicted, tokens/s",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from pipelines.measuring.names import CALIBRATED, CHAIN, GIVEN, HF_LOOKUP, HF_PLAIN
-from pipelines.reporting.comparison import RATES, RIVALS, By, Comparison, places
+from pipelines.reporting.comparison import RATES, RIVALS, By, TimedArms, places
 from pipelines.reporting.inputs import Inputs, Record
 from pipelines.reporting.plots import picture, whiskers
 from pipelines.reporting.section import SPEEDUP, Cell, Check, Section, column, grid
@@ -64,14 +64,14 @@ def section(inputs: Inputs) -> Section | None:
     return Section("self_drafting", "Without a draft model", finding, tables, pictures, notes, checks=checks)
 
 
-def own_arms(compared: Comparison, setting: str) -> list[str]:
+def own_arms(compared: TimedArms, setting: str) -> list[str]:
     """Methods without a draft model, exported ones first."""
     families = compared.families
     own = (arm for arm in compared.arms(setting) if families[arm] in OWN)
     return sorted(own, key=lambda arm: (OWN.index(families[arm]), arm))
 
 
-def lookup_gains(compared: Comparison) -> dict[str, Interval]:
+def lookup_gains(compared: TimedArms) -> dict[str, Interval]:
     """How many times as fast Hugging Face's prompt lookup is as its own generate, by sampling setting."""
     made = {setting: compared.speedup(HF_LOOKUP, HF_PLAIN, By(setting)) for setting in compared.settings}
     return {setting: ratio for setting, ratio in made.items() if ratio["value"] is not None}

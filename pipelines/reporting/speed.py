@@ -1,6 +1,7 @@
 """Section ``speed``: how fast every main arm decodes, what its rounds came to, and where the time goes.
 
-block efficiency = emitted / target passes      rollback rate = rolled back / levels      same text: greedy, as plain decoding's
+block efficiency = emitted / target passes      m_incl = 1 + accepted / segments, of which each ends at a rollback
+rollback rate = rolled back / levels            same text: greedy, as plain decoding's
 """
 
 from collections.abc import Iterable, Iterator
@@ -9,16 +10,15 @@ from functools import partial
 from pipelines.applicability import NOT_APPLICABLE
 from pipelines.measuring.names import CHAIN, HF_ASSISTED, HF_FORWARD, HF_PLAIN, LEARNED, PLAIN, chain_gamma
 from pipelines.measuring.provenance import of_target_alone
-from pipelines.reporting.comparison import PARTS, RATES, By, Comparison, across, places, rate
+from pipelines.reporting.comparison import PARTS, RATES, By, TimedArms, across, places
 from pipelines.reporting.inputs import Inputs, Measured
 from pipelines.reporting.plots import curves, picture
 from pipelines.reporting.section import EFFICIENCY, OVER_CHAIN, SPEEDUP, Cell, Check, Section, Table, grid
-from pipelines.reporting.text import GAIN, SHARE, TIMES, arm_name, shown
+from pipelines.reporting.text import GAIN, TIMES, arm_name, shown
 
 NOTE = (
-    "Intervals are 95 %, over documents. {prompts} held-out prompts of {documents} documents. Arms were timed interleaved in "
-    "one process: chains and plain decoding on all prompts, other arms on some. Two arms are compared on the prompts that both "
-    "decoded; every prompt weighs alike, while the gate weighs slices by their share."
+    "Intervals are 95 %, over documents. {prompts} held-out prompts of {documents} documents, decoded by every arm, interleaved. "
+    "Every prompt weighs alike, while the gate weighs slices by their share."
 )
 SWEEP = "Speed-up over plain decoding by static draft length γ"
 
@@ -41,13 +41,13 @@ def section(inputs: Inputs) -> Section:
         by_setting = across(partial(main.metric, SPEEDUP), {setting: By(setting) for setting in main.settings})
         sweep = grid("static draft length γ (tokens)", chains, by_setting, SWEEP, unit=TIMES)
         pictures = [picture("sweep", SWEEP, curves, [sweep])]
-    tables += [_slices(main), *(_parts(main, setting) for setting in main.settings)]
+    tables += [_slices(main), *(_parts(whole, setting) for setting in whole.settings)]
     count = {"prompts": main.test["prompt"].nunique(), "documents": main.test["document"].nunique()}
     notes = [NOTE.format(**count), *main.findings["notes"]]
     return Section("speed", "How fast", finding, tables, pictures, notes, checks=[*_checks(main)])
 
 
-def arm_table(compared: Comparison, setting: str, arms: Iterable[str], caption: str) -> Table:
+def arm_table(compared: TimedArms, setting: str, arms: Iterable[str], caption: str) -> Table:
     """Speeds and counts of arms at a sampling setting; those that validation prompts chose are marked."""
 
     def same(arm: str, by: By) -> Cell:
@@ -55,9 +55,8 @@ def arm_table(compared: Comparison, setting: str, arms: Iterable[str], caption: 
         return f"{int(equal.sum())}/{len(equal)}" if len(equal) else None
 
     columns = {
-        "prompts": lambda arm, by: compared.rows(arm, by).index.unique("prompt").size,
-        "tokens/s": lambda arm, by: compared.pace(arm, by)["value"],
-        **compared.metrics(SPEEDUP, OVER_CHAIN, EFFICIENCY, "drafted per round", "rollback rate"),
+        "tokens/s": lambda arm, by: compared.rate(arm, "tokens", "seconds", by)["value"],
+        **compared.metrics(SPEEDUP, OVER_CHAIN, EFFICIENCY, "m_incl", "drafted per round", "rollback rate"),
         "same text": same,
     }
     chosen = set(map(arm_name, compared.choices(setting).values()))
@@ -72,25 +71,19 @@ def _slices(main: Measured) -> Table:
     return grid("arm", rows, columns, "Gain over the best static chain by slice, all sampling settings", unit=GAIN)
 
 
-def _parts(main: Measured, setting: str) -> Table:
-    """Models of these arms work one after the other, so that neither waits. Of Hugging Face's arms no parts are known."""
-    arms, by = [PLAIN, *sorted(main.choices(setting).values())], By(setting)
-    timed = [arm for arm in arms if len(rounds := main.rows(arm, by)["rounds"]) and not rounds.isna().any()]
-    columns = main.metrics("ms/token") | {
-        part: lambda arm, by, part=part: main.rate(arm, *RATES[part], by)["value"] for part in PARTS if part != "wait"
+def _parts(measured: Measured, setting: str) -> Table:
+    """Of every arm that stands for its family, branch-parallel ones too, the time by phase. Of Hugging Face's arms no parts are
+    known."""
+    by, chosen, families = By(setting), measured.choices(setting), measured.families
+    arms = [arm for arm in measured.arms(setting) if chosen.get(families[arm], arm) == arm]
+    timed = [arm for arm in arms if not measured.rows(arm, by)["rounds"].isna().any()]
+    columns = measured.metrics("ms/token") | {
+        part: lambda arm, by, part=part: measured.rate(arm, *RATES[part], by)["value"] for part in PARTS
     }
     return grid("arm", places(timed, by), columns, f"Where the time goes, {setting}")
 
 
 def _checks(main: Measured) -> Iterator[Check]:
-    if not main.loop.empty:
-        items = main.loop.groupby(["arm", "temperature", "prompt"], sort=True).agg(
-            document=("document", "first"), loop=("loop", "min"), passes=("passes", "min")
-        )
-        for plain, part in items.groupby(items.index.get_level_values("arm") == PLAIN):
-            over = rate(part["document"], part["loop"] - part["passes"], part["passes"])
-            name = f"loop overhead, {'plain' if plain else 'best static chain'}"
-            yield Check(name, over, 0.1, SHARE, at_most=True)
     for setting in main.settings:
         assisted = 1.0 if main.greedy(setting) else 1.1
         for arm, other, bar in ((PLAIN, HF_PLAIN, 1.15), (CHAIN, HF_ASSISTED, assisted), (PLAIN, HF_FORWARD, 1.0)):

@@ -5,15 +5,15 @@ deciding   seconds of the rule / seconds of the rounds
 replayed   gain over the best static length where nothing cut a draft short; the oracle is the most that a rule can bring
 """
 
-from pipelines.measuring.names import CHAIN, CONFIDENCE, CONFIG, DYNAMIC, FORK, PLAIN, RULE, TREES
-from pipelines.reporting.comparison import By, Comparison, places
+from pipelines.measuring.names import CHAIN, CONFIDENCE, CONFIG, DYNAMIC, ENTROPY, FORK, PLAIN, RULE, TREES
+from pipelines.reporting.comparison import By, TimedArms, places
 from pipelines.reporting.inputs import Inputs, Record
 from pipelines.reporting.plots import curves, picture, whiskers
 from pipelines.reporting.section import EFFICIENCY, OVER_CHAIN, Section, Table, column, grid
 from pipelines.reporting.text import GAIN, NUMBER, Interval, arm_name, highest, listed, shown, surely_above
 
-TUNED = (CHAIN, CONFIDENCE, FORK, CONFIG)  # families whose setting is chosen on validation prompts
-FAMILIES = (CHAIN, CONFIDENCE, RULE, FORK, CONFIG, DYNAMIC)
+TUNED = (CHAIN, CONFIDENCE, ENTROPY, FORK, CONFIG)  # families whose setting is chosen on validation prompts
+FAMILIES = (CHAIN, CONFIDENCE, ENTROPY, RULE, FORK, CONFIG, DYNAMIC)
 HERE = "gain over fastest chain here"
 REPLAYED = {
     "its rule": "model",
@@ -40,7 +40,9 @@ def section(inputs: Inputs) -> Section | None:
     tables = [_timed(measured, setting) for setting in measured.settings]
     label = "gain over the best static chain, %"
     pictures = [picture("stops", "Gain over the best static chain.", whiskers, tables, [OVER_CHAIN], label)]
-    known, sure = paying(tables, {arm_name(arm) for arm, family in families.items() if family in (CONFIDENCE, RULE)})
+    known, sure = paying(
+        tables, {arm_name(arm) for arm, family in families.items() if family in (CONFIDENCE, ENTROPY, RULE)}
+    )
     finding = f"Rules that surely beat the best and the fastest static chain: {len(sure) or 'none'}"
     finding += f"; highest estimate: {highest(sure or known)}"
     if models:
@@ -52,7 +54,7 @@ def section(inputs: Inputs) -> Section | None:
     return Section("stopping", "When to stop drafting", f"{finding}.", tables, pictures, NOTES)
 
 
-def _timed(compared: Comparison, setting: str) -> Table:
+def _timed(compared: TimedArms, setting: str) -> Table:
     """Family by family; of tuned families only what validation prompts chose, and nothing that was bypassed in every round."""
     families, chosen, arms = compared.families, compared.choices(setting), compared.arms(setting)
     by, chains = By(setting), [arm for arm in arms if families[arm] == CHAIN]

@@ -40,6 +40,7 @@ NAMES = {
     names.HRAD: "H-RAD",
     names.LENGTH: "explicit length",
 }
+THRESHOLDS = {names.CONFIDENCE: "ε", names.ENTROPY: "λ"}  # by family, whose arms end with them
 PRESETS = {
     names.PEARL: "PEARL",
     names.SPECBRANCH: "SpecBranch",
@@ -135,4 +136,6 @@ def arm_name(arm: str) -> str:
         lengths = "/".join(map(str, branching.lengths))
         return f"{PRESETS[branching.preset]} γ={lengths}"
     family, _, number = arm.partition("-")
-    return f"confidence ε={number}" if family == names.CONFIDENCE and number else NAMES.get(arm, arm)
+    if number and family in THRESHOLDS:
+        return f"{NAMES.get(family, family)} {THRESHOLDS[family]}={number}"
+    return NAMES.get(arm, arm)

@@ -17,7 +17,6 @@ from pipelines.measuring.names import (
     HUGGING_FACE,
     LEARNED,
     LENGTH,
-    LOOP_FILE,
     METHODS,
     PLAIN,
     PLAIN_FAMILY,
@@ -28,7 +27,7 @@ from pipelines.measuring.names import (
     branch_arm,
     chain_gamma,
 )
-from pipelines.measuring.tables import LOOP, write_decodes, write_rounds, write_table
+from pipelines.measuring.tables import write_decodes, write_rounds
 from pipelines.outputs import write_json
 
 UNFILTERED = {"top_k": 0, "top_p": 1.0}
@@ -53,7 +52,7 @@ SPEED = MAIN_SPEED | STOP_SPEED | ALONE_SPEED
 STOPPED = {"family": DYNAMIC, "decoder": {"controller": {"threshold": 0.4}}}  # as the parameter file names it
 CHOSEN = {CHAIN: "chain-3", CONFIDENCE: "confidence-0.4", FORK: "fork-4.2"}
 FAMILIES = dict.fromkeys((PLAIN, "plain_hf_forward"), PLAIN_FAMILY) | dict.fromkeys((*UNLEARNED, *STOPPERS), RULE)
-FAMILIES |= dict.fromkeys((HRAD, LENGTH), LEARNED) | dict.fromkeys(METHODS, CALIBRATED)
+FAMILIES |= dict.fromkeys((HRAD, LENGTH), LEARNED) | {"entropy": RULE} | dict.fromkeys(METHODS, CALIBRATED)
 PREFIXES = {"hf_": HUGGING_FACE, "chain-": CHAIN, "confidence-": CONFIDENCE, "fork-": FORK}
 
 
@@ -107,7 +106,6 @@ def counts_of(arm: str, seconds: float) -> dict:
     return {
         **counts,
         **dict.fromkeys(("trimmed", "bypassed", "branch_points", "tested_points", "hits"), 0),
-        "accepted_histogram": [10, 10, 10] if drafted else [30],
         "uncut_histogram": [9, 8, 7, 4, 2, 1, 1][: 1 + (chain_gamma(arm) or 3)] if drafted else [30],
         **{f"seconds_{phase}": seconds / 5 for phase in PHASES},
         "seconds_wait": 0.0,
@@ -132,26 +130,13 @@ def rounds_of(row: dict) -> list[dict]:
     ]
 
 
-def write_measured(folder, rows=None, calibrated=(0.0,), chosen=CHOSEN, rounds=()) -> None:
+def write_measured(folder, rows=None, chosen=CHOSEN, rounds=()) -> None:
     """A folder as stage ``measure`` leaves it; ``rounds`` of arms that do not have the usual ones."""
     rows = decodes() if rows is None else rows
     write_decodes(folder / DECODES_FILE, rows)
     own = {row["arm"] for row in rounds}
     usual = [made for row in rows if "rounds" in row and row["arm"] not in own for made in rounds_of(row)]
     write_rounds(folder / ROUNDS_FILE, [*usual, *rounds])
-    loop = [
-        {"arm": arm, "prompt": f"p{i}", "document": f"d{i}", "temperature": t, "repeat": 0, "loop": 1.05, "passes": 1.0}
-        for arm in ("autoregressive", "chain-3")
-        for i in range(3)
-        for t in (0.0, 1.0)
-    ]
-    write_table(folder / LOOP_FILE, loop, LOOP)
-    bundle = {
-        "selection": {"predictor": "extended", "reason": "extended decides best."},
-        "thresholds": {"static_gamma": 3, "epsilon": 0.2, "max_distance": 3.0},
-        "calibrated_settings": [[t, 0, 1.0] for t in calibrated],
-        "gamma": 3,
-    }
     timed = {row["arm"] for row in rows}
     findings = {
         "choices": [
@@ -160,12 +145,10 @@ def write_measured(folder, rows=None, calibrated=(0.0,), chosen=CHOSEN, rounds=(
             for family, arm in chosen.items()
             if arm in timed
         ],
-        "capped": False,
         "exactness": [
             {"arm": arm, "exact_float32": True, "differs": [None]} for arm in MAIN_SPEED if not arm.startswith("hf")
         ],
         "notes": ["<b>note</b>"],
-        "bundles": {HRAD: bundle},
         "forward_agreement": {"target": {"compact": 2e-6, "rounding": 3e-6}},
     }
     write_json(folder / FINDINGS, findings)

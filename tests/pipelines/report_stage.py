@@ -5,12 +5,14 @@ from types import SimpleNamespace
 
 from pipelines import report
 from pipelines.outputs import write_json
-from tests.pipelines.hand_made_comparison import comparison_decodes, write_comparison
-from tests.pipelines.hand_made_measured import counts_of, decodes, head_record, write_measured, write_records
+from predictors.training.labelling.table import write_labels
+from predictors.training.labelling.trees import TreeLabelConfig, label
+from predictors.training.root_table import RootTable
+from tests.pipelines.hand_made_measured import decodes, head_record, write_measured, write_records
 from tests.pipelines.hand_made_profile import PROFILE
 from tests.pipelines.hand_made_release import write_release
 from tests.pipelines.hand_made_replay import write_replay
-from tests.pipelines.hand_made_selection import selection_decodes, selection_rounds, write_selection
+from tests.predictors_training.synthetic_roots import write_roots
 
 
 def stage(inputs: Path, output: Path) -> Path:
@@ -19,23 +21,16 @@ def stage(inputs: Path, output: Path) -> Path:
     return output / "toy-1c"
 
 
-def timed() -> list[dict]:
-    """Decodes of every section: two more prompts at T=1 timed the rules and selectors, beside plain decoding."""
-    others = [*selection_decodes(), *comparison_decodes()]
-    by_block = {(row["arm"], row["block"]): counts_of(row["arm"], row["seconds"]) | row for row in others}
-    return [*decodes(), *by_block.values()]
-
-
 def write_inputs(folder: Path) -> None:
     """All that the stage reads, made by hand: every section of the report has something to say."""
     write_json(folder / "device.json", {"slug": "toy-1c"})
-    write_measured(folder / "measured" / "toy-1c", timed(), rounds=selection_rounds())
+    write_measured(folder / "measured" / "toy-1c", decodes())
     write_records(folder / "fit")
     write_json(folder / "fit" / "hrad.json", head_record("classes"))
     write_json(folder / "fit" / "length.json", head_record("length"))
     write_json(folder / "pair" / "pair.json", {"source": "builtin", "pair": "p"})
-    write_comparison(folder / "verifiers" / "toy-1c")
-    write_selection(folder / "selection" / "toy-1c", folder / "fit")
+    write_roots(folder / "traces" / "trees")
+    roots = RootTable.read(folder / "traces" / "trees")
     write_replay(folder / "replay" / "toy-1c")
     write_release(folder / "tuning", folder / "trials", "toy-1c")
     write_json(folder / "latency" / "toy-1c.json", PROFILE)
@@ -43,6 +38,7 @@ def write_inputs(folder: Path) -> None:
     write_json(
         folder / "labels" / "chains.json", {"rows": counts, "documents": {"train": 8, "validation": 2, "test": 3}}
     )
+    write_labels(label(roots, TreeLabelConfig()), folder / "labels" / "trees.parquet")
     shards = [{"name": "part-00000.parquet"}]
     write_json(folder / "traces" / "texts" / "manifest.json", {"num_rows": 20, "shards": shards})
     (folder / "traces" / "texts" / "part-00000.parquet").write_bytes(b"x" * 3000)

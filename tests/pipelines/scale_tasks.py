@@ -48,18 +48,3 @@ class KilledCollector:
             yield rows
             if jobs == self.jobs[6:8] and not self.file.exists():
                 dies(self.file)
-
-
-class KilledTimer:
-    """A worker that is killed when it has timed a part of its first test prompt, once."""
-
-    def __init__(self, file, *of):
-        from pipelines.measuring.measurement import worker
-
-        self.made, self.file = worker(*of), file
-
-    def prompt(self, prompt, names):
-        if prompt.split == "test" and not self.file.exists():
-            self.made.prompt(prompt, names[:2])
-            dies(self.file)
-        return self.made.prompt(prompt, names)

@@ -1,7 +1,5 @@
-"""What a benchmark's table and its timelines say of rounds that draft beside the target: by hand, and of real decoders."""
+"""What a benchmark's table says of rounds that draft beside the target: by hand, and of real decoders."""
 
-import json
-from dataclasses import dataclass
 from time import perf_counter
 
 import pytest
@@ -10,9 +8,7 @@ from pipelines.measuring.arms import Run
 from pipelines.measuring.decode_rows import measured, rounds_of
 from pipelines.measuring.names import BRANCH_PRESETS, EXPLICIT, PAPER, PRIOR, BranchArm, branch_arm
 from pipelines.measuring.tables import DECODES, ROUNDS, read_decodes, write_decodes
-from pipelines.measuring.timelines import MAX_TOKENS, record_timelines
-from pipelines.measuring.timelines import rounds_of as drawn_rounds
-from predictors.rounds import LANES, PHASES, RoundRecord, Span, block_efficiency
+from predictors.rounds import PHASES, RoundRecord, Span, block_efficiency
 from runtime import ModelPair, Randomness, build_decoder
 from runtime.build import PRESETS
 from tests.toys import TableModel
@@ -133,60 +129,3 @@ def test_table_of_real_branch_rounds_adds_up(pair, name, temperature):
     for column in set(row) & set(ROUNDS.names) - {"overlapped"}:
         if not column.startswith("seconds"):
             assert sum(made[column] for made in rounds) == row[column], column
-
-
-def test_timelines_of_real_decoders(pair):
-    timelines = record_timelines(decoders_of(pair), PROMPT, max_new_tokens=200)
-    assert json.loads(json.dumps(timelines)) == timelines
-    texts = {name: sum(record["emitted"] for record in rounds) for name, rounds in timelines.items()}
-    assert texts == dict.fromkeys(timelines, MAX_TOKENS)
-    for rounds in timelines.values():
-        assert [record["prefill"] for record in rounds] == [True] + [False] * (len(rounds) - 1)
-        for lane, phase, start, end, beside in (span for record in rounds for span in record["spans"]):
-            assert lane in LANES and phase in PHASES and 0 <= start <= end
-            assert not beside or lane == "draft"
-    assert any(record["hit"] for record in timelines["pearl-3"])
-    assert not any(record["hit"] for record in timelines["chain-3"])
-
-
-@dataclass
-class Scripted:
-    """A decoder whose runs are given."""
-
-    runs: list
-
-    def generate(self, prompt, **options):
-        return Run([1], self.runs.pop(0))
-
-
-def test_the_faster_run_is_drawn_on_its_own_clock():
-    slow, fast = (
-        [RoundRecord(seconds={"target": target}, overlapped=overlapped)]
-        for target, overlapped in ((1.5, 0.0), (5.0, 4.0))  # by the wall's clock the second is the slower one
-    )
-    timelines = record_timelines({"a": Scripted([slow, fast, slow])}, PROMPT)
-    assert timelines["a"][0]["spans"] == [["target", "target", 0.0, 5.0, False]]
-
-
-def test_draft_work_is_beside_the_pass_exactly_where_it_is(pair):
-    timelines = record_timelines(decoders_of(pair), PROMPT)
-    for name in ("pearl-3", "specbranch-no-hrad-3"):
-        for record in timelines[name][1:]:
-            passes = [start for lane, phase, start, _, _ in record["spans"] if phase == "target"]
-            for lane, _, start, end, beside in record["spans"]:
-                if lane == "draft":
-                    assert start >= min(passes) if beside else end <= min(passes)
-            assert any(span[4] for span in record["spans"]) == (record["levels"] > record["idle_levels"])
-    assert not any(span[4] for record in timelines["chain-3"] for span in record["spans"])
-
-
-def test_a_round_without_a_timeline_is_laid_out_phase_by_phase():
-    records = [RoundRecord(seconds={"target": 2.0, "draft": 1.0}), RoundRecord(drafted=2, seconds=dict(WORK))]
-    prefill, turn = drawn_rounds(records)
-    assert [span[:2] for span in prefill["spans"]] == [["target", "target"], ["draft", "draft"], ["target", "wait"]]
-    assert turn["spans"] == [
-        ["draft", "draft", 3.0, 6.0, False],
-        ["target", "wait", 3.0, 6.0, False],
-        ["target", "target", 6.0, 10.0, False],
-        ["target", "verify", 10.0, 11.0, False],
-    ]

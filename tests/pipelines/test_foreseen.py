@@ -49,13 +49,13 @@ DECODERS = {
     "lookup": {**CHAIN, "drafter": {"kind": "lookup", "length": 4}},
     "tree": {"method": "speculative", "drafter": {"kind": "fork", "width": 2, "depth": 2}, "verifier": "traversal"},
 }
-ARMS = [{"name": name, "family": name, "always": True, "decoder": one} for name, one in DECODERS.items()]
+ARMS = [{"name": name, "family": name, "decoder": one} for name, one in DECODERS.items()]
 TEXTS = {"gamma_max": 4, "candidates": 2, "prompts": [1, 4, 2], "max_new_tokens": BUDGET, "top": 4, "layers": 2}
 TEXTS |= {"threads": 1}
 PARAMETERS = {
     "traces": {"texts": TEXTS},
     "measure": {"arms": ARMS, "max_new_tokens": BUDGET, "validation_prompts": 1, "test_prompts": 3, "threads": 1}
-    | {"loop_prompts": 0, "exactness_prompts": 0, "timelines": False, "slice_prompts": 1},
+    | {"exactness_prompts": 0},
     "trial": {
         "gammas": [2, 3],
         "test_prompts": 4,
@@ -85,7 +85,7 @@ def measured(folder, parameters, prompts):
     args.out = args.texts = folder / "texts"
     args.of = "texts"
     traces.run(args)
-    args.section, args.bundles = "measure", folder / "bundles"
+    args.bundles = folder / "bundles"
     measure.run(args)
     return folder
 

@@ -1,4 +1,4 @@
-"""What blocks a measurement has: its sampling settings, with filters or without, and arms that go beside each other."""
+"""What blocks a measurement has: its sampling settings, with filters or without."""
 
 import pytest
 from tqdm import tqdm
@@ -64,7 +64,7 @@ def test_rows_and_rounds_tell_filtered_sampling_from_unfiltered(tmp_path):
 
 def test_every_setting_has_a_choice_of_its_own(tmp_path):
     chains = ArmRow("chain-{gamma}", "chain", decoder=CHAIN, each={"gamma": [1, 2]}, choose=True)
-    arms = (ArmRow(**PLAIN, always=True), chains)
+    arms = (ArmRow(**PLAIN), chains)
     settings = (SamplingSettings(1.0), SamplingSettings(1.0, top_p=0.5))
     made = MeasureConfig(arms, settings=settings, validation_prompts=1, test_prompts=1, max_new_tokens=4, threads=1)
     pair = ModelPair(tiny_llama(8, seed=0), tiny_llama(8, seed=1, layers=1))
@@ -76,27 +76,3 @@ def test_every_setting_has_a_choice_of_its_own(tmp_path):
         speeds = {row["arm"]: row["tokens"] / row["seconds"] for row in own if row["family"] == "chain"}
         assert choice["tokens_per_second"] == pytest.approx(speeds)
         assert choice["arm"] == max(speeds, key=speeds.__getitem__)
-
-
-def test_arms_beside_another_are_timed_on_its_prompts_and_take_no_turn_of_their_own(tmp_path):
-    chains = [ArmRow(f"chain-{gamma}", "chain", decoder=_chain(gamma)) for gamma in (1, 2, 3)]
-    friends = [ArmRow(f"{name} tokenwise", "f", decoder=_chain(1), beside="chain-1") for name in ("a", "b")]
-    absent = ArmRow("alone", "f", decoder=_chain(2), beside="nobody")
-    arms = (ArmRow(**PLAIN, always=True), *chains, *friends, absent)
-    made = MeasureConfig(
-        arms, temperatures=(1.0,), validation_prompts=1, test_prompts=4, group=2, max_new_tokens=3, threads=1, led=False
-    )
-    pair = ModelPair(tiny_llama(8, seed=0), tiny_llama(8, seed=1, layers=1))
-    measurement = Measurement(pair, made, tmp_path, MeasurementLog(tmp_path / "log.jsonl", "f"))
-    rows = measurement.run(toy_prompts(1, "validation", 8), toy_prompts(4, "test", 8))
-    timed = {prompt.id: {row["arm"] for row in rows if row["prompt"] == prompt.id} for prompt in toy_prompts(4)}
-    group = {"chain-1", "a tokenwise", "b tokenwise"}
-    assert all(arms & group in (set(), group) for arms in timed.values())
-    assert all("autoregressive" in arms for arms in timed.values())
-    turns = ["chain-1", "chain-2", "chain-3", "alone"]
-    counts = [sum(name in arms for arms in timed.values()) for name in turns]
-    assert counts == [2, 2, 2, 2], "two laps of four turns, two on each of four prompts"
-
-
-def _chain(gamma: int) -> dict:
-    return {"method": "speculative", "drafter": {"kind": "chain", "gamma": gamma}, "verifier": "tokenwise"}

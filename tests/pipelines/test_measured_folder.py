@@ -48,18 +48,6 @@ def test_arms_are_compared_on_the_blocks_that_both_decoded(tmp_path):
     assert made.speedup("hrad", "nobody", AT) == UNDEFINED
 
 
-def test_speeds_are_put_to_the_pace_of_plain_decoding_on_all_prompts(tmp_path):
-    rows = incomplete(decodes(MAIN_SPEED, noise=0.0))
-    made = paired(tmp_path, rows)
-    plain = made.rows("autoregressive", AT)[["tokens", "seconds"]].sum()
-    pace = plain["tokens"] / plain["seconds"] / 100
-    for arm in ("autoregressive", "chain-3", "hrad", "length"):
-        assert made.pace(arm, AT)["value"] == pytest.approx(pace * MAIN_SPEED[arm]), arm
-    whole = paired(tmp_path / "whole", decodes(MAIN_SPEED)).rows("hrad", AT)
-    of_all = paired(tmp_path / "again", decodes(MAIN_SPEED)).pace("hrad", AT)
-    assert of_all["value"] == pytest.approx(whole["tokens"].sum() / whole["seconds"].sum())
-
-
 def test_a_block_pairs_repeats_and_settings_not_prompts_alone(tmp_path):
     """A repeat that took ten times as long for both says nothing of either."""
     rows = [row | {"seconds": row["seconds"] * (1 + 9 * row["repeat"])} for row in decodes(MAIN_SPEED, noise=0.0)]

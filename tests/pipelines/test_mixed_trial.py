@@ -9,7 +9,7 @@ import pytest
 
 from pipelines.evidence.estimate import CLOCK, CORRECTED
 from pipelines.evidence.ledger import Replayed
-from pipelines.measuring.names import DECODES_FILE, FINDINGS, FORESEEN, PROVENANCE, ROUNDS_FILE
+from pipelines.measuring.names import DECODES_FILE, FORESEEN, PROVENANCE, ROUNDS_FILE
 from pipelines.measuring.tables import read_decodes, read_foreseen, read_rounds
 from pipelines.measuring.tuning.candidates import HERE
 from pipelines.outputs import write_json
@@ -32,7 +32,7 @@ FAMILIES = {"autoregressive": "plain", "chain-2": "chain", CHALLENGER: CHALLENGE
 NAMES = dict(zip(DECODERS, FAMILIES, strict=True))  # of measured arms in the trial
 PARAMETERS = foreseen.PARAMETERS | {
     "measure": foreseen.PARAMETERS["measure"]
-    | {"arms": [{"name": name, "family": name, "always": True, "decoder": one} for name, one in DECODERS.items()]}
+    | {"arms": [{"name": name, "family": name, "decoder": one} for name, one in DECODERS.items()]}
     | {"test_prompts": 5},
     "trial": foreseen.PARAMETERS["trial"] | {"gammas": [2]},
 }
@@ -153,12 +153,6 @@ def test_an_interrupted_trial_goes_on_where_it_stopped(args, tmp_path, monkeypat
     assert len(log.read_text().splitlines()) == 1 + 4, "a block for each prompt, at one setting"
     quietly(attempt, args, "auto", bundles)
     assert by_decode(rows_of(args), "seconds") == before and len(before) == 2 * 4 * 3 and not log.exists()
-
-
-def test_a_table_that_was_cut_off_caps_the_trial(args, tmp_path):
-    path = args.measured / PLACE / FINDINGS
-    write_json(path, json.loads(path.read_text()) | {"capped": True})
-    assert quietly(attempt, args, "auto", routed(args, tmp_path, CHAIN)).origin["capped"] is True
 
 
 @pytest.mark.parametrize("changed", [{"versions": {}}, {"code_sha256": "another"}, {"device": {"slug": PLACE}}])

@@ -12,7 +12,7 @@ import yaml
 
 from pipelines import replay, traces
 from pipelines.measuring.names import LOOKUP, PLAIN, TAKEOVER
-from pipelines.measuring.replay import ReplayConfig
+from pipelines.measuring.replay_study import ReplayConfig
 from pipelines.measuring.tables import ORACLE, POLICIES, REPLAYED, replayed_at
 from pipelines.outputs import write_json
 from pipelines.prompt_table import EDIT, FILE, read_prompts, write_prompts
@@ -122,7 +122,7 @@ def test_every_policy_for_chains_is_replayed_on_every_text(table):
         PLAIN,
         ORACLE,
         "confidence-0.1",
-        "entropy",
+        *("entropy-0.3", "entropy-0.5", "entropy-0.7"),
         "roc",
         "ema",
         "early_stop-1",

@@ -6,7 +6,7 @@ import pytest
 from pipelines.measuring.names import PLAIN
 from pipelines.measuring.tables import ORACLE, REPLAYED
 from pipelines.reporting.inputs import Inputs, Measured
-from pipelines.reporting.replay import oracle, section
+from pipelines.reporting.replayed import oracle, section
 from predictors.schema import EDIT
 from tests.pipelines.hand_made_replay import write_replay
 

@@ -36,11 +36,12 @@ def test_speeds_and_counts(record):
     hrad = rows["H-RAD"]
     speedup, gain = hrad["speed-up over plain"], hrad["gain over best static chain"]
     assert speedup["value"] == pytest.approx(1.76, rel=0.05) and speedup["high"] - speedup["low"] < 0.3
-    assert gain["low"] > 0 and hrad["prompts"] == 6
+    assert gain["low"] > 0 and hrad["tokens/s"] > rows["plain decoding"]["tokens/s"]
     assert rows["plain decoding"]["speed-up over plain"] == {"value": 1.0, "low": 1.0, "high": 1.0}
     chain = rows["chain, γ=3"]
     assert chain["gain over best static chain"] is None and chain["block efficiency"]["value"] == pytest.approx(59 / 30)
     assert (chain["drafted per round"], chain["rollback rate"], chain["same text"]) == (2.0, 0.5, "12/12")
+    assert chain["m_incl"] == 1 + 30 / 30 and rows["plain decoding"]["m_incl"] == 1
     assert rows["HF generate"]["block efficiency"] is None and "roc" not in rows
 
 
@@ -59,9 +60,8 @@ def test_the_best_static_chain_is_that_of_tuning_where_it_was_timed(tmp_path):
 
 def test_checks_collect_those_of_all_sections(record):
     checks = rows_of(record, "checks")
-    overhead = checks["loop overhead, plain"]
-    assert (overhead["bar"], overhead["met"], overhead["surely"]) == ("at most 10 %", True, True)
-    assert checks["plain decoding over HF generate, T=0"]["met"]
+    faster = checks["plain decoding over HF generate, T=0"]
+    assert (faster["bar"], faster["met"], faster["surely"]) == ("at least 1.15x", True, True)
 
 
 class Page(HTMLParser):
@@ -125,7 +125,7 @@ def test_what_was_not_measured_is_left_out_and_said(report_inputs, tmp_path):
     folder = stage(small_inputs(report_inputs, tmp_path), tmp_path / "reports")
     record = json.loads((folder / "report.json").read_text())
     assert set(record["sections"]) == {"speed", "stopping", "pair", "checks", "origin"}
-    assert "verifiers" in (folder / "report.md").read_text().split("Nothing was measured of:")[1]
+    assert "rules" in (folder / "report.md").read_text().split("Nothing was measured of:")[1]
 
 
 def test_a_noisy_profile_is_named_above_the_fold(report_inputs, report_folder, tmp_path):

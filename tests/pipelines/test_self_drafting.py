@@ -35,7 +35,7 @@ WAYS = [
     {"method": "self_draft", "branches": 2, "length": 4, "ngram": 3},
 ]
 ALONE = [
-    {"name": "autoregressive", "family": "plain", "always": True, "decoder": {"method": "autoregressive"}},
+    {"name": "autoregressive", "family": "plain", "decoder": {"method": "autoregressive"}},
     {"name": "{method}", "family": "calibrated", "each": {"method": list(METHODS)}, "bundle": "{method}"},
     {"name": "progressive_tree-paper", "family": "given", "decoder": WAYS[1]},
     {"name": "hf_generate", "family": "hugging_face", "hugging_face": "generate"},
@@ -46,10 +46,10 @@ ALONE = [
         "options": {"prompt_lookup_num_tokens": 3},
     },
 ]
-CHAINS = {"name": "chain-{gamma}", "family": "chain", "always": True, "choose": True, "each": {"gamma": [1, 3]}}
+CHAINS = {"name": "chain-{gamma}", "family": "chain", "choose": True, "each": {"gamma": [1, 3]}}
 CHAINS |= {"decoder": {"method": "speculative", "drafter": {"kind": "chain", "gamma": "{gamma}"}}}
-SHORT = {"validation_prompts": 2, "test_prompts": 3, "group": 20, "max_new_tokens": 12, "threads": 1}
-SHORT |= {"led": False, "loop_prompts": 0, "exactness_prompts": 0, "timelines": False}
+SHORT = {"validation_prompts": 2, "test_prompts": 3, "max_new_tokens": 12, "threads": 1}
+SHORT |= {"led": False, "exactness_prompts": 0}
 PARAMETERS = {
     "traces": {"guesses": {"ways": WAYS, "prompts": 3, "max_new_tokens": 16, "threads": 1}},
     "fit": {method: {"family": "guess", "method": method, "bootstrap_replicates": 20} for method in METHODS},
@@ -72,7 +72,7 @@ def folder(tmp_path_factory):
         args.latency, args.traces, args.labels = place / "latency", place / "traces", place / "labels"
         args.predictor, args.fit, args.bundles = METHODS, place / "fit", place / "bundles"
         fit.run(args)
-        args.output, args.section = place / "measured", "measure"
+        args.output = place / "measured"
         measure.run(args)
     return place
 

@@ -8,8 +8,7 @@ from scipy.stats import multivariate_normal
 
 from pipelines.evidence.estimate import Estimate
 from pipelines.evidence.pooling import UNKNOWN, PooledEffects
-from pipelines.measuring.names import CHAIN, PLAIN
-from pipelines.measuring.tables import SELECTOR
+from pipelines.measuring.names import CHAIN, PLAIN, SELECTOR
 from pipelines.measuring.tuning.candidates import PROFILE, ROOTS, TEXTS, Candidate
 from pipelines.measuring.tuning.speedups import GRID_T, ReplayError, Speedup, clocked, fastest, speedups
 

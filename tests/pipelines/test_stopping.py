@@ -27,11 +27,10 @@ CHAINED = {"method": "speculative", "drafter": {"kind": "chain", "gamma": 3}}
 FORK = {"method": "speculative", "drafter": {"kind": "fork", "width": 3, "depth": 2}, "verifier": "traversal"}
 PAPER = {"kind": "early_stop", "threshold": 0.4, "bundle": "{bundles}/{model}"}
 ARMS = [
-    {"name": "autoregressive", "family": "plain", "always": True, "decoder": {"method": "autoregressive"}},
+    {"name": "autoregressive", "family": "plain", "decoder": {"method": "autoregressive"}},
     {
         "name": "chain-{gamma}",
         "family": "chain",
-        "always": True,
         "choose": True,
         "each": {"gamma": [1, 3]},
         "decoder": CHAINED | {"drafter": {"kind": "chain", "gamma": "{gamma}"}},
@@ -73,13 +72,10 @@ PARAMETERS = {
         "arms": ARMS,
         "validation_prompts": 2,
         "test_prompts": 3,
-        "group": 20,
         "max_new_tokens": 12,
         "threads": 1,
         "led": False,
-        "loop_prompts": 0,
         "exactness_prompts": 0,
-        "timelines": False,
     },
 }
 
@@ -103,7 +99,7 @@ def folder(tmp_path_factory, template_db):
         args.traces, args.labels, args.latency = place / "traces", place / "labels", place / "latency"
         args.predictor, args.fit, args.bundles = STOPPERS, place / "fit", place / "bundles"
         fit.run(args)
-        args.output, args.section = place / "measured", "measure"
+        args.output = place / "measured"
         measure.run(args)
     return place
 

@@ -7,7 +7,7 @@ import pytest
 
 from pipelines.device import read_device
 from pipelines.measuring.arm_rows import ArmRow
-from pipelines.measuring.names import DECODES_FILE, FINDINGS, PROVENANCE, ROUNDS_FILE
+from pipelines.measuring.names import DECODES_FILE, PROVENANCE, ROUNDS_FILE
 from pipelines.measuring.provenance import MEASURED_CODE, source_hash, versions
 from pipelines.measuring.tables import write_decodes, write_rounds
 from pipelines.outputs import digest, write_json
@@ -18,7 +18,6 @@ from pipelines.promotion.attempt import attempt
 from pipelines.promotion.gate import judge
 from pipelines.promotion.names import CHALLENGER
 from pipelines.promotion.plan import load_plan
-from pipelines.promotion.verdict import INCONCLUSIVE
 from predictors.bundle import bundle_hash
 from runtime import ModelPair
 from runtime.pair import read_serving
@@ -30,9 +29,9 @@ GAMMAS = {"method": "speculative", "drafter": {"kind": "chain", "gamma": "{gamma
 
 
 ARMS = [
-    ArmRow("autoregressive", "plain", {"method": "autoregressive"}, always=True),
-    ArmRow("chain-{gamma}", "chain", GAMMAS, each={"gamma": [2, 4]}, always=True, choose=True),
-    ArmRow("hrad", "learned", bundle="hrad", always=True),
+    ArmRow("autoregressive", "plain", {"method": "autoregressive"}),
+    ArmRow("chain-{gamma}", "chain", GAMMAS, each={"gamma": [2, 4]}, choose=True),
+    ArmRow("hrad", "learned", bundle="hrad"),
 ]
 
 
@@ -47,7 +46,7 @@ def timed(row):
 ROWS = [timed(row) for row in decodes(lambda arm, *where: RATES[arm]) if row["arm"] != "champion"]
 
 
-def write_table(args, bundle, rows=ROWS, arms=ARMS, capped=False, parameters=None, **changes):
+def write_table(args, bundle, rows=ROWS, arms=ARMS, parameters=None, **changes):
     """The measured table of this pair, and of the bundle beside static chains."""
     place = args.measured / "toy-1c"
     write_decodes(place / DECODES_FILE, rows)
@@ -57,7 +56,6 @@ def write_table(args, bundle, rows=ROWS, arms=ARMS, capped=False, parameters=Non
     origin |= {"serving": read_serving(args.latency / "toy-1c.json").to_record(), "parameters": given}
     origin |= {"versions": versions(), "device": read_device(args.device), "code_sha256": source_hash(MEASURED_CODE)}
     write_json(place / PROVENANCE, origin | changes)
-    write_json(place / FINDINGS, {"capped": capped})
 
 
 def known_of(args, bundle, predictor="hrad"):
@@ -87,10 +85,6 @@ def test_a_bundle_that_the_measured_table_has_is_not_timed_again(table, monkeypa
     assert evidence.origin["capped"] is False and evidence.origin["measured"].endswith("toy-1c")
     bounds = load_plan("p", args.params)[1]
     assert "gain" not in {check.name for check in judge(evidence, bounds).checks}
-    write_table(args, bundle, capped=True)
-    cut = judge(quietly(attempt, args, "hrad", {CHALLENGER: bundle}), bounds)
-    (check,) = (check for check in cut.checks if not check.passed)
-    assert (check.name, check.outcome) == ("gain", INCONCLUSIVE) and "max_minutes" in check.found
 
 
 def test_a_routed_bundle_is_what_the_table_has_of_its_routes(table, tmp_path, monkeypatch):
@@ -127,7 +121,6 @@ def replaced(place, **changes):
         {"hrad_bundle_sha256": "another"},
         {"pair_sha256": "another"},
         {"parameters": {"max_new_tokens": 7}},
-        {"arms": replaced(2, always=False)},
         {"arms": replaced(2, options={"overlap": "none"})},
         {"arms": replaced(2, name="head")},
         {"arms": replaced(1, decoder=GAMMAS | {"verifier": "tokenwise"})},
@@ -148,20 +141,6 @@ def test_another_arm_or_less_than_the_look_asks_is_timed(table, changes):
     assert {row["prompt"] for row in rows} == {prompt.id for prompt in look.prompts}, "and not of the fifth"
     write_table(args, bundle, **changes)
     assert known_of(args, bundle) == (set(), {0.0})
-
-
-def test_replay_is_asked_for_the_arms_that_decodes_were_read_of(table, monkeypatch):
-    """An arm that was not timed on every prompt may be the same decoder."""
-    args, bundle = table
-    config, _ = load_plan("p", args.params)
-    look = trial.Look.of(1, args.prompts, config)
-    write_table(args, bundle, arms=[ArmRow("plain again", "plain", {"method": "autoregressive"}), *ARMS])
-    said = []
-    monkeypatch.setattr(
-        one_look.Measured, "foreseen", lambda known, some: said.append([row.name for row in known.arms])
-    )
-    assert one_look._measured(args, config, bundle, "hrad", look).replayed is None
-    assert said == [["autoregressive", "chain-2", "chain-4", "hrad"]]
 
 
 def test_a_setting_without_an_arm_or_a_prompt_is_missing(table, tmp_path):

@@ -30,7 +30,7 @@ def chain(gamma):
 
 CHAINS = (("chain-1", 1), ("chain-3", 3))
 NOISE = "toy-1c was noisy"
-PLAIN_ARM = {"name": PLAIN, "family": "plain", "always": True, "decoder": {"method": PLAIN}}
+PLAIN_ARM = {"name": PLAIN, "family": "plain", "decoder": {"method": PLAIN}}
 SERVED = {"chain-1": chain(1), "chain-3": chain(3), "entropy": chain(2), "hrad": {"bundle": "hrad"}}
 
 
@@ -119,7 +119,7 @@ def stage(replayed, tmp_path, monkeypatch):
     args = toy_bench(tmp_path, "unused", {})
     args.json = False
     section = {"temperatures": [0.0], "candidates": 3, "validation_prompts": 3, "test_prompts": 4, "threads": 1}
-    arms = [{"name": name, "family": "chain", "always": True, "choose": True, **chain(gamma)} for name, gamma in CHAINS]
+    arms = [{"name": name, "family": "chain", "choose": True, **chain(gamma)} for name, gamma in CHAINS]
     arms += [PLAIN_ARM, {"name": "hrad", "family": "learned", "bundle": "hrad"}]
     measuring = {
         "arms": arms,
@@ -129,7 +129,7 @@ def stage(replayed, tmp_path, monkeypatch):
         "threads": 1,
         "led": False,
     }
-    measuring |= {"max_new_tokens": 8, "loop_prompts": 0, "exactness_prompts": 0, "timelines": False}
+    measuring |= {"max_new_tokens": 8, "exactness_prompts": 0}
     sections = {"tune": section | {"max_new_tokens": 8}, "measure": measuring}
     (tmp_path / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": sections}}))
     args.pair_of_models = ModelPair.load(
@@ -170,7 +170,7 @@ def test_bundles_that_changed_since_they_were_replayed_are_refused(stage):
 
 
 def test_what_stage_measure_has_timed_is_not_timed_again(stage):
-    measuring = SimpleNamespace(**{**vars(stage), "output": stage.measured, "section": "measure"})
+    measuring = SimpleNamespace(**{**vars(stage), "output": stage.measured})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         measure.run(measuring)

@@ -9,8 +9,7 @@ from pipelines.measuring import harness as harness_module
 from pipelines.measuring.arm_rows import ArmRow
 from pipelines.measuring.arms import Run, TimedArm
 from pipelines.measuring.measurement_log import MeasurementLog
-from pipelines.measuring.names import CHAIN, PLAIN
-from pipelines.measuring.tables import SELECTOR
+from pipelines.measuring.names import CHAIN, PLAIN, SELECTOR
 from pipelines.measuring.tuning.candidates import Candidate, Measured
 from pipelines.measuring.tuning.study import TuneConfig, TuneStudy
 from predictors.sampling import SamplingSettings

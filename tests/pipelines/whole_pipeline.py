@@ -24,23 +24,11 @@ SURVIVAL = {
 }
 CHAIN = {"method": "speculative", "drafter": {"kind": "chain", "gamma": "{gamma}"}, "verifier": "block"}
 ARMS = [
-    {"name": "autoregressive", "family": "plain", "always": True, "decoder": {"method": "autoregressive"}},
+    {"name": "autoregressive", "family": "plain", "decoder": {"method": "autoregressive"}},
     {"name": "hf_generate", "family": "hugging_face", "hugging_face": "generate"},
-    {
-        "name": "chain-{gamma}",
-        "family": "chain",
-        "always": True,
-        "choose": True,
-        "each": {"gamma": [2, 4]},
-        "decoder": CHAIN,
-    },
-    {
-        "name": "{bundle}",
-        "family": "learned",
-        "always": True,
-        "each": {"bundle": ["survival", "source", "hrad"]},
-        "bundle": "{bundle}",
-    },
+    {"name": "chain-{gamma}", "family": "chain", "choose": True, "each": {"gamma": [2, 4]}, "decoder": CHAIN},
+    {"name": "{bundle}", "family": "learned", "each": {"bundle": ["survival", "source", "hrad"]}, "bundle": "{bundle}"},
+    {"name": "lookup-1", "family": "lookup", "decoder": {**CHAIN, "drafter": {"kind": "lookup", "length": 4}}},
     {"name": "early_stop-1", "family": "rule", "bundle": "early_stop-1"},
     {"name": "lookahead", "family": "calibrated", "bundle": "lookahead"},
     {"name": "delayed_tree-nss", "family": "selector", "bundle": "delayed_tree-nss"},
@@ -146,28 +134,9 @@ SMALL = {
         "temperatures": [0.0, 1.0],
         "validation_prompts": 1,
         "test_prompts": 2,
-        "slice_prompts": 0,
-        "group": 8,
         "max_new_tokens": 12,
-        "loop_prompts": 1,
-        "loop_repeats": 1,
         "exactness_prompts": 1,
         "arms": ARMS,
-    },
-    "verifiers": {
-        "drafters": [{"kind": "chain", "gamma": 2}],
-        "settings": [{"temperature": 1.0}],
-        "acceptance": {"k": 2, "depth": 2, "draws": 1, "lists": 2},
-        "root_spacing": 4,
-        "roots_per_prompt": 1,
-        "validation_prompts": 1,
-        "test_prompts": 2,
-    },
-    "selection": {
-        "checked_prompts": 1,
-        "checked_rounds": 1,
-        "checked_rules": ["nss"],
-        "checked_actions": [{"k": 1, "l1": 2, "l2": 0}, {"k": 2, "l1": 0, "l2": 1}],
     },
     "tune": {
         "temperatures": [0.0, 1.0],
@@ -185,8 +154,7 @@ def write_parameters(pair: str, **models: Path) -> None:
     sections = _merged(yaml.safe_load((ROOT / "params.yaml").read_text())["defaults"], SMALL)
     sections["fit"] = {name: sections["fit"][name] for name in BUNDLES}
     sections["models"] = {**{name: str(path) for name, path in models.items()}, "dtype": "float32"}
-    if "draft" not in models:  # most arms are left out
-        sections["measure"]["arms"] = yaml.safe_load((ROOT / "params.yaml").read_text())["defaults"]["measure"]["arms"]
+    if "draft" not in models:
         sections["tune"] |= {"candidates": 4, "validation_prompts": 2}
     Path("params.yaml").write_text(yaml.safe_dump({"pairs": {pair: sections}}))
 

@@ -1,6 +1,6 @@
 """What a pair could be decoded with, and how fast each is predicted to be on this machine.
 
-    chains   every policy that was replayed (`pipelines.measuring.replay`): tokens per second on validation texts
+    chains   every policy that was replayed (`pipelines.measuring.replay_study`): tokens per second on validation texts
     trees    every exported delayed-tree selector: tokens per second on validation roots, over those of rule ``block``'s best
              static chain there, times what that chain was replayed at
     alone    how the target drafts for itself: the exported way of each method, by the latency profile on validation prompts, as a
@@ -29,8 +29,7 @@ from pipelines.measuring import names
 from pipelines.measuring.arm_rows import ArmRow, expanded
 from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.names import PLAIN, PLAIN_FAMILY, VALIDATION
-from pipelines.measuring.tables import BUNDLE as TREE
-from pipelines.measuring.tables import POLICIES, REPLAYED, SELECTOR, read_decodes, read_foreseen
+from pipelines.measuring.tables import POLICIES, REPLAYED, read_decodes, read_foreseen
 from predictors.config import parse_config
 from predictors.sampling import SamplingSettings
 from predictors.schema import EDIT
@@ -41,7 +40,7 @@ DECISIONS = ("rounds", "submitted", "passes", "seconds")  # of a text: alike whe
 Records = Mapping[str, dict[str, Any]]
 Served = Mapping[str, Mapping[str, Any]]  # by name, how it is built: as `Candidate.served`
 TEXTS, ROOTS, PROFILE = "texts", "roots", "profile"  # what predictions rest on
-BASES = {SELECTOR: ROOTS, names.CALIBRATED: PROFILE}  # by family; that of others is texts
+BASES = {names.SELECTOR: ROOTS, names.CALIBRATED: PROFILE}  # by family; that of others is texts
 BUNDLE, WEIGHED = 3, 4  # how complex a bundle is, and one that weighs sources
 STATICS = 2  # static chains that are always timed: replay may have them in the wrong order
 SAME = ("pair_sha256", "serving")  # as here, or its times say nothing of these decoders
@@ -128,13 +127,13 @@ def shortlist(found: list[Candidate], count: int, known: Collection[str]) -> lis
 
 def _trees(records: Records, setting: str, replayed: Mapping[str, float]) -> Iterator[Candidate]:
     """Delayed-tree selectors; none without a chain to compare them with."""
-    chains = records.get(f"{TREE}{BLOCK}", {"static_actions": {}})
+    chains = records.get(f"{names.TREE_BUNDLE}{BLOCK}", {"static_actions": {}})
     chain = replayed.get(chains["static_actions"].get(setting, ""))
     if chain is not None:
         for name, record in records.items():
-            if name.startswith(TREE):
+            if name.startswith(names.TREE_BUNDLE):
                 share = record["validation"][setting]["selector"] / chains["validation"][setting]["static"]
-                yield Candidate(name, SELECTOR, {"bundle": name}, chain * share)
+                yield Candidate(name, names.SELECTOR, {"bundle": name}, chain * share)
 
 
 def _alone(records: Records, setting: str, plain_rate: float) -> Iterator[Candidate]:

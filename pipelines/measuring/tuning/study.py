@@ -9,7 +9,7 @@ score       over plain decoding and the fastest static chain, on the test prompt
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -169,9 +169,8 @@ class TuneStudy:
             return
         served = {one.name: one for some in wanted.values() for one in some}
         at = {name: tuple(one.temperature for one, some in names.items() if name in some) for name in served}
-        arms = self.builder.build(
-            ArmRow(name, one.family, **one.served, temperatures=at[name]) for name, one in served.items()
-        )
+        built = self.builder.build(ArmRow(name, one.family, **one.served) for name, one in served.items())
+        arms = {name: replace(arm, temperatures=at[name]) for name, arm in built.items()}
         harness = Harness(self.blocks, list(names), self.config.seed, self.config.repeats, self.leading)
         self.rows += harness.race(arms, self.prompts[split], share)
 

@@ -1,7 +1,7 @@
 """Every policy for chains and branches on every recorded text: parameters and arms.
 
-    plain, chains of every length, confidence at every ε, entropy, roc, ema, rivals, branch-parallel presets, every bundle that
-    decides about chains or branches (and stop models that calibration leaves off, forced), and the oracle
+    plain, chains of every length, confidence at every ε, entropy at every λ, roc, ema, rivals, branch-parallel presets, every
+    bundle that decides about chains or branches (and stop models that calibration leaves off, forced), and the oracle
 
 What a bundle decides is replayed at the sampling settings that it is calibrated for. Seconds and counts of a text are means over
 ``repeats`` of chance; at temperature 0 there is none.
@@ -36,14 +36,15 @@ from runtime.build import PAIR_METHODS, BranchDecoderConfig, default_controller,
 
 @dataclass(frozen=True)
 class ReplayConfig(Checked):
-    """Section ``replay``: static chains of ``gammas``, confidence rules at ``epsilons``, the ``verifier``, and how often chance
-    is drawn for a text. Rules without a length of their own draft at most the longest of ``gammas``. ``rivals``: rows of further
-    decoders, as in section ``measure``. ``branch_gammas``: lengths of static branch-parallel presets, with a shorter idle draft
-    stage in front if two are given. ``cost_ratios``: machines on which so many draft steps take as long as a target pass, where
-    policies for chains are replayed too."""
+    """Section ``replay``: static chains of ``gammas``, confidence rules at ``epsilons``, entropy rules (AdaEDL) that begin at
+    ``thresholds`` λ, the ``verifier``, and how often chance is drawn for a text. Rules without a length of their own draft at
+    most the longest of ``gammas``. ``rivals``: rows of further decoders, as in section ``measure``. ``branch_gammas``: lengths of
+    static branch-parallel presets, with a shorter idle draft stage in front if two are given. ``cost_ratios``: machines on which
+    so many draft steps take as long as a target pass, where policies for chains are replayed too."""
 
     gammas: Annotated[tuple[Count, ...], not_empty] = (1, 2, 3, 4, 5, 6, 8, 10, 12)
     epsilons: Annotated[tuple[float, ...], not_empty] = (0.1, 0.2, 0.3)
+    thresholds: Annotated[tuple[float, ...], not_empty] = (0.3, 0.5, 0.7)
     rivals: tuple[ArmRow, ...] = ()
     branch_gammas: tuple[tuple[int, ...], ...] = ((4,), (8,), (4, 8))
     cost_ratios: tuple[Positive, ...] = ()
@@ -121,9 +122,11 @@ class ReplayStudy:
             return chain(gamma, config.verifier, controller=controller)
 
         confidence = stopped(longest, kind=names.CONFIDENCE, epsilon="{epsilon}")
+        entropy = stopped(longest, kind=names.ENTROPY, threshold="{threshold}")
         rules = [
             ArmRow("chain-{gamma}", names.CHAIN, stopped("{gamma}", kind="fixed"), each={"gamma": config.gammas}),
             ArmRow("confidence-{epsilon}", names.CONFIDENCE, confidence, each={"epsilon": config.epsilons}),
+            ArmRow("entropy-{threshold}", names.ENTROPY, entropy, each={"threshold": config.thresholds}),
             ArmRow("{kind}", names.RULE, stopped(longest, kind="{kind}"), each={"kind": names.UNLEARNED}),
         ]
         rows = rows_of(rules, "")

@@ -15,10 +15,10 @@ from pathlib import Path
 import pandas as pd
 
 from pipelines.measuring import names
-from pipelines.measuring.names import CHAIN, CONFIDENCE, LOOKUP, PLAIN, RULE, TAKEOVER
+from pipelines.measuring.names import CHAIN, CONFIDENCE, ENTROPY, LOOKUP, PLAIN, RULE, TAKEOVER
 from pipelines.measuring.tables import BRANCHES, ORACLE, REPLAYED, replayed_at
 from pipelines.outputs import read_json
-from pipelines.reporting.comparison import By, Comparison, of_rates, places
+from pipelines.reporting.comparison import By, TimedArms, of_rates, places
 from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.latency import APART, MOST_APART
 from pipelines.reporting.plots import ends, picture, whiskers
@@ -27,8 +27,8 @@ from pipelines.reporting.text import GAIN, SHARE, UNDEFINED, arm_name, listed, s
 from predictors.schema import EDIT
 
 BEST = "best rule"
-RIVALS = (CONFIDENCE, LOOKUP, TAKEOVER)  # families of simple rules, of each of which validation texts choose one
-CHOICES = {BEST: (CONFIDENCE, RULE)} | {family: (family,) for family in (CHAIN, *RIVALS)}
+RIVALS = (CONFIDENCE, ENTROPY, LOOKUP, TAKEOVER)  # families of simple rules: validation texts choose one of each
+CHOICES = {BEST: (CONFIDENCE, ENTROPY, RULE)} | {family: (family,) for family in (CHAIN, *RIVALS)}
 DRAWN = (CHAIN, RULE, BRANCHES, ORACLE)  # families all of whose policies are drawn
 KNOWN = ("median error", "largest error", "replay's choice", "fastest", "regret")  # unless replay is far off the clock
 STEPS = {"static": CHAIN, "rule": BEST, "oracle": ORACLE}
@@ -77,7 +77,7 @@ def oracle(inputs: Inputs) -> dict[str, float]:
     return {setting: value for setting, value in made.items() if value is not None}
 
 
-def _read(path: Path) -> tuple[Comparison, Comparison]:
+def _read(path: Path) -> tuple[TimedArms, TimedArms]:
     """Replayed decodes with the columns of measured ones: of all slices but `edit`, and of that. Choices are the arms of most
     tokens per second on validation texts."""
     rows = pd.read_parquet(path).rename(columns={"drafter": "arm"}).assign(repeat=0)
@@ -90,11 +90,11 @@ def _read(path: Path) -> tuple[Comparison, Comparison]:
         for family, members in CHOICES.items()
         if not (own := some[some["family"].isin(members)]).empty
     ]
-    whole = Comparison(rows[~edits], {"choices": choices})
-    return whole, Comparison(rows[edits], whole.findings)
+    whole = TimedArms(rows[~edits], {"choices": choices})
+    return whole, TimedArms(rows[edits], whole.findings)
 
 
-def _ladder(setting: str, texts: Comparison, edits: Comparison, elsewhere: dict[str, Comparison]) -> Iterator[Row]:
+def _ladder(setting: str, texts: TimedArms, edits: TimedArms, elsewhere: dict[str, TimedArms]) -> Iterator[Row]:
     """Over all texts, in each slice, of edits, and over all texts at other cost ratios."""
     slices = sorted(texts.rows(PLAIN, By(setting))["slice"].unique())
     parts = {"all": texts, **dict.fromkeys(slices, texts)}
@@ -119,7 +119,7 @@ def _ladder(setting: str, texts: Comparison, edits: Comparison, elsewhere: dict[
         }
 
 
-def _require_oracle_above(where: str, compared: Comparison, by: By) -> None:
+def _require_oracle_above(where: str, compared: TimedArms, by: By) -> None:
     """An error below the static chain: by construction (`predictors.replay.decode`) no chain takes less time on any text, at
     whatever prices, so the rows were not replayed together."""
     below, above = (compared.rate(arm, "tokens", "seconds", by)["value"] or 0.0 for arm in (CHAIN, ORACLE))
@@ -131,7 +131,7 @@ def _require_oracle_above(where: str, compared: Comparison, by: By) -> None:
         )
 
 
-def _policies(texts: Comparison, setting: str) -> Table:
+def _policies(texts: TimedArms, setting: str) -> Table:
     """What policies gain over the best static chain, the fastest on top; of simple rules those chosen on validation texts."""
     by, chosen = By(setting), texts.choices(setting)
     kept = [arm for arm in texts.arms(setting) if texts.families[arm] in DRAWN or arm in map(chosen.get, RIVALS)]
@@ -139,7 +139,7 @@ def _policies(texts: Comparison, setting: str) -> Table:
     return grid("policy", places(kept, by), texts.metrics(OVER_CHAIN), setting, marked={arm_name(chosen.get(BEST, ""))})
 
 
-def _against_clock(texts: Comparison, clock: Comparison) -> Iterator[tuple[Row, Table | None]]:
+def _against_clock(texts: TimedArms, clock: TimedArms) -> Iterator[tuple[Row, Table | None]]:
     """By sampling setting, whether replay would have chosen well, and both speed-ups of every policy that was timed: of measured
     decodes of what was replayed, and of the same with what replay says of them."""
     both = ["setting", "prompt", "arm"]
@@ -147,8 +147,8 @@ def _against_clock(texts: Comparison, clock: Comparison) -> Iterator[tuple[Row, 
     for setting in texts.settings:
         rows = clock.test[clock.test["setting"] == setting].merge(replayed[both], on=both)
         again = rows.drop(columns=["tokens", "seconds"]).merge(replayed, on=both, validate="many_to_one")
-        foreseen, timed = (Comparison(table, texts.findings) for table in (again, rows))
-        arms = {arm_name(arm): arm for arm in timed.families if arm != PLAIN and not names.on_virtual_clock(arm)}
+        foreseen, timed = (TimedArms(table, texts.findings) for table in (again, rows))
+        arms = {arm_name(arm): arm for arm in timed.families if arm != PLAIN and not _overlaps(arm)}
         by, columns = By(setting), {"replayed": foreseen.speedup, "measured": timed.speedup}
         made = grid("policy", {name: (arm, PLAIN, by) for name, arm in arms.items()}, columns, setting)
         speeds = pd.DataFrame(
@@ -165,3 +165,9 @@ def _against_clock(texts: Comparison, clock: Comparison) -> Iterator[tuple[Row, 
         regret = timed.gain(arms[choice], arms[fastest], by)
         known = (float(errors.median()), float(errors.max()), choice, fastest, regret)
         yield facts | dict(zip(KNOWN, known, strict=True)), made.only(set(speeds.index))
+
+
+def _overlaps(arm: str) -> bool:
+    """Whether an arm drafts during the target's pass: what both take at once, replay estimates by a virtual clock."""
+    branching = names.branch_arm(arm)
+    return branching is not None and branching.preset != names.WITHOUT_BRANCHES

@@ -1,1 +1,0 @@
-"""The comparison of verification rules without a clock: matched roots, per-node acceptance."""
