@@ -73,7 +73,7 @@ def require_room(name: str, params: Path) -> None:
     spread = place.type == "cuda" and (models.device_map or models.draft_device)
     devices = [torch.device("cuda", number) for number in range(torch.cuda.device_count())] if spread else [place]
     try:
-        pair = meta_pair(name, params, native_dtype(place), fetch=True)
+        pair = meta_pair(name, params, native_dtype(place) if models.dtype == AUTO else torch.bfloat16, fetch=True)
     except FileNotFoundError:
         return
     sections = read_pair(name, params)
