@@ -24,7 +24,7 @@ WORKERS := -n auto --dist loadfile --no-loadscope-reorder
 TEST_ENV := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro studies test check format test-families test-runtime soak gpu clean
+.PHONY: help setup repro test check format test-families test-runtime soak gpu clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -55,9 +55,6 @@ repro: setup  ## The whole pipeline on every pair of params.yaml, or on PAIR=NAM
 	$(DVC) repro $(PAIR:%=report@%)
 	$(BIN)/draftwright register
 	$(BIN)/draftwright reports
-
-studies: setup  ## The full grids of docs/, for the pairs in pipelines/studies/params.yaml; under two hours a pair on 2 cores
-	PATH="$(CURDIR)/$(BIN):$$PATH" dvc repro pipelines/studies/dvc.yaml
 
 check: setup  ## Format, lint, types, import contracts
 	$(BIN)/ruff format --check .

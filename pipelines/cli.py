@@ -46,10 +46,6 @@ COMMANDS = {
     "latency": "show the latency profiles, draw one, predict tokens/s from one",
     "reports": "print where the reports are and their headline figures",
     "gpu.report": "draw the page of a measured GPU",
-    "studies.learning": "study: how many documents are enough to learn from, and which stored features",
-    "studies.report": "study: the page of the verification rules, of stop rules, or of drafting without a draft model",
-    "studies.target_roots": "study: several roots drawn from the target (lossy)",
-    "studies.verdict_cost": "study: what a verdict costs at a large vocabulary",
 }
 SHARED = dict.fromkeys(("register", "fetch", "status", "history", "rollback"), "releases")
 SHARED |= dict.fromkeys(("pair list", "pair add"), "ready_pairs")

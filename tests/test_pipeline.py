@@ -13,7 +13,7 @@ import yaml
 from pipelines.cli import COMMANDS
 
 ROOT = Path(__file__).parent.parent
-CODE = {ROOT / "dvc.yaml": "data/code", ROOT / "pipelines/studies/dvc.yaml": "data/studies/code"}
+CODE = {ROOT / "dvc.yaml": "data/code"}
 TIMINGS = "data/${item.pair}/pair_timings.json"  # beside the outputs, as times are not reproduced
 FILE_OF = {}  # the dvc.yaml of every stage
 STAGES = {}
@@ -65,7 +65,7 @@ def test_a_stage_depends_on_its_own_code_first_and_then_on_data(stage):
         assert "deps" not in body(stage)
         return
     code, *data = body(stage)["deps"]
-    name = stage.removeprefix("studies/").partition("@")
+    name = stage.partition("@")
     assert code in [f"{CODE[FILE_OF[stage]]}/{one}.txt" for one in (name[0], name[2])]
     assert all(dep.startswith("data/") and "/code" not in dep for dep in data)
     assert len(set(data)) == len(data)
@@ -94,13 +94,11 @@ def test_what_a_command_reads_is_a_dependency(stage):
     assert not [dep for dep in deps if not any(touch(word, dep) for word in read)]
 
 
-@pytest.mark.parametrize("file", ["params.yaml", "pipelines/studies/params.yaml"])
-def test_a_machine_of_more_threads_keeps_pair_and_traces(file):
+def test_a_machine_of_more_threads_keeps_pair_and_traces():
     """They have threads of their own, and do not follow the machine's."""
-    prefix = "studies/" if "studies" in file else ""
-    kept = [one for name, one in STAGES.items() if name in (f"{prefix}traces", f"{prefix}pair")]
+    kept = [STAGES[name] for name in ("traces", "pair")]
     assert kept and not any("machine.threads" in yaml.safe_dump(stage["params"], width=1000) for stage in kept)
-    for sections in yaml.safe_load((ROOT / file).read_text())["pairs"].values():
+    for sections in yaml.safe_load((ROOT / "params.yaml").read_text())["pairs"].values():
         own = [one for one in sections["traces"].values() if isinstance(one, dict)]
         own += [sections["models"]["builtin"]] if "builtin" in sections.get("models", {}) else []
         assert own and all("threads" in one for one in own)
@@ -142,13 +140,12 @@ def test_outputs_persist_or_are_not_cached():
             assert options.get("persist") or options.get("cache") is False, f"{stage}: {out}"
 
 
-@pytest.mark.parametrize("parameters", ["params.yaml", "pipelines/studies/params.yaml"])
-def test_sections_of_the_verifier_comparison_parse(parameters):
+def test_sections_of_the_verifier_comparison_parse():
     from pipelines.measuring.verifiers.shapes import VerifierConfig, shapes_of
     from pipelines.parameters import load_parameters
     from runtime.verification import VERIFIERS
 
-    config = load_parameters(VerifierConfig, "pystdlib", "verifiers", ROOT / parameters)
+    config = load_parameters(VerifierConfig, "pystdlib", "verifiers", ROOT / "params.yaml")
     compared = {verifier for shape in shapes_of(config.drafters) for verifier in shape.verifiers}
     assert compared | {"hsd", "match"} == set(VERIFIERS)
 
@@ -182,11 +179,6 @@ def test_every_fit_has_a_section_and_every_section_a_fit():
     paper = made["specbranch-paper"]
     assert (paper.feature_set, paper.decoding.k_rule) == ("paper", "floor")
     assert paper.rule == DecisionRule(epsilon=0.2) and paper.rule.none_probability is None, "argmax at the paper's ε"
-
-
-def test_the_studies_are_no_part_of_the_main_pipeline():
-    main = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
-    assert not any("studies" in str(stage) for stage in main.values())
 
 
 @pytest.mark.parametrize("section", ["traces.texts", "traces.guesses", "measure", "tune"])

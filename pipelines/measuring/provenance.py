@@ -41,14 +41,6 @@ def of_target_alone(origin: Mapping[str, Any]) -> bool:
     return set(origin.get("models", ())) == {"target"}
 
 
-def measured_on(origin: Mapping[str, Any]) -> str:
-    """Machine, numerics, commit and date of a measurement in words."""
-    return (
-        f"Measured on {origin['device']['slug']} ({numerics(origin)}, {origin['threads']} threads), commit "
-        f"{commit_of(origin, '`{}`')}, {origin['date']}."
-    )
-
-
 def commit_of(origin: Mapping[str, Any], form: str = "{}", digits: int = 12) -> str:
     """The commit of a measurement in words, its first ``digits`` written as ``form``."""
     changed = " with uncommitted changes" if origin.get("uncommitted_changes") else ""

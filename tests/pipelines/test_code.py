@@ -16,7 +16,7 @@ from pipelines import PACKAGES
 from pipelines import code as code_stage
 from pipelines.code import PLUMBING, ROOT, Code, runs, stage_modules, write_listings
 
-PIPELINES = (ROOT / "dvc.yaml", ROOT / "pipelines/studies/dvc.yaml")
+PIPELINES = (ROOT / "dvc.yaml",)
 MODULES = sorted({module for file in PIPELINES for module in stage_modules(file).values()})
 STARTED = ("runtime.overlap.process", "runtime.overlap.worker")  # a process of its own, which no import shows
 BY_NAME = {"pipelines/cli.py"}  # imports by a computed name the stage that was asked for, which its own stage lists
@@ -301,8 +301,6 @@ def test_both_pipelines_hold_together_in_dvc():
     by_name = {made.addressing: made for made in graph}
     needed = {made.addressing for made in networkx.descendants(graph, by_name["report@pystdlib"])}
     assert {"code", "device", "pair@pystdlib", "fit@pystdlib-hrad", "tune@pystdlib", "trial@pystdlib-auto"} <= needed
-    studies = networkx.descendants(graph, by_name["pipelines/studies/dvc.yaml:learning@pystdlib"])
-    assert {"pipelines/studies/dvc.yaml:code", "code"} <= {made.addressing for made in studies}
 
 
 def test_the_stage_writes_a_file_for_every_stage_with_dependencies(tmp_path):

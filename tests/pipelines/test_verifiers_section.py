@@ -1,13 +1,10 @@
-"""Section ``verifiers`` and its study, on rows written by hand."""
-
-import json
+"""Section ``verifiers`` on rows written by hand."""
 
 import pytest
 
 from pipelines.reporting.comparison import ALL, By
 from pipelines.reporting.inputs import Inputs, read_measured
 from pipelines.reporting.verifiers import acceptance, of_rules, read_rules, section
-from pipelines.studies.report import verifiers, write_study
 from tests.pipelines.hand_made_comparison import SPEEDS, comparison_decodes, write_comparison
 from tests.pipelines.hand_made_timed import choice, decode, write_timed
 
@@ -106,27 +103,6 @@ def test_a_rule_that_was_not_timed_has_no_speed(tmp_path):
     made = cells(of_rules(rules))["traversal"]
     assert made["speed-up over plain"] is made["decoded"] is made["time verifying"] is None
     assert rules.fastest().worse == ["tokenwise"], "nor is it told apart by speed"
-    write_study(tmp_path / "out", read_measured(tmp_path / "measured/toy"), verifiers(rules, "p"))
-
-
-def test_the_study_writes_every_table(folder, rules, tmp_path):
-    write_study(tmp_path, read_measured(folder / "measured/toy"), verifiers(rules, "p"))
-    record = json.loads((tmp_path / "verifiers.json").read_text())
-    tables = {table["caption"]: {row[table["columns"][0]]: row for row in table["rows"]} for table in record["tables"]}
-    assert len(tables) == 19, "all but that of eleven drafts, of which there are none here"
-    by_slice = tables["Best exact block efficiency by slice (paper 004, Tables 2 and 3)"]["traversal"]
-    assert [by_slice[name]["value"] for name in ("code", "prose", "all")] == pytest.approx([3.0, 3.4, 3.2])
-    paired = tables["Every rule against traversal (on chains: block) on the same trees, paired, all settings"]
-    assert paired["chain-2"]["tokenwise"]["value"] == pytest.approx(2.5 / 3.0)
-    widest = tables["Every rule against traversal (on chains: block) on the same trees, paired, on iid-2x2"]
-    assert widest["T=2"]["traversal"]["value"] == 1.0 and widest["T=2"]["tokenwise"] is None
-    chains = tables["Chains by draft length, T=1 (paper 001)"]
-    assert chains["chain-2"]["gain on the clock"]["value"] == pytest.approx(0.2)
-    leaders = tables["Who leads where, by speed-up over plain"]
-    assert {leaders[where]["first"] for where in ("T=1", "code", "prose", "all")} == {"block"}
-    assert tables["Who leads where, by exact block efficiency"]["all"]["first"] == "traversal"
-    assert {path.name for path in tmp_path.glob("*.png")} == {"verifiers.png", "acceptance.png"}
-    assert (tmp_path / "verifiers.md").read_text().count("| --- |") >= 17
 
 
 def test_an_absent_comparison_is_none_and_an_untimed_one_is_refused(tmp_path):
