@@ -17,7 +17,6 @@ from pipelines import PACKAGES
 
 COMMANDS = {
     "generate": "decode a prompt with any decoder or exported bundle",
-    "code": "stage: list for every other stage the code that it runs",
     "device": "stage: describe this machine",
     "pair": "stage: train the built-in model pair, or resolve a real one",
     "pair list": "the ready-made pairs",

@@ -23,7 +23,7 @@ import psutil
 import torch
 from tqdm import tqdm
 
-from pipelines.code import Code
+from pipelines.measuring.provenance import source_hash
 from pipelines.pair_folder import read_pair
 from pipelines.parameters import add_pair_arguments, load_parameters
 from pipelines.places import place_of
@@ -41,6 +41,8 @@ from trace_collection.trees import TreeCollector, TreeTraceConfig
 
 SECTION = "traces"
 MOST_PACKED = 1 / 8  # of a machine's memory: models whose matrices are held twice, in every worker
+COLLECTING = ("runtime", "trace_collection", "predictors")  # shards of other code are collected again
+TRAINING = "predictors/training"  # of which they do not depend
 CONFIGS = {"texts": TextTraceConfig, "trees": TreeTraceConfig, "guesses": GuessTraceConfig}
 
 
@@ -64,9 +66,8 @@ def run(args: argparse.Namespace) -> None:
     limits = load_parameters(TraceLimits, args.pair, SECTION, args.params, besides=CONFIGS)
     config: Any = load_parameters(CONFIGS[args.of], args.pair, f"{SECTION}.{args.of}", args.params)
     make = partial(loaded, args.of, args.pair_folder.resolve(), config, args.prompts.resolve())
-    code = Code().digest(type(config).__module__)
     with workers(make, args.workers, config.threads, args.pair_folder) as over:
-        done = collect(over, args.out, progress, limits.max_gigabytes, code)
+        done = collect(over, args.out, progress, limits.max_gigabytes, source_hash(COLLECTING, but=TRAINING))
     print(f"{args.out}: {done['shards']} shards, {done['kept']} of them kept from an earlier run, {done['rows']} rows")
 
 

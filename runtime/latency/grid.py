@@ -1,5 +1,4 @@
-"""Which cells a latency profile has; apart from `runtime.latency.cells`, so that stages that only time something do not depend
-on it (`pipelines.code`)."""
+"""Which cells a latency profile has; `runtime.latency.cells` measures them."""
 
 from dataclasses import dataclass
 from typing import Annotated

@@ -9,7 +9,6 @@ from transformers import AutoConfig, LlamaConfig
 
 from pipelines import plan
 from pipelines.cli import main
-from pipelines.code import Code
 from pipelines.meta_pair import meta_pair
 from runtime.memory import unloaded_pair, weight_bytes
 
@@ -116,8 +115,3 @@ def test_a_pair_that_nobody_knows_is_fetched(stage, monkeypatch):
 
     monkeypatch.setattr("pipelines.meta_pair.AutoConfig.from_pretrained", offline)
     assert "fetched" in stage(0, config={})
-
-
-def test_what_refuses_is_no_code_of_what_is_written():
-    """A change in the plan collects no trace anew."""
-    assert not {"pipelines.plan", "runtime.memory", "pipelines.device_memory"} & Code().closure("pipelines.pair")
