@@ -26,7 +26,6 @@ PLUMBING = {
         *("prompt_table", "scale", "terminal", "tracking"),
     )
 } | {"pipelines"}
-BY_RECORD = {"bundles": "fit"}  # who reads these depends on their records, which have their hashes
 
 
 def variants(name, stage):
@@ -86,7 +85,7 @@ def test_a_stage_depends_on_every_package_that_it_runs(stage, imports):
     } - PLUMBING
     paths = {one.replace(".", "/") for one in run}
     units = {"/".join(path.split("/")[: 1 + path.startswith("pipelines/")]) for path in paths}
-    held = [dep.partition(".")[0] for dep in code]
+    held = [dep.removesuffix(".py") for dep in code if not dep.endswith(".yaml")]
     assert not [unit for unit in units if not any(touch(dep, unit) for dep in held)]
     assert not [dep for dep in held if not any(touch(dep, path) for path in paths)]
 
@@ -102,28 +101,19 @@ def test_what_a_command_reads_is_a_dependency(stage):
     deps = [dep for dep in body(stage).get("deps", []) if dep.startswith("data/")]
     named = {word for word in shlex.split(body(stage)["cmd"]) if word.startswith("data/")}
     written = {out if out in named else str(Path(out).parent) for out in outputs(stage)}
-    read = {_recorded(word) for word in named - written - {TIMINGS}}
+    read = named - written - {TIMINGS}
     assert not [word for word in read if not any(touch(word, dep) for dep in deps)]
     assert not [dep for dep in deps if not any(touch(word, dep) for word in read)]
 
 
-def test_a_machine_of_more_threads_keeps_pair_and_traces():
+def test_a_machine_of_more_threads_keeps_pair_traces_and_what_is_fitted():
     """They have threads of their own, and do not follow the machine's."""
-    kept = [STAGES[name] for name in ("traces", "pair")]
+    kept = [STAGES[name] for name in ("traces", "pair", "fit")]
     assert kept and not any("machine.threads" in yaml.safe_dump(stage["params"], width=1000) for stage in kept)
     for sections in yaml.safe_load((ROOT / "params.yaml").read_text())["pairs"].values():
         own = [one for one in sections["traces"].values() if isinstance(one, dict)]
         own += [sections["models"]["builtin"]] if "builtin" in sections.get("models", {}) else []
         assert own and all("threads" in one for one in own)
-
-
-def test_what_is_fitted_follows_the_machine_s_threads():
-    assert "pairs.${item.pair}.machine.threads" in body("fit")["params"]
-
-
-def _recorded(word):
-    folder, _, name = word.rpartition("/")
-    return f"{folder}/{BY_RECORD.get(name, name)}"
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -183,17 +173,29 @@ def test_the_pipeline_holds_together_in_dvc():
     assert needed >= set(by_name) - {"report@pystdlib"}
 
 
-def test_every_fit_has_a_section_and_every_section_a_fit():
-    from pipelines.fit import load_predictor
+def test_nine_predictors_are_fitted_by_default():
     from pipelines.parameters import read_section
+
+    assert list(read_section("pystdlib", "fit", ROOT / "params.yaml")) == [
+        *("hrad", "specbranch", "survival", "takeover", "source", "early_stop-1", "early_stop-2"),
+        *("delayed_tree-nss", "delayed_tree-traversal"),
+    ]
+
+
+def test_every_recipe_is_a_predictor_that_is_fitted_by_its_name(tmp_path):
+    from pipelines.fit import FAMILIES, load_predictor
+    from pipelines.parameters import RECIPES
     from predictors.decision_rule import DecisionRule
 
-    fits = read_section("pystdlib", "fit", ROOT / "params.yaml")
-    assert set(fits) == set(STAGES["fit"]["matrix"]["predictor"])
-    made = {name: load_predictor("pystdlib", name, ROOT / "params.yaml")[1] for name in fits}
-    paper = made["specbranch-paper"]
-    assert (paper.feature_set, paper.decoding.k_rule) == ("paper", "floor")
+    names = list(yaml.safe_load(RECIPES.read_text()))
+    path = tmp_path / "params.yaml"
+    path.write_text(yaml.safe_dump({"pairs": {"p": {"fit": dict.fromkeys(names)}}}))
+    made = {name: load_predictor("p", name, path) for name in names}
+    assert len(names) == 23 and {family for family, _ in made.values()} == set(FAMILIES)
+    _, paper = made["specbranch-paper"]
+    assert (paper.feature_set, paper.decoding.k_rule, paper.iterations) == ("paper", "floor", 1)
     assert paper.rule == DecisionRule(epsilon=0.2) and paper.rule.none_probability is None, "argmax at the paper's ε"
+    assert (paper.training.learning_rate, paper.training.batch_size, paper.training.epochs) == (5e-5, 32, 20)
 
 
 @pytest.mark.parametrize("section", ["traces.texts", "traces.guesses", "measure", "tune"])

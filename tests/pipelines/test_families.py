@@ -54,7 +54,7 @@ def assert_greedy(pair: ModelPair, *bundles: str) -> None:
     """Texts of the bundles' decoders are Hugging Face's."""
     expected = pair.target.model.generate(torch.tensor([PROMPT]), max_new_tokens=16, do_sample=False, eos_token_id=None)
     for bundle in bundles:
-        decoded = load_decoder(Path("data/p/bundles") / bundle, pair).generate(
+        decoded = load_decoder(Path("data/p", *(["bundles"] if bundle != "auto" else []), bundle), pair).generate(
             PROMPT, max_new_tokens=16, temperature=0.0
         )
         assert decoded.tokens == expected[0, len(PROMPT) :].tolist(), bundle
@@ -83,7 +83,7 @@ def test_a_target_without_a_draft_goes_from_its_folder_to_the_report(tokenizer, 
     fits = {f"data/p/fit/{name}.json" for name in BUNDLES if name != "lookahead"}
     labels = {f"data/p/labels/{kind}.{kept}" for kind in ("chains", "tokens", "trees") for kept in ("parquet", "json")}
     assert said == folders | fits | labels
-    assert folders >= {"data/p/traces/texts", "data/p/replay", "data/p/verifiers", "data/p/trials/survival"}
+    assert folders >= {"data/p/traces/texts", "data/p/replay", "data/p/trials/survival"}
     assert all(json.loads(Path(one).read_text())["reason"] == NOT_APPLICABLE for one in fits)
     assert all(pq.read_table(one).num_rows == 0 for one in labels if one.endswith("parquet"))
 

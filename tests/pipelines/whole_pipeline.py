@@ -211,7 +211,7 @@ def _merged(values: dict, changes: dict) -> dict:
 def _filled(stage: dict, pair: str) -> list[str]:
     """The stage's command for every value of its matrix."""
     matrix = stage.get("matrix", {})
-    axes = [BUNDLES if axis == "predictor" else [pair] if axis == "pair" else matrix[axis] for axis in matrix]
+    axes = [[pair] if axis == "pair" else matrix[axis] for axis in matrix]
     made = (dict(zip(matrix, values, strict=True)) for values in itertools.product(*axes))
     return [
         re.sub(r"\$\{item\.(\w+)\.?(\w*)\}", lambda found, item=item: _value(item, *found.groups()), stage["cmd"])
