@@ -102,11 +102,11 @@ def kept(args: argparse.Namespace, name: str, inputs: str) -> bool:
     from pipelines.outputs import read_json
     from predictors.bundle import bundle_hash
 
-    record, bundle = args.fit / f"{name}.json", args.bundles / name
-    if not record.is_file() or not bundle.is_dir():
-        return False
-    known = read_json(record)
-    return known.get(INPUTS) == inputs and known["bundle_sha256"] == bundle_hash(bundle)
+    try:
+        known = read_json(args.fit / f"{name}.json")
+        return bool(known.get(INPUTS) == inputs and known["bundle_sha256"] == bundle_hash(args.bundles / name))
+    except (ValueError, OSError):
+        return False  # missing or damaged
 
 
 def materials(args: argparse.Namespace) -> "Materials":

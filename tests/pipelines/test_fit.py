@@ -148,7 +148,9 @@ def test_a_change_of_one_predictor_fits_that_one_alone_and_what_is_named_no_more
     assert said(a={}, b={"step": 1.0}) == {"a": True, "b": True}
     assert said(a={}, b={"step": 2.0}, c={}) == {"a": True, "b": False, "c": False}
     Path("data/p/bundles/a/card.json").write_text("damaged")
-    assert said(a={}, b={"step": 2.0}) == {"a": False, "b": True}
+    Path("data/p/fit/b.json").write_text("damaged")
+    assert said(a={}, b={"step": 2.0}) == {"a": False, "b": False}
+    assert said(a={}, b={"step": 2.0}) == {"a": True, "b": True}
     assert {path.name for path in Path("data/p/bundles").iterdir()} == {"a", "b"}
     assert {path.name for path in Path("data/p/fit").iterdir()} == {"a.json", "b.json"}
     Path("data/p/traces/texts").mkdir(parents=True)
