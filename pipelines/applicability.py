@@ -24,10 +24,11 @@ STAGES: Mapping[str, tuple[Callable[[argparse.Namespace], bool], tuple[str, ...]
 
 def needs_draft(pair: str, predictor: str, params: Path) -> bool:
     """Whether a bundle serves only pairs with a draft."""
-    from pipelines.parameters import read_pair
+    from pipelines.parameters import read_pair, read_predictor
 
-    fitted = read_pair(pair, params).get("fit") or {}
-    return fitted.get(predictor, {}).get("family") not in DRAFTLESS
+    if predictor not in (read_pair(pair, params).get("fit") or {}):
+        return False
+    return read_predictor(pair, predictor, params).get("family") not in DRAFTLESS
 
 
 def draftless(pair: str, params: Path) -> bool:

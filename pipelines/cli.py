@@ -17,7 +17,6 @@ from pipelines import PACKAGES
 
 COMMANDS = {
     "generate": "decode a prompt with any decoder or exported bundle",
-    "code": "stage: list for every other stage the code that it runs",
     "device": "stage: describe this machine",
     "pair": "stage: train the built-in model pair, or resolve a real one",
     "pair list": "the ready-made pairs",
@@ -43,10 +42,6 @@ COMMANDS = {
     "fetch": "fetch a bundle from the registry into a folder, checked against its registered content hash",
     "latency": "show the latency profiles, draw one, predict tokens/s from one",
     "reports": "print where the reports are and their headline figures",
-    "studies.learning": "study: how many documents are enough to learn from, and which stored features",
-    "studies.report": "study: the page of the verification rules, of stop rules, or of drafting without a draft model",
-    "studies.target_roots": "study: several roots drawn from the target (lossy)",
-    "studies.verdict_cost": "study: what a verdict costs at a large vocabulary",
 }
 SHARED = dict.fromkeys(("register", "fetch", "status", "history", "rollback"), "releases")
 SHARED |= dict.fromkeys(("pair list", "pair add"), "ready_pairs")

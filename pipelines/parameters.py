@@ -14,14 +14,15 @@ from predictors.config import Checked, Count, Positive, Whole, parse_config
 Config = TypeVar("Config")
 PARAMETERS = Path("params.yaml")
 MACHINE = "machine"
+RECIPE, RECIPES = "recipe", Path(__file__).with_name("predictors.yaml")  # of predictors
 
 
 @dataclass(frozen=True)
 class Machine(Checked):
     """Section ``machine``: what every other section takes from here unless it has its own.
 
-    ``threads`` of torch, and of stage ``replay`` at most so many processes. ``seed`` of all that is drawn: stages and
-    prompts have streams of their own, by names that enter their keys. A stage that times ends early after
+    ``threads`` of torch, and of stages ``fit`` and ``replay`` at most so many processes. ``seed`` of all that is drawn: stages
+    and prompts have streams of their own, by names that enter their keys. A stage that times ends early after
     ``max_minutes``, at a whole prompt, and records it; ``None``: never.
     """
 
@@ -35,15 +36,21 @@ def load_parameters(
 ) -> Config:
     """``pairs.<pair>.<section>`` of ``params.yaml`` as the dataclass ``cls``; unknown keys are refused by name.
 
-    ``section`` may be dotted (``fit.hrad``). Keys ``besides`` those of ``cls`` are left to the caller. What ``cls`` shares with
-    `Machine` and the section leaves out is the machine's.
+    ``section`` may be dotted (``labels.chains``). Keys ``besides`` those of ``cls`` are left to the caller. What ``cls`` shares
+    with `Machine` and the section leaves out is the machine's.
     """
-    values, where = read_section(pair, section, path), f"{path}: pairs.{pair}."
+    return parsed(cls, read_section(pair, section, path), pair, section, path, besides)
+
+
+def parsed(
+    cls: type[Config], values: Any, pair: str, section: str, path: Path, besides: Collection[str] = (), **machine: int
+) -> Config:
+    """``values`` of a section as `load_parameters` has them; ``machine``: what replaces the machine's own."""
     if isinstance(values, Mapping):
         read_machine(pair, path)
-        machine = read_pair(pair, path).get(MACHINE, {})
-        values = _filled(cls, {key: value for key, value in values.items() if key not in besides}, machine)
-    return parse_config(cls, values, where + section)
+        known = read_pair(pair, path).get(MACHINE, {}) | machine
+        values = _filled(cls, {key: value for key, value in values.items() if key not in besides}, known)
+    return parse_config(cls, values, f"{path}: pairs.{pair}.{section}")
 
 
 def read_machine(pair: str, path: Path = PARAMETERS) -> Machine:
@@ -76,6 +83,29 @@ def read_section(pair: str, section: str, path: Path = PARAMETERS) -> Any:
     return values
 
 
+def read_predictor(pair: str, name: str, path: Path = PARAMETERS) -> dict[str, Any]:
+    """Section ``fit.<name>`` of the pair over the recipe that it names as ``recipe``, or else that of its own name, if there is
+    one. `ValueError` for an unknown recipe."""
+    values, where = read_section(pair, f"fit.{name}", path) or {}, f"{path}: pairs.{pair}.fit.{name}"
+    if not isinstance(values, dict):
+        raise ValueError(f"{where}: expected a mapping of what is other than in its recipe, got {values!r}.")
+    recipes = parsed_yaml(RECIPES.read_text(encoding="utf-8"), str(RECIPES))
+    named = values.get(RECIPE, name)
+    if RECIPE in values and named not in recipes:
+        raise ValueError(f"{where}: there is no recipe {named!r}. Recipes: {', '.join(recipes)}.")
+    return _over(recipes.get(named, {}), {key: value for key, value in values.items() if key != RECIPE})
+
+
+def _over(recipe: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """``values`` over those of a recipe, mapping by mapping."""
+    return dict(recipe) | {
+        key: _over(recipe.get(key) or {}, value)
+        if isinstance(value, dict) and isinstance(recipe.get(key), dict)
+        else value
+        for key, value in values.items()
+    }
+
+
 def is_fitted(pair: str, name: str, path: Path = PARAMETERS) -> bool:
     """Whether the parameters name a predictor: what lies there of one that they named once is stale. Without a section ``fit``
     nothing is."""
@@ -97,7 +127,7 @@ def read_pair(pair: str, path: Path = PARAMETERS) -> dict[str, Any]:
     return sections
 
 
-@functools.lru_cache(maxsize=1)
+@functools.lru_cache(maxsize=2)
 def parsed_yaml(text: str, where: str) -> Any:
     """Parsed once for all sections that are read of it, and changed by none; a `ValueError` begins with ``where``."""
     try:

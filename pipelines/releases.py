@@ -38,14 +38,17 @@ def register(args: Namespace) -> None:
     draftwright register
     """
     from pipelines.registry import Registry
-    from predictors.bundle import CARD
+    from predictors.bundle import AUTO, CARD
 
-    folders = sorted(card.parent for card in args.data.glob(f"*/bundles/*/{CARD}"))
+    cards = [card for place in (f"bundles/*/{CARD}", f"{AUTO}/{CARD}") for card in args.data.glob(f"*/{place}")]
+    folders = sorted(card.parent for card in cards)
     if not folders:
-        raise ValueError(f"no bundle under {args.data}/*/bundles/. Run the export stage (dvc repro) first.")
+        raise ValueError(
+            f"no bundle under {args.data}/*/bundles/ or {args.data}/*/auto. Run the export stage (dvc repro) first."
+        )
     registry = Registry()
     for folder in folders:
-        made = registry.register(folder.parents[1].name, folder)
+        made = registry.register(folder.relative_to(args.data).parts[0], folder)
         state = "registered" if made.is_new else "already registered"
         print(f"{folder}: {state} as {made.name} version {made.version}, alias {CHALLENGER}")
 

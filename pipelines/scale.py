@@ -24,9 +24,9 @@ RETRIES = 3  # of a task whose worker ended
 Over = Callable[[Callable[[Any, Any], Any], Iterable[Any]], Iterator[tuple[Any, Any]]]
 
 
-def add_workers_argument(parser: ArgumentParser) -> None:
-    help_text = "spread the work over so many actors on Ray (default: all in this process)"
-    parser.add_argument("--workers", type=count, default=1, help=help_text)
+def add_workers_argument(parser: ArgumentParser, default: int | None = 1, unless: str = "all in this process") -> None:
+    help_text = f"spread the work over so many actors on Ray (default: {unless})"
+    parser.add_argument("--workers", type=count, default=default, help=help_text)
 
 
 @contextmanager

@@ -12,10 +12,12 @@ whenever you like: finished shards are kept.
 """
 
 import argparse
+import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +25,9 @@ import psutil
 import torch
 from tqdm import tqdm
 
-from pipelines.code import Code
-from pipelines.pair_folder import read_pair
-from pipelines.parameters import add_pair_arguments, load_parameters
+from pipelines.measuring.provenance import source_hash
+from pipelines.pair_folder import read_facts, read_pair
+from pipelines.parameters import add_pair_arguments, load_parameters, read_machine
 from pipelines.places import place_of
 from pipelines.prompt_table import MEASURED_SPLITS, Prompt, read_prompts
 from pipelines.scale import add_workers_argument, workers
@@ -41,6 +43,8 @@ from trace_collection.trees import TreeCollector, TreeTraceConfig
 
 SECTION = "traces"
 MOST_PACKED = 1 / 8  # of a machine's memory: models whose matrices are held twice, in every worker
+COLLECTING = ("runtime", "trace_collection", "predictors")  # shards of other code are collected again
+TRAINING = "predictors/training"  # of which they do not depend
 CONFIGS = {"texts": TextTraceConfig, "trees": TreeTraceConfig, "guesses": GuessTraceConfig}
 
 
@@ -57,17 +61,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("pair_folder", type=Path, help="output of the pair stage")
     parser.add_argument("prompts", type=Path, help="output of the prompts stage")
     parser.add_argument("out", type=place_of, help="folder of the shards")
-    add_workers_argument(parser)
+    add_workers_argument(parser, None, "as many as section machine has threads for a built-in pair, else this process")
 
 
 def run(args: argparse.Namespace) -> None:
     limits = load_parameters(TraceLimits, args.pair, SECTION, args.params, besides=CONFIGS)
     config: Any = load_parameters(CONFIGS[args.of], args.pair, f"{SECTION}.{args.of}", args.params)
     make = partial(loaded, args.of, args.pair_folder.resolve(), config, args.prompts.resolve())
-    code = Code().digest(type(config).__module__)
-    with workers(make, args.workers, config.threads, args.pair_folder) as over:
-        done = collect(over, args.out, progress, limits.max_gigabytes, code)
+    count = args.workers or most_workers(args, config.threads)
+    with workers(make, count, config.threads, args.pair_folder) as over:
+        done = collect(over, args.out, progress, limits.max_gigabytes, source_hash(COLLECTING, but=TRAINING))
     print(f"{args.out}: {done['shards']} shards, {done['kept']} of them kept from an earlier run, {done['rows']} rows")
+
+
+def most_workers(args: argparse.Namespace, threads: int) -> int:
+    """How many workers of so many ``threads`` share this machine's, if Ray is installed.
+
+    One for a pair that is not built in, whose models may be large.
+    """
+    if find_spec("ray") is None or read_facts(args.pair_folder)["source"] != "builtin":
+        return 1
+    cores = min(read_machine(args.pair, args.params).threads, os.cpu_count() or 1)
+    return max(1, cores // threads)
 
 
 def loaded(of: str, folder: Path, config: Any, prompts: Path) -> Collector:

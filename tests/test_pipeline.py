@@ -1,5 +1,5 @@
-"""dvc.yaml and params.yaml hold together: stages depend on their code and on what their commands read, commands and
-sections parse."""
+"""dvc.yaml and params.yaml hold together: stages depend on the code that they run and on what their commands read, commands
+and sections parse."""
 
 import argparse
 import re
@@ -7,19 +7,25 @@ import shlex
 from importlib import import_module
 from pathlib import Path
 
+import grimp
+import networkx
 import pytest
 import yaml
+from dvc.repo import Repo
 
+from pipelines import PACKAGES
 from pipelines.cli import COMMANDS
 
 ROOT = Path(__file__).parent.parent
-CODE = {ROOT / "dvc.yaml": "data/code", ROOT / "pipelines/studies/dvc.yaml": "data/studies/code"}
 TIMINGS = "data/${item.pair}/pair_timings.json"  # beside the outputs, as times are not reproduced
-FILE_OF = {}  # the dvc.yaml of every stage
-STAGES = {}
-
-
-BY_RECORD = {"bundles": "fit"}  # who reads these depends on their records, which have their hashes
+# Decide nothing of what a stage makes: the command line, files of parameters, device and pair, outputs, tracking, workers.
+PLUMBING = {
+    f"pipelines.{name}"
+    for name in (
+        *("applicability", "cli", "device_file", "device_memory", "outputs", "pair_folder", "parameters", "places"),
+        *("prompt_table", "scale", "terminal", "tracking"),
+    )
+} | {"pipelines"}
 
 
 def variants(name, stage):
@@ -38,11 +44,11 @@ def variants(name, stage):
     return made
 
 
-for file in CODE:
-    prefix = "" if file.parent == ROOT else f"{file.parent.name}/"
-    for name, stage in yaml.safe_load(file.read_text())["stages"].items():
-        for variant, made in variants(name, stage).items():
-            STAGES[prefix + variant], FILE_OF[prefix + variant] = made, file
+STAGES = {
+    variant: made
+    for name, stage in yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"].items()
+    for variant, made in variants(name, stage).items()
+}
 
 
 def body(stage):
@@ -59,60 +65,55 @@ def touch(path, other):
     return Path(path).is_relative_to(other) or Path(other).is_relative_to(path)
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_a_stage_depends_on_its_own_code_first_and_then_on_data(stage):
-    if body(stage).get("always_changed"):
-        assert "deps" not in body(stage)
-        return
-    code, *data = body(stage)["deps"]
-    name = stage.removeprefix("studies/").partition("@")
-    assert code in [f"{CODE[FILE_OF[stage]]}/{one}.txt" for one in (name[0], name[2])]
-    assert all(dep.startswith("data/") and "/code" not in dep for dep in data)
-    assert len(set(data)) == len(data)
+def command_of(stage):
+    return body(stage)["cmd"].split()[3]
 
 
-@pytest.mark.parametrize("file", CODE, ids=str)
-def test_the_code_of_every_stage_is_listed(file):
-    from pipelines.code import stage_modules
+@pytest.fixture(scope="module")
+def imports():
+    return grimp.build_graph(*PACKAGES, exclude_type_checking_imports=True, cache_dir=None)
 
-    listed = {f"{CODE[file]}/{stage}.txt" for stage in stage_modules(file)}
-    wanted = {body(stage)["deps"][0] for stage in STAGES if FILE_OF[stage] == file and "deps" in body(stage)}
-    assert listed == wanted
-    code = next(stage for stage in STAGES if FILE_OF[stage] == file and stage.rpartition("/")[2] == "code")
-    assert body(code)["cmd"].split()[-2:] == [file.relative_to(ROOT).as_posix(), CODE[file]]
-    assert outputs(code) == [CODE[file]] and body(code)["always_changed"]
+
+@pytest.mark.parametrize("stage", [name for name in STAGES if not body(name).get("always_changed")])
+def test_a_stage_depends_on_every_package_that_it_runs(stage, imports):
+    """By package, those of ``pipelines`` one by one, and files there by themselves; and on no code that it does not run."""
+    code = [dep for dep in body(stage)["deps"] if not dep.startswith("data/")]
+    assert code == body(stage)["deps"][: len(code)] and code[0] == f"pipelines/{command_of(stage)}.py"
+    run = {
+        f"pipelines.{command_of(stage)}",
+        *imports.find_upstream_modules(f"pipelines.{command_of(stage)}"),
+    } - PLUMBING
+    paths = {one.replace(".", "/") for one in run}
+    units = {"/".join(path.split("/")[: 1 + path.startswith("pipelines/")]) for path in paths}
+    held = [dep.removesuffix(".py") for dep in code if not dep.endswith(".yaml")]
+    assert not [unit for unit in units if not any(touch(dep, unit) for dep in held)]
+    assert not [dep for dep in held if not any(touch(dep, path) for path in paths)]
+
+
+def test_a_change_in_reporting_collects_nothing_anew():
+    for stage in ("pair", "prompts", "latency", "traces", "labels@chains", "fit", "replay"):
+        assert not any(dep.startswith(("pipelines/reporting", "pipelines/promotion")) for dep in body(stage)["deps"])
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_what_a_command_reads_is_a_dependency(stage):
     """A folder that the command names is a dep, holds deps, or lies in one."""
-    deps = body(stage).get("deps", [])[1:]
+    deps = [dep for dep in body(stage).get("deps", []) if dep.startswith("data/")]
     named = {word for word in shlex.split(body(stage)["cmd"]) if word.startswith("data/")}
     written = {out if out in named else str(Path(out).parent) for out in outputs(stage)}
-    read = {_recorded(word) for word in named - written - {TIMINGS}}
+    read = named - written - {TIMINGS}
     assert not [word for word in read if not any(touch(word, dep) for dep in deps)]
     assert not [dep for dep in deps if not any(touch(word, dep) for word in read)]
 
 
-@pytest.mark.parametrize("file", ["params.yaml", "pipelines/studies/params.yaml"])
-def test_a_machine_of_more_threads_keeps_pair_and_traces(file):
+def test_a_machine_of_more_threads_keeps_pair_traces_and_what_is_fitted():
     """They have threads of their own, and do not follow the machine's."""
-    prefix = "studies/" if "studies" in file else ""
-    kept = [one for name, one in STAGES.items() if name in (f"{prefix}traces", f"{prefix}pair")]
+    kept = [STAGES[name] for name in ("traces", "pair", "fit")]
     assert kept and not any("machine.threads" in yaml.safe_dump(stage["params"], width=1000) for stage in kept)
-    for sections in yaml.safe_load((ROOT / file).read_text())["pairs"].values():
+    for sections in yaml.safe_load((ROOT / "params.yaml").read_text())["pairs"].values():
         own = [one for one in sections["traces"].values() if isinstance(one, dict)]
         own += [sections["models"]["builtin"]] if "builtin" in sections.get("models", {}) else []
         assert own and all("threads" in one for one in own)
-
-
-def test_what_is_fitted_follows_the_machine_s_threads():
-    assert "pairs.${item.pair}.machine.threads" in body("fit")["params"]
-
-
-def _recorded(word):
-    folder, _, name = word.rpartition("/")
-    return f"{folder}/{BY_RECORD.get(name, name)}"
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -147,35 +148,44 @@ def test_the_pipeline_is_a_table_of_contents():
     assert len(yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]) <= 13
 
 
-def test_locks_hold_no_stage_that_is_gone():
-    """Every call of DVC reads them whole, in seconds where they are long, and DVC drops nothing."""
-    for file in CODE:
-        stages = {
-            f"{name}@" if "matrix" in stage else name: stage
-            for name, stage in yaml.safe_load(file.read_text())["stages"].items()
-        }
-        locked = yaml.safe_load((file.parent / "dvc.lock").read_text())["stages"]
-        assert {re.sub("@.*", "@", name) for name in locked} <= set(stages)
-        fits = {name.partition("-")[2] for name in locked if name.startswith("fit@")}
-        assert fits <= set(stages.get("fit@", {}).get("matrix", {}).get("predictor", ()))
+def test_the_lock_holds_no_stage_that_is_gone():
+    """Every call of DVC reads it whole, in seconds where it is long, and DVC drops nothing."""
+    file = ROOT / "dvc.lock"
+    locked = yaml.safe_load(file.read_text())["stages"] if file.is_file() else {}
+    assert {name.partition("@")[0] for name in locked} <= {name.partition("@")[0] for name in STAGES}
 
 
-def test_every_fit_has_a_section_and_every_section_a_fit():
-    from pipelines.fit import load_predictor
+def test_the_pipeline_holds_together_in_dvc():
+    """Acyclic, no overlapping outputs; the report of a pair, which `make repro PAIR=` names, needs all of its stages."""
+    graph = Repo(str(ROOT)).index.graph
+    by_name = {made.addressing: made for made in graph}
+    needed = {made.addressing for made in networkx.descendants(graph, by_name["report@pystdlib"])}
+    assert needed >= set(by_name) - {"report@pystdlib"}
+
+
+def test_nine_predictors_are_fitted_by_default():
     from pipelines.parameters import read_section
+
+    assert list(read_section("pystdlib", "fit", ROOT / "params.yaml")) == [
+        *("hrad", "specbranch", "survival", "takeover", "source", "early_stop-1", "early_stop-2"),
+        *("delayed_tree-nss", "delayed_tree-traversal"),
+    ]
+
+
+def test_every_recipe_is_a_predictor_that_is_fitted_by_its_name(tmp_path):
+    from pipelines.fit import FAMILIES, load_predictor
+    from pipelines.parameters import RECIPES
     from predictors.decision_rule import DecisionRule
 
-    fits = read_section("pystdlib", "fit", ROOT / "params.yaml")
-    assert set(fits) == set(STAGES["fit"]["matrix"]["predictor"])
-    made = {name: load_predictor("pystdlib", name, ROOT / "params.yaml")[1] for name in fits}
-    paper = made["specbranch-paper"]
-    assert (paper.feature_set, paper.decoding.k_rule) == ("paper", "floor")
+    names = list(yaml.safe_load(RECIPES.read_text()))
+    path = tmp_path / "params.yaml"
+    path.write_text(yaml.safe_dump({"pairs": {"p": {"fit": dict.fromkeys(names)}}}))
+    made = {name: load_predictor("p", name, path) for name in names}
+    assert len(names) == 23 and {family for family, _ in made.values()} == set(FAMILIES)
+    _, paper = made["specbranch-paper"]
+    assert (paper.feature_set, paper.decoding.k_rule, paper.iterations) == ("paper", "floor", 1)
     assert paper.rule == DecisionRule(epsilon=0.2) and paper.rule.none_probability is None, "argmax at the paper's ε"
-
-
-def test_the_studies_are_no_part_of_the_main_pipeline():
-    main = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
-    assert not any("studies" in str(stage) for stage in main.values())
+    assert (paper.training.learning_rate, paper.training.batch_size, paper.training.epochs) == (5e-5, 32, 20)
 
 
 @pytest.mark.parametrize("section", ["traces.texts", "traces.guesses", "measure", "tune"])

@@ -47,14 +47,14 @@ def commit_of(origin: Mapping[str, Any], form: str = "{}", digits: int = 12) -> 
     return form.format((origin.get("commit") or "unknown")[:digits]) + changed
 
 
-def source_hash(folders: Iterable[str]) -> str:
-    """SHA-256 over the Python files of packages or modules of this repository; each must hold some."""
+def source_hash(folders: Iterable[str], but: str = "") -> str:
+    """SHA-256 over the Python files of packages or modules of this repository, ``but`` those of one; each must hold some."""
     digest = hashlib.sha256()
     for folder in folders:
         path = ROOT / folder
         files = [path] if path.is_file() else sorted(path.rglob("*.py"))
         assert files, f"{folder} holds no Python files"
-        for file in files:
+        for file in (one for one in files if not but or not one.is_relative_to(ROOT / but)):
             digest.update(file.relative_to(ROOT).as_posix().encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()
 

@@ -2,14 +2,13 @@
 
 import base64
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from pipelines.outputs import write_json
 from pipelines.reporting.section import Cell, Picture, Section, Table
 from pipelines.reporting.text import shown
 
@@ -71,14 +70,6 @@ def write_pictures(folder: Path, pictures: Iterable[Picture]) -> dict[str, bytes
     for name, image in images.items():
         (folder / f"{name}.png").write_bytes(image)
     return images
-
-
-def write_page(folder: Path, section: Section, record: Mapping[str, Any]) -> None:
-    """What a study leaves: ``NAME.md``, ``NAME.json`` with the ``record``, and the pictures."""
-    write_pictures(folder, section.pictures)
-    write_json(folder / f"{section.name}.json", record)
-    (folder / f"{section.name}.md").write_text(markdown(section, level=1))
-    print(f"{folder / section.name}.md\n{section.finding}")
 
 
 def png(figure: "Figure") -> bytes:

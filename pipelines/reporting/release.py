@@ -38,7 +38,7 @@ WON = "Tuned: the best few by replay on validation prompts, the winner on test p
 JUDGED = "Gate verdicts: gains over the closest rival, and over the gate's reference by sampling setting"
 CODE = """from runtime import ModelPair, load_decoder
 
-bundle = "{folder}/bundles/auto"
+bundle = "{folder}/auto"
 pair = ModelPair.load(target="{target}", draft="{draft}", record=bundle)
 decoder = load_decoder(bundle, pair)
 out = decoder.generate(pair.tokenizer(text)["input_ids"], max_new_tokens=256, temperature=0.0)"""
@@ -53,7 +53,7 @@ def front(inputs: Inputs, oracle: dict[str, float]) -> Section:
     warning = None if profile is None else noise_warning(profile)
     speeds = [_speeds(inputs, setting, oracle.get(setting)) for setting in inputs.measured.settings]
     code = ""
-    if (inputs.data / "bundles" / AUTO).is_dir():
+    if (inputs.data / AUTO).is_dir():
         location = read_pair(inputs.data / "pair")
         code = CODE.format(folder=inputs.data, target=location.target, draft=location.draft)
         code = code.replace(', draft="None"', "")

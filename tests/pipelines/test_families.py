@@ -54,7 +54,7 @@ def assert_greedy(pair: ModelPair, *bundles: str) -> None:
     """Texts of the bundles' decoders are Hugging Face's."""
     expected = pair.target.model.generate(torch.tensor([PROMPT]), max_new_tokens=16, do_sample=False, eos_token_id=None)
     for bundle in bundles:
-        decoded = load_decoder(Path("data/p/bundles") / bundle, pair).generate(
+        decoded = load_decoder(Path("data/p", *(["bundles"] if bundle != "auto" else []), bundle), pair).generate(
             PROMPT, max_new_tokens=16, temperature=0.0
         )
         assert decoded.tokens == expected[0, len(PROMPT) :].tolist(), bundle

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -123,12 +123,57 @@ def test_a_predictor_becomes_a_bundle_its_quality_and_a_run(folder, pair, capsys
 def test_the_same_inputs_give_the_same_bundle_and_another_network_another(folder):
     hashes = []
     for step in (0.0, 0.0, 1.0):
+        QUALITY.unlink(missing_ok=True)
         run(step=step)
         hashes.append((bundle_hash(BUNDLE), read_bundle(BUNDLE).card["lineage"][HEAD_TAG]))
     assert hashes[0] == hashes[1] and all(one != other for one, other in zip(hashes[0], hashes[2], strict=True))
     _, tracked = runs()
     assert Tracking("p").found_run(hashes[2][1]) == tracked[0].info.run_id
     assert Tracking("p").found_run(hashes[0][1]) in {one.info.run_id for one in tracked[1:]}
+
+
+def fit_named(**predictors):
+    """Stage ``fit`` of all that the parameters name: what it says of each."""
+    named = {name: {"family": "toy", "made": "made", **values} for name, values in predictors.items()}
+    Path("params.yaml").write_text(yaml.safe_dump({"pairs": {"p": {"machine": {"threads": 1}, "fit": named}}}))
+    main(["fit", "--pair", "p", "--device", "device.json"])
+
+
+def test_a_change_of_one_predictor_fits_that_one_alone_and_what_is_named_no_more_goes(folder, capsys):
+    def said(**predictors):
+        fit_named(**predictors)
+        return {line.partition(":")[0]: "kept" in line for line in capsys.readouterr().out.splitlines()}
+
+    assert said(a={}, b={"step": 1.0}) == {"a": False, "b": False}
+    assert said(a={}, b={"step": 1.0}) == {"a": True, "b": True}
+    assert said(a={}, b={"step": 2.0}, c={}) == {"a": True, "b": False, "c": False}
+    Path("data/p/bundles/a/card.json").write_text("damaged")
+    Path("data/p/fit/b.json").write_text("damaged")
+    assert said(a={}, b={"step": 2.0}) == {"a": False, "b": False}
+    assert said(a={}, b={"step": 2.0}) == {"a": True, "b": True}
+    assert {path.name for path in Path("data/p/bundles").iterdir()} == {"a", "b"}
+    assert {path.name for path in Path("data/p/fit").iterdir()} == {"a.json", "b.json"}
+    Path("data/p/traces/texts").mkdir(parents=True)
+    Path("data/p/traces/texts/manifest.json").write_text("other texts")
+    assert said(a={}, b={"step": 2.0}) == {"a": False, "b": False}
+
+
+def test_a_recipe_is_taken_by_its_name_and_what_is_said_beside_it_replaces_it(tmp_path):
+    path = tmp_path / "params.yaml"
+
+    def load(name, values):
+        path.write_text(yaml.safe_dump({"pairs": {"p": {"machine": {"seed": 3, "threads": 8}, "fit": {name: values}}}}))
+        return fit.load_predictor("p", name, path)
+
+    family, hrad = load("hrad", {})
+    assert family == "head" and (hrad.training.reduced_size, hrad.training.batch_size) == (48, 256)
+    assert (hrad.training.seed, hrad.training.threads) == (3, 1), "the machine's seed, and one thread on every machine"
+    changed = replace(hrad, target="length", training=replace(hrad.training, epochs=3))
+    assert load("mine", {"recipe": "hrad", "target": "length", "training": {"epochs": 3}}) == ("head", changed)
+    with pytest.raises(ValueError, match=r"fit\.mine: there is no recipe 'hrat'. Recipes: hrad, length"):
+        load("mine", {"recipe": "hrat"})
+    with pytest.raises(ValueError, match=r"fit\.mine: expected a mapping of what is other"):
+        load("mine", [1])
 
 
 def test_the_bundle_leads_back_to_the_run_that_trained_it(folder):
@@ -179,7 +224,7 @@ def test_unknown_families_keys_and_predictors_are_refused_by_name(folder):
         run("oracle")
     with pytest.raises(SystemExit, match=r"pairs\.p\.fit\.toy: unknown key 'momentum'"):
         run(momentum=1)
-    Path("params.yaml").write_text(yaml.safe_dump({"pairs": {"p": {"fit": {"toy": None, "other": 3}}}}))
+    Path("params.yaml").write_text(yaml.safe_dump({"pairs": {"p": {"fit": {"toy": None}}}}))
     with pytest.raises(ValueError, match="family is 'unknown'"):
         fit.load_predictor("p", "toy")
     with pytest.raises(ValueError, match="section 'third' is missing"):

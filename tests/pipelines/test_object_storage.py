@@ -10,10 +10,10 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from pipelines import traces
-from pipelines.code import Code
+from pipelines.measuring.provenance import source_hash
 from pipelines.places import place_of
 from pipelines.scale import workers
-from pipelines.traces import CONFIGS, loaded
+from pipelines.traces import COLLECTING, TRAINING, loaded
 from predictors.training.text_table import TextTable
 from tests.pipelines.toy_bench import toy_bench
 from tests.trace_collection.collecting import contents, interrupted
@@ -54,7 +54,7 @@ def args(tmp_path_factory):
 def test_a_trace_that_was_interrupted_ends_in_the_bytes_of_a_local_one(args, capsys):
     local, stored = args.out, place_of(f"{BUCKET}/traces/texts")
     make = partial(loaded, "texts", args.pair_folder, TextTraceConfig(**TEXTS), args.prompts)
-    digest = Code().digest(CONFIGS["texts"].__module__)
+    digest = source_hash(COLLECTING, but=TRAINING)
     with pytest.raises(KeyboardInterrupt), workers(make, 1, 1, args.pair_folder) as over:
         collect(over, stored, interrupted(5), 0.1, digest)
     assert 0 < len(list(stored.glob("part-*"))) < len(list(local.glob("part-*")))

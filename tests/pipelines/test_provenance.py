@@ -16,3 +16,7 @@ def test_the_code_hash_covers_real_files(tmp_path, monkeypatch):
     one = provenance.source_hash(["code"])
     (tmp_path / "code" / "a.py").write_text("x = 2")
     assert provenance.source_hash(["code"]) != one
+    two = provenance.source_hash(["code"], but="code/training")
+    (tmp_path / "code" / "training").mkdir()
+    (tmp_path / "code" / "training" / "b.py").write_text("x = 3")
+    assert provenance.source_hash(["code"], but="code/training") == two != provenance.source_hash(["code"])

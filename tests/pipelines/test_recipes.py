@@ -13,7 +13,6 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from pipelines.code import Code
 from pipelines.documents import Source, load_documents
 from pipelines.parameters import load_parameters
 from pipelines.prompts import PromptParameters, draw_prompts
@@ -356,11 +355,6 @@ def test_a_parameter_file_names_a_recipe(tmp_path):
     path.write_text("pairs: {p: {prompts: {sources: [{recipe: gsm8k}, {recipe: mbpp, limit: 3}]}}}")
     sources = load_parameters(PromptParameters, "p", "prompts", path).sources
     assert [(one.name, one.limit) for one in sources] == [("gsm8k", 1000), ("mbpp", 3)]
-
-
-def test_a_changed_recipe_draws_prompts_again_and_trains_no_pair():
-    run = [Code().run_by(f"pipelines.{stage}") for stage in ("prompts", "pair")]
-    assert ["pipelines/recipes.yaml" in files for files in run] == [True, False]
 
 
 def test_the_documented_table_has_every_recipe():

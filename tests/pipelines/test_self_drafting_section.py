@@ -1,15 +1,12 @@
-"""Section ``self_drafting`` and its study on a measurement written by hand, whose arms have exact speeds."""
-
-import json
+"""Section ``self_drafting`` on a measurement written by hand, whose arms have exact speeds."""
 
 import pytest
 
-from pipelines.measuring.names import HF_LOOKUP, HF_PLAIN, METHODS
+from pipelines.measuring.names import METHODS
 from pipelines.reporting.comparison import By
-from pipelines.reporting.inputs import Inputs, read_measured
+from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.section import column
 from pipelines.reporting.self_drafting import AL, DE, HR, PASSES, UPKEEP, lookup_gains, section
-from pipelines.studies.report import self_drafting, write_study
 from tests.pipelines.hand_made_measured import ALONE_SPEED, MAIN_SPEED, SPEED, decodes, write_measured, write_records
 
 SPEEDUP = "speed-up over plain"
@@ -98,16 +95,3 @@ def test_without_such_methods_or_without_a_chain(tmp_path):
     assert "best static chain" not in rows_of(made) and rows_of(made)["lookahead"][SPEEDUP]["value"] == pytest.approx(
         1.2
     )
-
-
-def test_the_study_has_every_arm(inputs, tmp_path):
-    measured = read_measured(inputs.of("measured"))
-    write_study(tmp_path, measured, self_drafting(measured, "p"))
-    record = json.loads((tmp_path / "self_drafting.json").read_text())
-    rows = {row["arm"]: row for row in record["tables"][1]["rows"]}
-    assert set(rows) == {"autoregressive", "chain-3", HF_LOOKUP, HF_PLAIN, *METHODS, "progressive_tree-paper"}
-    row = rows["progressive_tree"]
-    assert [row[name] for name in (*PASSES, UPKEEP)] == pytest.approx([2, 0.5, 3, 3, 2, 0.2])
-    assert row[SPEEDUP]["value"] == pytest.approx(1.5) and rows["chain-3"][DE] is None
-    assert (tmp_path / "self_drafting.png").is_file()
-    assert (tmp_path / "self_drafting.md").read_text().count("\n## T=") == 2

@@ -1,12 +1,9 @@
-"""Section ``stopping`` and its study on a measurement written by hand, whose arms have exact speeds."""
-
-import json
+"""Section ``stopping`` on a measurement written by hand, whose arms have exact speeds."""
 
 import pytest
 
-from pipelines.reporting.inputs import Inputs, read_measured
+from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.stopping import paying, section
-from pipelines.studies.report import stopping, write_study
 from tests.pipelines.hand_made_measured import MAIN_SPEED, SPEED, decodes, write_measured, write_records
 
 EXACT = SPEED | {"entropy": 158, "early_stop-1": 176}
@@ -92,29 +89,3 @@ def test_without_rules_or_models(tmp_path):
     assert section(inputs_of(tmp_path / "none", speed)) is None
     made = section(inputs_of(tmp_path / "models", records=False))
     assert len(made.tables) == 2 and [picture.name for picture in made.pictures] == ["stops"]
-
-
-def test_the_study_has_every_arm(tmp_path):
-    inputs_of(tmp_path)
-    measured = read_measured(tmp_path / "measured" / "toy-1c")
-    write_study(tmp_path / "out", measured, stopping(measured, "p"))
-    record = json.loads((tmp_path / "out" / "stopping.json").read_text())
-    assert [table["caption"] for table in record["tables"]] == ["T=0", "T=1"]
-    rows = {row["arm"]: row for row in record["tables"][0]["rows"]}
-    named = {
-        "plain decoding",
-        "chain, γ=1",
-        "chain, γ=3",
-        "confidence ε=0.4",
-        "roc",
-        "fork-4.2",
-        "fork-4.2 early_stop-1",
-    }
-    assert named <= set(rows)
-    row = rows["chain, γ=1"]
-    assert (row["rollback rate"], row["drafted per round"]) == (0.5, 2.0)
-    assert row["speed-up over plain"]["value"] == pytest.approx(1.3)
-    assert row[GAIN]["value"] == pytest.approx(130 / 160 - 1)
-    assert record["provenance"]["commit"] == "abc"
-    text = (tmp_path / "out" / "stopping.md").read_text()
-    assert text.count("\n## T=") == 2 and text.count("| chain, γ=1 |") == 2

@@ -160,9 +160,9 @@ def write_parameters(pair: str, **models: Path) -> None:
 
 
 def run_all(pair: str) -> None:
-    """Every stage but ``code``, which lists code."""
+    """Every stage."""
     stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
-    for command in (one for name, stage in stages.items() if name != "code" for one in _filled(stage, pair)):
+    for command in (one for stage in stages.values() for one in _filled(stage, pair)):
         main(shlex.split(command)[3:])
 
 
@@ -177,7 +177,7 @@ def _merged(values: dict, changes: dict) -> dict:
 def _filled(stage: dict, pair: str) -> list[str]:
     """The stage's command for every value of its matrix."""
     matrix = stage.get("matrix", {})
-    axes = [BUNDLES if axis == "predictor" else [pair] if axis == "pair" else matrix[axis] for axis in matrix]
+    axes = [[pair] if axis == "pair" else matrix[axis] for axis in matrix]
     made = (dict(zip(matrix, values, strict=True)) for values in itertools.product(*axes))
     return [
         re.sub(r"\$\{item\.(\w+)\.?(\w*)\}", lambda found, item=item: _value(item, *found.groups()), stage["cmd"])

@@ -392,6 +392,6 @@ def test_more_components_than_columns_are_refused(made, rows):
 
 def test_the_papers_heads_decide_by_the_softmax_as_trained():
     """Specification 4.3: argmax, without the correction of class shares."""
-    pairs = yaml.safe_load((Path(__file__).parents[2] / "params.yaml").read_text())["pairs"]
-    heads = {name: made for name, made in pairs["pystdlib"]["fit"].items() if made.get("feature_set") == "paper"}
+    recipes = yaml.safe_load((Path(__file__).parents[2] / "pipelines/predictors.yaml").read_text())
+    heads = {name: made for name, made in recipes.items() if made.get("feature_set") == "paper"}
     assert heads and not any(made["prior_correction"] for made in heads.values())
