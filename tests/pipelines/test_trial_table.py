@@ -150,31 +150,6 @@ def test_another_arm_or_less_than_the_look_asks_is_timed(table, changes):
     assert known_of(args, bundle) == (set(), {0.0})
 
 
-def test_replay_is_asked_for_the_arms_that_decodes_were_read_of(table, monkeypatch):
-    """An arm that was not timed on every prompt may be the same decoder."""
-    args, bundle = table
-    config, _ = load_plan("p", args.params)
-    look = trial.Look.of(1, args.prompts, config)
-    write_table(args, bundle, arms=[ArmRow("plain again", "plain", {"method": "autoregressive"}), *ARMS])
-    said = []
-    monkeypatch.setattr(
-        one_look.Measured, "foreseen", lambda known, some: said.append([row.name for row in known.arms])
-    )
-    assert one_look._measured(args, config, bundle, "hrad", look).replayed is None
-    assert said == [["autoregressive", "chain-2", "chain-4", "hrad"]]
-
-
-def test_a_setting_without_an_arm_or_a_prompt_is_missing(table, tmp_path):
-    args, _ = table
-    pair = ModelPair.load(target=str(args.pair_folder / "target"), draft=str(args.pair_folder / "draft"))
-    both = random_bundle(tmp_path / "both" / "hrad", pair, temperatures=(0.0, 1.0))
-    write_table(args, both)
-    assert known_of(args, both) == ({0.0, 1.0}, set())
-    for left in ({}, {"arm": "hrad"}, {"arm": "chain-2"}, {"arm": "hrad", "prompt": "test-3"}):
-        write_table(args, both, without(temperature=1.0, **left))
-        assert known_of(args, both) == ({0.0}, {1.0})
-
-
 def test_earlier_decodes_are_of_the_same_machine_libraries_and_arms(tmp_path):
     inputs = {"parameters": {"seed": 0}, "challenger_sha256": "a", "prompts_sha256": "x"}
     place = SimpleNamespace(folder=tmp_path, inputs=inputs, device={"slug": "toy-1c"})
