@@ -10,8 +10,6 @@ import pytest
 from pipelines import measure
 from pipelines.measuring.names import DECODES_FILE, FINDINGS, ROUNDS_FILE, WORKER
 from pipelines.measuring.tables import read_decodes, read_rounds
-from pipelines.reporting.inputs import Inputs
-from pipelines.reporting.speed import section
 from tests.pipelines.scale_tasks import KilledTimer
 from tests.pipelines.test_measure import ARMS, PARAMETERS
 from tests.pipelines.toy_bench import toy_bench
@@ -88,8 +86,3 @@ def test_tokens_rounds_and_order_are_those_of_one_process(here, spread, decodes)
     assert (
         rounds[~rounds["prefill"]].groupby(["block", "arm"]).size().sort_index().equals(counts.astype(int).sort_index())
     )
-
-
-def test_the_report_reads_it(spread):
-    made = section(Inputs(spread.parents[1], "toy-1c"))
-    assert made.tables and made.tables[0].rows
