@@ -5,9 +5,6 @@ import json
 import pytest
 
 from pipelines import cli
-from pipelines.reporting import plots
-from pipelines.reporting.latency import latency_figure
-from pipelines.reporting.latency_table import latency_table
 from predictors.latency.acceptance import iid_accepted_law
 from predictors.latency.profile import LatencyProfile, read_profile
 from predictors.latency.soundness import noise_warning
@@ -50,11 +47,6 @@ def columns(out, title):
     return [dict(zip(header[1], cells, strict=True)) for _, cells in rows]
 
 
-def values(out, title, row):
-    """A row's cells without their quartiles."""
-    return [cell.partition(" (")[0] for cell in section(out, title)[row]]
-
-
 def test_ratios_are_those_computed_by_hand(data, capsys):
     out = shown(capsys, data)
     costs = columns(out, "By tokens of context")
@@ -63,13 +55,6 @@ def test_ratios_are_those_computed_by_hand(data, capsys):
     assert target["1"] == ["8.00 (7.20–9.60)", "1.00x", "10.0 (9.00–12.0)", "1.00x"]
     assert target["5"] == ["12.0 (10.8–14.4)", "1.50x", "25.0 (22.5–30.0)", "2.50x"]
     assert section(out, "draft pass by rows")["4"] == ["1.50 (1.35–1.80)", "3.00 (2.70–3.60)"]
-
-
-def test_the_compact_forward_is_shown_against_hugging_faces(data, capsys):
-    out = shown(capsys, data)
-    gains = section(out, "draft pass by Hugging Face's forward")["1"]
-    assert gains == ["2.00 (1.80–2.40)", "2.00x", "5.00 (4.50–6.00)", "2.50x"]  # 2 / 1 and 5 / 2
-    assert section(out, "target pass by Hugging Face's forward")["1"][1::2] == ["1.50x", "1.10x"]
 
 
 def test_the_gamma_that_hides_is_the_one_computed_by_hand(data, capsys):
@@ -91,52 +76,6 @@ def test_a_gamma_that_cannot_be_computed_is_not_shown(data, capsys, missing, lef
     tables = {name: table for name, table in PROFILE["tables"].items() if name != missing}
     costs = columns(shown(capsys, another(data, record={**PROFILE, "tables": tables})), "By tokens of context")
     assert [name for name in costs[0] if name.startswith("hidden γ")] == [f"hidden γ, {way}" for way in left]
-
-
-def test_passes_beside_the_other_model_are_shown_against_those_alone(data, capsys):
-    out = shown(capsys, data)
-    draft = section(out, "draft pass while the target works in another process")
-    assert draft["4"] == ["3.00 (2.70–3.60)", "2.00x", "6.00 (5.40–7.20)", "2.00x"]  # 3 / 1.5 and 6 / 3
-    target = section(out, "target pass while the draft works in another process")
-    assert target["5"][1::2] == ["1.50x", "1.20x"]  # 18 / 12 and 30 / 25
-
-
-def test_rounds_and_prefills_are_shown_and_missing_tables_are_not(data, capsys):
-    out = shown(capsys, data)
-    assert section(out, "chain: drawing")["drafted"] == ["temperature 0", "temperature 1"]
-    assert values(out, "chain: drawing", "4") == ["0.300", "0.600"]
-    assert values(out, "chain: verdict", "0") == ["0.100", "0.100"]
-    assert section(out, "target prefill")["64"] == ["1500 (1350–1800)"]
-    assert values(out, "branches: drawing candidates", "4") == ["0.500", "0.800"]
-    assert values(out, "branches: drawing a level", "4") == ["0.500", "1.00"]
-    assert values(out, "branches: verdict", "1") == ["0.100", "0.400"]
-    assert values(out, "a round's messages", "8") == ["0.750"]
-    assert "tree" not in out
-    assert section(out, "one decision of a small head")["64"] == ["0.400 (0.360–0.480)"]
-
-
-def test_numbers_come_with_their_origin(data, capsys):
-    out = shown(capsys, data)
-    assert out.startswith(str(data / "toys" / "latency" / "toy-1c.json"))
-    for part in (
-        "toys on toy-1c",
-        "target in bfloat16, draft in float32",
-        "3 threads",
-        "40 calls",
-        "01234567 with uncommitted changes",
-        "2026-01-02",
-    ):
-        assert part in out
-    assert all(note in out for note in PROFILE["provenance"]["notes"])
-
-
-def test_all_profiles_are_shown_unless_a_pair_is_named(data, capsys):
-    another(data)
-    assert {"# toys on toy-1c", "# others on toy-1c"} <= set(shown(capsys, data).splitlines())
-    out = shown(capsys, data, "--pair", "others")
-    assert "others on toy-1c" in out
-    assert "toys on" not in out
-    assert "others on toy-1c" in shown(capsys, another(data))
 
 
 def test_speeds_are_predicted_for_an_acceptance(data, capsys):
@@ -177,18 +116,6 @@ def test_a_plot_is_drawn_of_one_profile(data, capsys, tmp_path):
         cli.main(["latency", str(data), "--plot", str(path)])
 
 
-def test_the_figure_shows_passes_in_milliseconds_and_ratios(data):
-    figure = plots.draw(latency_figure, read_profile(data / "toys" / "latency" / "toy-1c.json"))
-    target, draft, ratios = figure.axes
-    lines = {line.get_label(): line.get_ydata().tolist() for line in target.lines}
-    assert lines == {"context 32": pytest.approx([8, 12]), "context 128": pytest.approx([10, 25])}
-    assert [line.get_ydata().tolist() for line in draft.lines] == [pytest.approx([1, 1.5]), pytest.approx([2, 3])]
-    assert [line.get_xdata().tolist() for line in draft.lines] == [[1, 4], [1, 4]]
-    assert [list(line.get_ydata()) for line in ratios.lines[:2]] == [pytest.approx([1, 1.5]), pytest.approx([1, 2.5])]
-    band = target.collections[0].get_paths()[0].vertices[:, 1]
-    assert (band.min(), band.max()) == pytest.approx((0.9 * 8, 1.2 * 12))
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -202,13 +129,6 @@ def test_what_is_no_profile_is_refused(data, monkeypatch, arguments, message):
     (data / "damaged.json").write_text("{")
     with pytest.raises(SystemExit, match=message):
         cli.main(["latency", *arguments])
-
-
-def test_a_profile_without_passes_is_refused(data):
-    tables = {name: table for name, table in PROFILE["tables"].items() if name != "target"}
-    profile = read_profile(another(data, record={**PROFILE, "tables": tables}))
-    with pytest.raises(ValueError, match=r"the profile of others has no table 'target'.*dvc repro"):
-        latency_table(profile)
 
 
 def test_a_noisy_profile_is_called_that(data, capsys):

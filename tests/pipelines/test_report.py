@@ -19,7 +19,7 @@ from pipelines.reporting.release import untimed_chains
 from pipelines.reporting.speed import section
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.soundness import noise_warning
-from tests.pipelines.golden_page import GOLDEN, known, rounded, values, write_data, write_page
+from tests.pipelines.golden_page import GOLDEN, golden, known, rounded, values, write_data, write_page
 from tests.pipelines.hand_made_measured import CHOSEN, MAIN_SPEED, decodes, write_measured
 from tests.pipelines.hand_made_profile import PROFILE
 
@@ -61,16 +61,8 @@ def differences(found, wanted, place="page"):
     return [] if alike else [f"{place}: {found}, was {wanted}"]
 
 
-def golden_rows(rows):
-    return [rounded(known(row)) for row in rows]
-
-
 def test_the_page_has_its_golden_values(page):
-    found = {
-        section: {table: golden_rows(rows) for table, rows in tables.items()}
-        for section, tables in values(page).items()
-    }
-    changed = differences(found, json.loads(GOLDEN.read_text()))
+    changed = differences(golden(page), json.loads(GOLDEN.read_text()))
     assert not changed, "\n".join([*changed[:20], "If this is meant: python -m tests.pipelines.golden_page"])
 
 
@@ -83,7 +75,7 @@ def test_the_golden_values_tell_a_decode_that_took_a_hundredth_longer(tmp_path, 
     rows.to_parquet(folder / DECODES_FILE)
     table = section(Inputs(tmp_path, "toy-1c")).record()["tables"][0]
     wanted = json.loads(GOLDEN.read_text())["speed"]["T=0"]
-    changed = {line.split(" > ")[1] for line in differences(golden_rows(table["rows"]), wanted)}
+    changed = {line.split(" > ")[1] for line in differences([rounded(known(row)) for row in table["rows"]], wanted)}
     assert [wanted[int(number)]["arm"] for number in changed] == ["H-RAD"]
 
 
