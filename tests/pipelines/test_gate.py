@@ -73,7 +73,7 @@ def passes(one: Evidence, bounds: Bounds) -> bool:
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(evidences, st.sampled_from([Bounds(), Bounds(margin=0.02), Bounds(looks=(1.0,)), Bounds(guardrail=0.0)]))
 def test_a_bundle_passes_exactly_if_it_is_surely_above_every_rival_and_nothing_else_is_amiss(evidence, bounds):
     verdict = judge(evidence, bounds)
@@ -81,7 +81,7 @@ def test_a_bundle_passes_exactly_if_it_is_surely_above_every_rival_and_nothing_e
     assert verdict.outcome in ORDER and (not verdict.exhausted or verdict.outcome == INCONCLUSIVE)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(good_evidences, st.sampled_from([PLAIN, STATIC]), st.sampled_from(["T=0", "T=1"]), st.floats(0, 0.2))
 def test_a_larger_gain_is_never_judged_worse(evidence, rival, setting, more):
     def raised(known, name):
