@@ -68,11 +68,14 @@ class Estimate:
         return math.expm1(math.log1p(margin) + self._quantiles(level, power) * self.error)
 
     def documents_needed(self, level: float, margin: float, power: float) -> int | None:
-        """Documents with which the estimated gain, were it true, would pass so often; ``None``: it is not above the margin."""
+        """Documents with which the estimated gain, were it true, would pass so often; ``None``: it is not above the margin, or by
+        so little that no number of documents tells it from that."""
         above = self.value - math.log1p(margin)
         if above <= 0:
             return None
-        return math.ceil(self.documents * (self._quantiles(level, power) * self.error / above) ** 2)
+        wanted = self._quantiles(level, power) * self.error / above
+        documents = self.documents * wanted * wanted
+        return math.ceil(documents) if math.isfinite(documents) else None
 
     def _quantiles(self, level: float, power: float) -> float:
         return float(student.ppf(1 - level, self.freedom) + student.ppf(power, self.freedom))

@@ -24,7 +24,6 @@ from pipelines.promotion.names import CHALLENGER, CHAMPION
 from pipelines.tracking import new_client
 from runtime import ModelPair
 from tests.bundles import random_bundle
-from tests.pipelines.report_stage import stage, write_inputs
 from tests.pipelines.toy_bench import toy_bench
 from tests.pipelines.toy_trial import measured
 from tests.servers import mlflow_server, postgresql, postgresql_programs
@@ -173,18 +172,6 @@ def save_model(tokenizer, tmp_path_factory):
         return folder
 
     return save
-
-
-@pytest.fixture(scope="session")
-def report_inputs(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("report")
-    write_inputs(folder)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def report_folder(report_inputs):
-    return stage(report_inputs, report_inputs / "data" / "p" / "reports")
 
 
 @pytest.fixture(scope="module")

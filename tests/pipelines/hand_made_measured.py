@@ -18,12 +18,14 @@ from pipelines.measuring.names import (
     LEARNED,
     LENGTH,
     METHODS,
+    PEARL,
     PLAIN,
     PLAIN_FAMILY,
     PROVENANCE,
     ROUNDS_FILE,
     RULE,
     UNLEARNED,
+    WITHOUT_BRANCHES,
     branch_arm,
     chain_gamma,
 )
@@ -32,7 +34,7 @@ from pipelines.outputs import write_json
 
 UNFILTERED = {"top_k": 0, "top_p": 1.0}
 STOPPERS = ("logistic", "specdecpp", "early_stop-1", "early_stop-2")
-PHASES = ("draft", "target", "verify", "controller", "rest")
+PHASES = {"draft": 0.3, "target": 0.4, "verify": 0.1, "controller": 0.05, "rest": 0.15}  # shares of the time
 MAIN_SPEED = {  # tokens per second
     "autoregressive": 100,
     "plain_hf_forward": 82,
@@ -48,9 +50,20 @@ MAIN_SPEED = {  # tokens per second
 STOP_SPEED = {"roc": 152, "early_stop-1": 170, "fork-4.2": 120, "fork-4.2 early_stop-1": 132}
 ALONE_SPEED = {"progressive_tree": 150, "lookahead": 120, "self_draft": 80}
 ALONE_SPEED |= {"progressive_tree-paper": 140, "hf_prompt_lookup": 100}
-SPEED = MAIN_SPEED | STOP_SPEED | ALONE_SPEED
+BRANCH_SPEED = {
+    "pearl-2": 250,  # fast on test prompts, but not what validation chose
+    "pearl-4": 170,
+    "specbranch-8": 240,
+    "specbranch-no-hrad-4": 200,
+    "specbranch-no-branch-8": 150,
+}
+SPEED = MAIN_SPEED | STOP_SPEED | ALONE_SPEED | BRANCH_SPEED
 STOPPED = {"family": DYNAMIC, "decoder": {"controller": {"threshold": 0.4}}}  # as the parameter file names it
 CHOSEN = {CHAIN: "chain-3", CONFIDENCE: "confidence-0.4", FORK: "fork-4.2"}
+CHOSEN |= {"pearl": "pearl-4", "specbranch": "specbranch-8"}  # the others are the only ones of their kind, or twins
+PEARL_ROUNDS = {"levels": 100, "rolled_back": 40, "trimmed": 0, "hits": 10, "branch_points": 25, "tested_points": 20}
+SPECBRANCH_ROUNDS = {"levels": 80, "rolled_back": 16, "trimmed": 4, "hits": 18, "branch_points": 24}
+SPECBRANCH_ROUNDS |= {"tested_points": 21, "drafted": 200}
 FAMILIES = dict.fromkeys((PLAIN, "plain_hf_forward"), PLAIN_FAMILY) | dict.fromkeys((*UNLEARNED, *STOPPERS), RULE)
 FAMILIES |= dict.fromkeys((HRAD, LENGTH), LEARNED) | {"entropy": RULE} | dict.fromkeys(METHODS, CALIBRATED)
 PREFIXES = {"hf_": HUGGING_FACE, "chain-": CHAIN, "confidence-": CONFIDENCE, "fork-": FORK}
@@ -93,27 +106,37 @@ def decodes(
                     seconds = 60 / rate * pace * (1 + noise * generator.uniform()) * (1 + 0.1 * repeat)
                     row = {**place, **where, "arm": arm, "family": family_of(arm), "order": order, "virtual": False}
                     row |= {"tokens": 60, "seconds": seconds, "output": [1, 2]}
-                    rows.append(row if arm.startswith("hf") else row | counts_of(arm, seconds))
+                    rows.append(row if arm.startswith("hf") else row | counts_of(arm, seconds, index))
     return rows
 
 
-def counts_of(arm: str, seconds: float) -> dict:
-    """What 30 rounds did."""
+def counts_of(arm: str, seconds: float, more: int = 0) -> dict:
+    """What 30 rounds did: the faster the arm, the more was accepted, and so many tokens ``more``."""
     drafted = 0 if arm in (PLAIN, "plain_hf_forward") else 60
-    half = drafted // 2
-    counts = {"rounds": 30, "drafted": drafted, "levels": drafted, "accepted": half, "emitted": 59, "rolled_back": half}
-    counts |= {"segments": 30, "tried": 15, "submitted": drafted, "guessed": 90, "asked": 0, "idle_levels": 0}
+    accepted = min(drafted, SPEED.get(arm, 100) // 10 + 15 + more)
+    counts = {"rounds": 30, "drafted": drafted, "levels": drafted, "accepted": accepted, "emitted": 29 + accepted}
+    counts |= {"rolled_back": drafted - accepted, "segments": 30, "tried": 15, "submitted": drafted, "guessed": 90}
     return {
         **counts,
-        **dict.fromkeys(("trimmed", "bypassed", "branch_points", "tested_points", "hits"), 0),
+        **dict.fromkeys(("asked", "idle_levels", "trimmed", "bypassed", "branch_points", "tested_points", "hits"), 0),
         "uncut_histogram": [9, 8, 7, 4, 2, 1, 1][: 1 + (chain_gamma(arm) or 3)] if drafted else [30],
-        **{f"seconds_{phase}": seconds / 5 for phase in PHASES},
-        "seconds_wait": 0.0,
-        "overlapped": 0.0,
-        "seconds_rounds": seconds,
-        "seconds_steady": 0.0,
-        "seconds_steady_wait": 0.0,
+        **{f"seconds_{phase}": seconds * share for phase, share in PHASES.items()},
+        **dict.fromkeys(("seconds_wait", "overlapped", "seconds_steady", "seconds_steady_wait"), 0.0),
+        "seconds_rounds": 0.9 * seconds,
+        **branch_counts(arm, seconds),
     }
+
+
+def branch_counts(arm: str, seconds: float) -> dict:
+    """What 30 rounds of a branch-parallel arm did; nothing of others."""
+    branching = branch_arm(arm)
+    if branching is None:
+        return {}
+    if branching.preset == WITHOUT_BRANCHES:
+        return {"levels": 60, "rolled_back": 20}
+    counts, idle = (PEARL_ROUNDS, 0.4) if branching.preset == PEARL else (SPECBRANCH_ROUNDS, 0.1)
+    steady = {"seconds_steady": 0.5 * seconds, "seconds_steady_wait": 0.5 * seconds * idle}
+    return {**counts, "segments": 30 - counts["hits"], "virtual": branching.virtual, **steady}
 
 
 def rounds_of(row: dict) -> list[dict]:

@@ -7,7 +7,7 @@ from pipelines.outputs import write_json
 from pipelines.promotion.gate import judged
 from pipelines.promotion.names import VERDICT
 from pipelines.promotion.plan import Bounds
-from tests.pipelines.test_gate import GOOD, change, gains
+from tests.pipelines.hand_made_evidence import GOOD, change, gains
 
 RATES = {PLAIN: 50.0, "chain-2": 100.0, "ema": 110.0}
 

@@ -3,12 +3,19 @@
 import json
 import os
 import re
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from mlflow.exceptions import MlflowException
 
-from pipelines.promotion.champions import BROKEN, EVENT, VERDICT_TAG, Champions, names_of
+from pipelines.promotion.champions import BROKEN, EVENT, PROMOTED, Champions, Event, names_of
 from pipelines.promotion.names import CHALLENGER, CHAMPION
 from pipelines.registry import BUNDLE_TAG, PAIR_TAG
 from pipelines.tracking import new_client
@@ -16,71 +23,116 @@ from pipelines.tracking import new_client
 NAME = "p-hrad"
 PASSED = {"version": 2, "passed": True, "verdict": "passed", "checks": []}
 REFUSED = {"version": 2, "passed": False, "verdict": "refused", "checks": []}
+VERDICTS = (PASSED, REFUSED)
+CONTENTS = {str(number): content * 64 for number, content in enumerate("abc", 1)}  # by version
+
+
+def registered(uri):
+    """Three versions of contents a, b and c; the last is the challenger."""
+    client = new_client(uri)
+    client.create_registered_model(NAME)
+    for content in CONTENTS.values():
+        client.create_model_version(NAME, f"s3://nowhere/{content[0]}", tags={BUNDLE_TAG: content})
+    client.set_registered_model_alias(NAME, CHALLENGER, "3")
+    return Champions(client, NAME)
 
 
 @pytest.fixture
 def champions(tracking_uri):
-    """Three versions of contents a, b and c; the last is the challenger."""
-    client = new_client(tracking_uri)
-    client.create_registered_model(NAME)
-    for content in "abc":
-        client.create_model_version(NAME, f"s3://nowhere/{content}", tags={BUNDLE_TAG: content * 64})
-    client.set_registered_model_alias(NAME, CHALLENGER, "3")
-    return Champions(client, NAME)
+    return registered(tracking_uri)
 
 
 def alias(champions):
     return champions.client.get_registered_model(NAME).aliases.get(CHAMPION)
 
 
-def test_promote_and_roll_back_twice(champions):
-    assert champions.champion() is None and champions.challenger().version == "3"
-    for version, over in (("1", None), ("2", "a" * 64), ("3", "b" * 64)):
-        champions.promote(version, over, PASSED)
-        assert str(alias(champions)) == version == champions.champion().version
-    assert champions.rollback().action == "rolled back" and str(alias(champions)) == "2"
-    assert champions.rollback() and str(alias(champions)) == "1"
-    with pytest.raises(ValueError, match="version 1 is the only champion there was"):
-        champions.rollback()
-    champions.promote("3", "a" * 64, PASSED)
-    assert [(event.action, event.version) for event in champions.history()] == [
-        *(("promoted", version) for version in "123"),
-        ("rolled back", "3"),
-        ("rolled back", "2"),
-        ("promoted", "3"),
-    ]
-    assert str(alias(champions)) == "3"
-    assert champions.rollback() and str(alias(champions)) == "1", (
-        "back to what stood before, not to what was rolled back"
-    )
+versions = st.sampled_from([*CONTENTS, "9"])
 
 
-def test_refusals(champions):
-    with pytest.raises(ValueError, match=r"did not pass the gate \(refused\)"):
-        champions.promote("1", None, REFUSED)
-    forced = champions.promote("1", None, REFUSED, forced="an outage")
-    assert forced.forced == "an outage" and forced.verdict == "refused" and champions.history()[0].forced == "an outage"
+class Releases(RuleBasedStateMachine):
+    """A registry against a stack of versions: promotions go on top, rollbacks take off, and what is refused changes nothing."""
+
+    template: Path  # an empty database
+
+    def __init__(self):
+        super().__init__()
+        self.folder = TemporaryDirectory()
+        self.champions = registered(f"sqlite:///{shutil.copy(self.template, Path(self.folder.name) / 'mlflow.db')}")
+        self.standing, self.events, self.kept = [], 0, []
+
+    def teardown(self):
+        self.folder.cleanup()
+
+    @rule(version=versions, over=st.sampled_from([..., None, *CONTENTS.values()]), verdict=st.sampled_from(VERDICTS))
+    def promote(self, version, over, verdict, forced=None):
+        """``over``: `...` stands for the champion there is."""
+        known = CONTENTS[self.standing[-1]] if self.standing else None
+        over = known if over is ... else over
+        may = (verdict["passed"] or forced) and over == known and version in CONTENTS and CONTENTS[version] != known
+        if not may:
+            with pytest.raises(ValueError):
+                self.champions.promote(version, over, verdict, forced=forced)
+            return
+        event = self.champions.promote(version, over, verdict, forced=forced)
+        assert (event.version, event.verdict, event.forced) == (version, verdict["verdict"], forced)
+        self.standing.append(version)
+        self.events += 1
+
+    @rule(version=versions)
+    def force(self, version):
+        self.promote(version, ..., REFUSED, forced="an outage")
+
+    @rule()
+    def roll_back(self):
+        if len(self.standing) < 2:
+            with pytest.raises(ValueError, match="has no earlier champion to go back to"):
+                self.champions.rollback()
+            return
+        assert self.champions.rollback().version == self.standing.pop()
+        self.events += 1
+
+    @rule(version=st.sampled_from([*CONTENTS]))
+    def die_between_history_and_alias(self, version):
+        """And the next call mends the alias."""
+        self.events += 1
+        event = Event(self.events, PROMOTED, version, CONTENTS[version], "now", "somebody", None, "passed")
+        tag = f"{EVENT}{self.events:06d}"
+        self.champions.client.set_registered_model_tag(NAME, tag, json.dumps(asdict(event)))
+        self.standing.append(version)
+        self.champions.mend()
+
+    @rule(record=st.sampled_from([*VERDICTS, REFUSED | {"version": 1}, {"passed": False, "checks": []}]))
+    def keep(self, record):
+        """Verdicts of another gate count for nothing."""
+        self.champions.keep("1", record)
+        self.kept += [record] if record.get("version") == 2 else []
+
+    @invariant()
+    def the_registry_is_the_stack(self):
+        found, top = self.champions.champion(), self.standing[-1] if self.standing else None
+        assert (found and (found.version, found.sha256)) == (top and (top, CONTENTS[top]))
+        assert self.champions.follows() and (top is None or str(alias(self.champions)) == top)
+        assert [event.number for event in self.champions.history()] == list(range(1, self.events + 1))
+        assert self.champions.verdicts("1") == self.kept and self.champions.challenger().version == "3"
+        assert not self.champions.client.search_registered_models(f"name = '{NAME}.lock'")
+
+
+def test_releases_are_a_stack_whatever_is_asked_in_which_order(template_db):
+    Releases.template = template_db
+    run_state_machine_as_test(Releases, settings=settings(max_examples=12, stateful_step_count=10, deadline=None))
+
+
+def test_promote_and_roll_back_in_every_registry(champions):
+    champions.promote("1", None, PASSED)
     with pytest.raises(ValueError, match="measured against no champion, and by now champion aaaaaaaaaaaa is"):
         champions.promote("2", None, PASSED)
-    with pytest.raises(ValueError, match="measured against champion bbbbbbbbbbbb, and by now champion aaaaaaaaaaaa"):
-        champions.promote("3", "b" * 64, PASSED)
-    with pytest.raises(ValueError, match="is the champion already"):
-        champions.promote("1", "a" * 64, PASSED)
-    with pytest.raises(ValueError, match="version 9 does not exist"):
-        champions.promote("9", "a" * 64, PASSED)
-    assert len(champions.history()) == 1 and str(alias(champions)) == "1"
+    champions.promote("2", "a" * 64, REFUSED, forced="an outage")
+    assert champions.rollback().action == "rolled back" and str(alias(champions)) == "1"
+    assert champions.history()[1].forced == "an outage" and champions.champion().version == "1"
+    champions.keep("1", PASSED)
+    assert champions.verdicts("1") == [PASSED]
     with pytest.raises(ValueError, match="nothing is registered as p-length"):
         Champions(champions.client, "p-length").champion()
-
-
-def test_a_call_that_died_between_history_and_alias_is_mended(champions):
-    champions.promote("1", None, PASSED)
-    event = champions.history()[0].__dict__ | {"number": 2, "version": "2", "sha256": "b" * 64}
-    champions.client.set_registered_model_tag(NAME, f"{EVENT}000002", json.dumps(event))
-    assert champions.champion().version == "2" and str(alias(champions)) == "1" and not champions.follows()
-    for _ in range(2):
-        champions.mend()
-        assert str(alias(champions)) == "2" and champions.follows()
 
 
 def test_a_lock_that_is_held_names_its_holder(champions):
@@ -132,20 +184,6 @@ def test_a_holder_does_not_release_what_another_holds_by_now(champions):
     with other.lock(seconds=0.3):
         first.__exit__(None, None, None)
         assert champions.client.search_registered_models(f"name = '{NAME}.lock'"), "the other's"
-
-
-def test_verdicts_of_another_gate_count_for_nothing(champions):
-    for record in (REFUSED | {"version": 1}, {"passed": False, "checks": []}, REFUSED):
-        champions.keep("1", record)
-    assert champions.verdicts("1") == [REFUSED]
-
-
-def test_every_verdict_is_kept(champions):
-    for record in (REFUSED, REFUSED, PASSED):
-        champions.keep("1", record)
-    champions.promote("1", None, PASSED)
-    assert champions.verdicts("1") == [REFUSED, REFUSED, PASSED] and champions.verdicts("2") == []
-    assert json.loads(champions.client.get_model_version(NAME, "1").tags[VERDICT_TAG]) == PASSED
 
 
 def promote_in_process(uri, version, barrier, results):

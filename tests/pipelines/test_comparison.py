@@ -3,10 +3,8 @@
 import numpy as np
 import pytest
 
-from pipelines.reporting.comparison import By, of_rates, rate, rate_ratio
-from pipelines.reporting.inputs import read_measured
+from pipelines.reporting.comparison import of_rates, rate, rate_ratio
 from pipelines.reporting.text import UNDEFINED
-from tests.pipelines.hand_made_measured import write_measured
 
 T_1 = 12.7062  # of one degree of freedom, 97.5 %
 
@@ -49,17 +47,6 @@ def test_intervals_cover():
             covered += inside * (number == 0)
             naive += inside * (number == 1)
     assert 0.92 < covered / 600 < 0.98 and naive / 600 < 0.85
-
-
-def test_arms_are_compared_where_both_were_timed(tmp_path):
-    write_measured(tmp_path)
-    compared = read_measured(tmp_path)
-    assert compared.speedup("hrad", "autoregressive", By("T=0"))["value"] == pytest.approx(1.76, rel=0.05)
-    assert compared.gain("chain", "chain-3")["value"] == pytest.approx(0.0), "a family stands for its choice"
-    assert compared.gain("chain-1", "chain-3", By("T=1", slice="code"))["value"] == pytest.approx(
-        130 / 160 - 1, abs=0.04
-    )
-    assert compared.speedup("hrad", "unknown") == UNDEFINED
 
 
 def test_only_what_is_finite_has_an_interval():

@@ -8,7 +8,7 @@ from pipelines.promotion.gate import FEW, judge
 from pipelines.promotion.plan import Bounds
 from pipelines.promotion.verdict import INCONCLUSIVE, REFUSED
 from tests.pipelines.hand_made_decodes import decodes
-from tests.pipelines.test_gate import change
+from tests.pipelines.hand_made_evidence import change
 
 BOUNDS = Bounds(slice_documents=2)
 RATES = {"autoregressive": 5.0, "chain-2": 9.0, "chain-4": 10.0, "champion": 11.0, "challenger": 12.0}
@@ -27,20 +27,6 @@ def test_rivals_are_plain_decoding_and_every_static_chain():
     }
     assert found.reference == "chain-4" and set(found.settings) == {"T=0", "T=1"}
     assert found.slices["prose"].value == pytest.approx(0.2, abs=1e-6) and found.documents == tuple("abcde")
-
-
-def test_a_champion_is_a_rival_and_the_reference():
-    """Even where a static chain is closer: a release must not slow down what is served."""
-    closer = decodes(lambda arm, *where: 11.5 if arm == "chain-2" else RATES[arm])
-    found = compared(closer, BOUNDS, champion=True)
-    assert found.reference == "champion" and found.gains["champion"].gain == pytest.approx(12 / 11 - 1)
-    assert found.settings["T=1"].gain == pytest.approx(12 / 11 - 1)
-    assert compared(closer, BOUNDS).reference == "chain-2"
-
-
-def test_sampling_settings_with_filters_are_their_own():
-    rows = [row | {"setting": "T=1, top-k 20"} if row["temperature"] else row for row in decodes(rate)]
-    assert set(compared(rows, BOUNDS).settings) == {"T=0", "T=1, top-k 20"}
 
 
 def verdict_on(found, **origin):

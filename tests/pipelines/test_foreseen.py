@@ -10,9 +10,6 @@ import yaml
 
 from pipelines import measure, traces
 from pipelines.evidence.estimate import CLOCK, CORRECTED
-from pipelines.evidence.gain import gain
-from pipelines.evidence.prices import COMPONENTS, RoundParts
-from pipelines.evidence.timed_blocks import TimedBlocks
 from pipelines.measuring.foreseen import Foresight, led_reading, recorder
 from pipelines.measuring.led import RecordedTexts
 from pipelines.measuring.names import DECODES_FILE, FORESEEN, ROUNDS_FILE
@@ -26,7 +23,6 @@ from runtime import ModelPair, build_decoder
 from tests.bundles import random_bundle
 from tests.pipelines.toy_bench import toy_bench, toy_prompts
 from tests.predictors.affine_profile import PROFILE
-from tests.toys import tiny_llama
 
 BUDGET = 16
 CHAIN = {"method": "speculative", "drafter": {"kind": "chain", "gamma": 4}, "verifier": "block"}
@@ -136,22 +132,6 @@ def test_other_luck_has_other_rounds(place, decodes, pair):
     assert any(one != counts[0] for one in counts[1:])
 
 
-def test_all_recorded_texts_are_replayed(place):
-    """Test texts at both settings, and those that were traced for their decodes; an arm of trees is left out."""
-    found = read_foreseen(place / "output" / "toy-1c" / FORESEEN)
-    assert {row["arm"] for row in found.texts} == DECODERS.keys() - {"tree"}
-    plain = [row for row in found.texts if row["arm"] == "autoregressive"]
-    assert len({(row["prompt"], row["temperature"]) for row in plain}) == 6
-    rounds = COMPONENTS.index("rest")
-    assert all(row["parts"][rounds] == row["tokens"] - 1 for row in plain)
-
-
-def test_a_gain_says_what_it_rests_on(place, decodes):
-    found, blocks = read_foreseen(place / "output" / "toy-1c" / FORESEEN), TimedBlocks.of(decodes)
-    assert gain(blocks, "chain-4", "autoregressive", replayed=found).basis == CORRECTED
-    assert gain(blocks, "tree", "autoregressive", replayed=found).basis == CLOCK
-
-
 def test_a_decode_whose_text_is_not_to_be_had_leaves_its_arm_out(place, decodes, pair):
     recorded = RecordedTexts(place / "texts", BUDGET).of("test")
     arms, rounds = {"chain-4": build_decoder(pair, CHAIN)}, read_rounds(place / "output" / "toy-1c" / ROUNDS_FILE)
@@ -161,15 +141,6 @@ def test_a_decode_whose_text_is_not_to_be_had_leaves_its_arm_out(place, decodes,
     assert Foresight(PROFILE, recorded).of(arms, some, rounds) is not None
     with pytest.warns(UserWarning, match="chain-4 is not replayed: chains of 5 tokens"):
         assert Foresight(PROFILE, recorded).of(deep, some, rounds) is None
-
-
-def test_a_text_of_one_token_is_its_prefill(place, decodes, pair):
-    arms, rounds = {"chain-4": build_decoder(pair, CHAIN)}, read_rounds(place / "output" / "toy-1c" / ROUNDS_FILE)
-    short = [{**row, "output": row["output"][:1], "tokens": 1} for row in decodes if row["arm"] == "chain-4"]
-    made = Foresight(PROFILE, []).of(arms, short, rounds)
-    assert {row["tokens"] for row in made.timed} == {1} and made.texts == []
-    wanted = RoundParts(PROFILE, sampled=False).prefill(short[0]["prompt_tokens"], drafts=True)
-    assert made.timed[0]["parts"] == pytest.approx(wanted.tolist()) and wanted[0] > 0
 
 
 def test_texts_recorded_again_are_the_same(place, pair):
@@ -191,13 +162,6 @@ def test_a_text_cut_to_a_budget_ends_there(place):
     ended = replace(text, eos_tokens=frozenset(text.tokens[-1:]))
     assert ended.within(BUDGET + 1) is None, "those that ended early alone would be chosen by how they came out"
     assert led_reading(short, 4).accepted("block") != led_reading(text, 4).accepted("block")
-
-
-def test_texts_of_another_pair_are_refused(place, pair):
-    texts = RecordedTexts(place / "texts", BUDGET)
-    texts.require(pair)
-    with pytest.raises(ValueError, match="table of recorded texts does not belong here: target.weights"):
-        texts.require(ModelPair(tiny_llama(seed=7, layers=2), pair.draft.model, tokenizer=pair.tokenizer))
 
 
 def test_the_gate_reads_gains_that_rest_on_replay(place, pair):

@@ -53,19 +53,22 @@ def logits(model: LlamaForCausalLM) -> torch.Tensor:
         return model(tokens).logits
 
 
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("kv_heads", [4, 2, 1])
+CHANGES = [
+    {"layers": 5},
+    {"feed_forward": 100},
+    {"hidden": 128},
+    {"hidden": 96},
+    {"heads": 32, "kv_heads": 8},
+    {"head_dim": 16},
+    {"hidden": 64, "vocab": 80},
+]
+
+
 @pytest.mark.parametrize(
-    "change",
+    ("change", "kv_heads", "tied"),
     [
-        {"layers": 5},
-        {"feed_forward": 100},
-        {"hidden": 128},
-        {"hidden": 96},
-        {"heads": 32, "kv_heads": 8},
-        {"head_dim": 16},
-        {"hidden": 64, "vocab": 80},
-        EVERYTHING,
+        *((change, 2, True) for change in CHANGES),
+        *((EVERYTHING, kv_heads, tied) for kv_heads in (4, 2, 1) for tied in (True, False)),
     ],
     ids=str,
 )

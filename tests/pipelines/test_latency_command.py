@@ -5,8 +5,6 @@ import json
 import pytest
 
 from pipelines import cli
-from pipelines.reporting import plots
-from pipelines.reporting.latency import latency_figure
 from predictors.latency.acceptance import iid_accepted_law
 from predictors.latency.profile import LatencyProfile, read_profile
 from predictors.latency.soundness import noise_warning
@@ -49,11 +47,6 @@ def columns(out, title):
     return [dict(zip(header[1], cells, strict=True)) for _, cells in rows]
 
 
-def values(out, title, row):
-    """A row's cells without their quartiles."""
-    return [cell.partition(" (")[0] for cell in section(out, title)[row]]
-
-
 def test_ratios_are_those_computed_by_hand(data, capsys):
     out = shown(capsys, data)
     costs = columns(out, "By tokens of context")
@@ -62,13 +55,6 @@ def test_ratios_are_those_computed_by_hand(data, capsys):
     assert target["1"] == ["8.00 (7.20–9.60)", "1.00x", "10.0 (9.00–12.0)", "1.00x"]
     assert target["5"] == ["12.0 (10.8–14.4)", "1.50x", "25.0 (22.5–30.0)", "2.50x"]
     assert section(out, "draft pass by rows")["4"] == ["1.50 (1.35–1.80)", "3.00 (2.70–3.60)"]
-
-
-def test_the_compact_forward_is_shown_against_hugging_faces(data, capsys):
-    out = shown(capsys, data)
-    gains = section(out, "draft pass by Hugging Face's forward")["1"]
-    assert gains == ["2.00 (1.80–2.40)", "2.00x", "5.00 (4.50–6.00)", "2.50x"]  # 2 / 1 and 5 / 2
-    assert section(out, "target pass by Hugging Face's forward")["1"][1::2] == ["1.50x", "1.10x"]
 
 
 def test_the_gamma_that_hides_is_the_one_computed_by_hand(data, capsys):
@@ -121,18 +107,6 @@ def test_a_plot_is_drawn_of_one_profile(data, capsys, tmp_path):
     another(data)
     with pytest.raises(SystemExit, match="--plot draws one profile, and there are 2"):
         cli.main(["latency", str(data), "--plot", str(path)])
-
-
-def test_the_figure_shows_passes_in_milliseconds_and_ratios(data):
-    figure = plots.draw(latency_figure, read_profile(data / "toys" / "latency" / "toy-1c.json"))
-    target, draft, ratios = figure.axes
-    lines = {line.get_label(): line.get_ydata().tolist() for line in target.lines}
-    assert lines == {"context 32": pytest.approx([8, 12]), "context 128": pytest.approx([10, 25])}
-    assert [line.get_ydata().tolist() for line in draft.lines] == [pytest.approx([1, 1.5]), pytest.approx([2, 3])]
-    assert [line.get_xdata().tolist() for line in draft.lines] == [[1, 4], [1, 4]]
-    assert [list(line.get_ydata()) for line in ratios.lines[:2]] == [pytest.approx([1, 1.5]), pytest.approx([1, 2.5])]
-    band = target.collections[0].get_paths()[0].vertices[:, 1]
-    assert (band.min(), band.max()) == pytest.approx((0.9 * 8, 1.2 * 12))
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,13 @@
 """Levels of looks against every dependence of looks on each other, and a plan that spends nothing; power by hand."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.stats import multivariate_normal, norm
 
 from pipelines.evidence.estimate import Estimate
-from pipelines.promotion.plan import Bounds, levels, spent
+from pipelines.promotion.plan import levels, next_look, require_new, spent
 
 PLAN = (0.5, 0.75, 1.0)
 ACCUMULATING = (
@@ -62,12 +61,6 @@ def test_one_look_has_all_of_it():
     )
 
 
-@pytest.mark.parametrize("shares", [(), (0.5, 0.5), (0.8, 0.4), (0.0, 1.0), (0.5, 1.2)])
-def test_shares_of_information_make_sense(shares):
-    with pytest.raises(ValueError, match="shares of information"):
-        levels(0.025, shares)
-
-
 def test_the_smallest_gain_passes_as_often_as_stated():
     one = Estimate(0.0, 0.02, 1e6, 40, 60)
     gain = one.detectable(0.0155, 0.0, 0.8)
@@ -81,20 +74,30 @@ def test_documents_needed():
     one = Estimate(0.04, 0.02, 1e6, 40, 60)
     wanted = (norm.isf(0.0155) + norm.isf(0.2)) * 0.02 / 0.04
     assert one.documents_needed(0.0155, 0.0, 0.8) == math.ceil(40 * wanted**2)
-    assert Estimate(-0.01, 0.02, 9.0, 40, 60).documents_needed(0.0155, 0.0, 0.8) is None
+    for value in (-0.01, 1e-300):
+        assert Estimate(value, 0.02, 9.0, 40, 60).documents_needed(0.0155, 0.0, 0.8) is None
 
 
-def test_documented_levels_are_those_of_the_default_plan():
-    """docs/release.md: share of the plan, error spent so far and level, in percent."""
-    text = (Path(__file__).parents[2] / "docs" / "release.md").read_text()
-    rows = [
-        [cell.strip(" %") for cell in line.split("|")[3:6]]
-        for line in text.splitlines()
-        if line[:4] in ("| 1 ", "| 2 ", "| 3 ")
-    ]
-    bounds = Bounds()
-    made = [
-        [100 * share, 100 * spent(bounds.alpha, share), 100 * bounds.level(look)]
-        for look, share in enumerate(bounds.looks, 1)
-    ]
-    np.testing.assert_allclose(np.array(rows, dtype=float), made, atol=0.006)
+UNTRIED = {
+    "version": 2,
+    "passed": False,
+    "verdict": "refused",
+    "look": 1,
+    "smallest_gain": None,
+    "evidence_sha256": "x",
+}
+OPEN_LOOK = UNTRIED | {"verdict": "inconclusive", "smallest_gain": 0.05}
+
+
+def test_only_what_was_measured_counts_as_a_look():
+    assert next_look([], "p-hrad", "1", 3) == next_look([UNTRIED, UNTRIED], "p-hrad", "1", 3) == 1
+    assert next_look([UNTRIED, OPEN_LOOK], "p-hrad", "1", 3) == 2
+    require_new({"look": 1, "evidence_sha256": "y"}, [UNTRIED])
+    require_new({"look": 1, "evidence_sha256": "x"}, [OPEN_LOOK])
+    require_new({"look": 2, "evidence_sha256": "y"}, [OPEN_LOOK])
+    with pytest.raises(ValueError, match="look 1 was taken already"):
+        require_new({"look": 1, "evidence_sha256": "y"}, [OPEN_LOOK])
+    with pytest.raises(ValueError, match="was refused at look 1"):
+        next_look([OPEN_LOOK | {"verdict": "refused"}], "p-hrad", "1", 3)
+    with pytest.raises(ValueError, match="documents exhausted"):
+        next_look([OPEN_LOOK, OPEN_LOOK | {"look": 3}], "p-hrad", "1", 3)

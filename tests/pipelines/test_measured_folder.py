@@ -10,7 +10,6 @@ from pipelines.outputs import write_json
 from pipelines.reporting.comparison import ALL, By
 from pipelines.reporting.inputs import Inputs, read_measured
 from pipelines.reporting.text import UNDEFINED
-from tests.pipelines.hand_made_branches import write_branches
 from tests.pipelines.hand_made_measured import MAIN_SPEED, SPEED, decodes, write_measured
 
 AT = By("T=0")
@@ -92,9 +91,6 @@ def test_main_arms_are_those_without_a_section_of_their_own(tmp_path):
     ]
     assert set(whole.families) == set(SPEED)
     assert "fork" in whole.choices("T=0") and "fork" not in whole.main.choices("T=0")
-    write_branches(tmp_path / "branches")
-    branches = read_measured(tmp_path / "branches")
-    assert {"pearl-4", "specbranch-8"} <= set(branches.families) - set(branches.main.families)
 
 
 def test_what_is_missing_or_of_another_version_is_one_clear_message(tmp_path):

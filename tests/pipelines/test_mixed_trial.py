@@ -3,20 +3,17 @@
 import json
 import shutil
 from collections import Counter
-from types import SimpleNamespace
 
 import pytest
 
 from pipelines.evidence.estimate import CLOCK, CORRECTED
-from pipelines.evidence.ledger import Replayed
-from pipelines.measuring.names import DECODES_FILE, FORESEEN, PROVENANCE, ROUNDS_FILE
-from pipelines.measuring.tables import read_decodes, read_foreseen, read_rounds
+from pipelines.measuring.names import DECODES_FILE, PROVENANCE, ROUNDS_FILE
+from pipelines.measuring.tables import read_decodes, read_rounds
 from pipelines.measuring.tuning.candidates import HERE
 from pipelines.outputs import write_json
 from pipelines.promotion import attempt as one_look
 from pipelines.promotion.attempt import attempt
 from pipelines.promotion.names import CHALLENGER
-from predictors.sampling import SamplingSettings
 from runtime import ModelPair
 from tests.bundles import auto_bundle
 from tests.pipelines import test_foreseen as foreseen
@@ -99,34 +96,6 @@ def test_only_the_setting_that_nobody_measured_is_timed(args, tmp_path, replayed
     for row in covered:
         of_block[row["block"]] += row["rounds"]
     assert said.prices.rounds_BK[:, -1].tolist() == [of_block[name] for name in sorted(of_block)]
-
-
-def test_measured_decodes_are_replayed_as_stage_measure_did(args, tmp_path, replayed):
-    quietly(attempt, args, "auto", routed(args, tmp_path, CHAIN))
-    there = read_foreseen(args.measured / PLACE / FORESEEN).named({arm: name for name, arm in NAMES.items()}, HERE)
-    wanted, found = (by_decode(one.timed, "parts") for one in (there, *replayed))
-    both = wanted.keys() & found.keys()
-    assert len(both) == 4 * 3
-    assert [found[key] for key in both] == [pytest.approx(wanted[key]) for key in both]
-
-
-def test_nothing_is_timed_where_all_was_measured(args, tmp_path, replayed):
-    evidence = quietly(attempt, args, "auto", routed(args, tmp_path, TAKEOVER))
-    assert not args.output.exists() and not replayed
-    judged = {name: (one.documents, one.basis) for name, one in evidence.settings.items()}
-    assert judged == {"T=0": (4, CORRECTED), "T=1": (4, CORRECTED)} and len(evidence.documents) == 4
-
-
-def test_an_arm_that_replay_covers_at_one_setting_alone_is_left_to_the_clock():
-    rows = [{"arm": arm, "setting": setting, "block": setting} for setting in ("T=0", "T=1") for arm in NAMES.values()]
-    said = Replayed(*2 * [[row for row in rows if (row["arm"], row["setting"]) != (CHALLENGER, "T=1")]], prices=None)
-    table = SimpleNamespace(foreseen=lambda arms: said)
-    arms = {name: {} for name in FAMILIES}
-    found = {SamplingSettings(heat): (arms, [{"block": f"T={heat:g}"}]) for heat in (0.0, 1.0)}
-    made = one_look._replayed(table, found)
-    assert made.covers("autoregressive", "chain-2") and not made.covers(CHALLENGER)
-    assert [row["arm"] for row in made.timed] == 2 * ["autoregressive", "chain-2"]
-    assert one_look._replayed(SimpleNamespace(foreseen=lambda arms: None), found) is None
 
 
 def test_a_further_look_goes_on_from_both(args, tmp_path):

@@ -66,16 +66,6 @@ def test_what_was_never_measured_keeps_the_profile():
     assert by_component(cells(np.full(K, 1.3), np.ones(4), shape))["verify"] == pytest.approx(1.3)
 
 
-@pytest.mark.parametrize("sampled", [False, True])
-def test_parts_are_the_replay_s_prices(sampled):
-    parts, prices = RoundParts(AFFINE, sampled), Prices(AFFINE, sampled)
-    for submitted, context in ((0, 32), (1, 40), (4, 100)):
-        made = parts.round(context, submitted, submitted)
-        assert made[-1] == 1 and made[:-1].sum() == pytest.approx(prices.chain(submitted, context))
-    for drafts in (False, True):
-        assert parts.prefill(20, drafts).sum() == pytest.approx(prices.prefill(20, drafts))
-
-
 def rounds_of(arm, block, factor, question=0.0):
     """A prefill and two rounds, each measured as ``factor`` times the profile."""
     parts = RoundParts(PROFILED, sampled=False)

@@ -139,14 +139,6 @@ def test_how_the_pair_is_served_is_decided_first_and_recorded(args, decided, cap
     ]
 
 
-def test_empty_reference_grids_leave_their_tables_out(tmp_path):
-    args = toy_bench(tmp_path, "latency", {**PARAMETERS, "reference_rows": [], "reference_tokens": []})
-    profile.run(args)
-    measured = read_profile(args.output / "toy-1c.json")
-    assert len(measured.tables) == 19
-    assert not [name for name in measured.tables if "hugging_face" in name]
-
-
 def test_seconds_stay_with_their_coordinates_from_the_calls_to_the_file(args, monkeypatch):
     """Every cell is given seconds that its coordinates determine; the file has them in place."""
 
@@ -199,15 +191,6 @@ def with_repairs(tmp_path, repairs=2):
     return args, lambda: read_profile(args.output / "toy-1c.json")
 
 
-def test_a_quiet_machine_is_measured_once_and_not_called_noisy(tmp_path, monkeypatch, capsys):
-    args, written = with_repairs(tmp_path)
-    sweeps = FakeSweeps()
-    monkeypatch.setattr(profile, "sweep", sweeps)
-    profile.run(args)
-    assert len(sweeps.visited) == 3 and written().noise == ()
-    assert "warning" not in capsys.readouterr().err
-
-
 def test_a_disturbed_cell_is_measured_again_and_its_new_calls_replace_the_old(tmp_path, monkeypatch, capsys):
     """Two of three sweeps meet another job at one cell: its quartiles lie far apart."""
     args, written = with_repairs(tmp_path)
@@ -249,27 +232,3 @@ def test_other_jobs_are_recognised_where_all_cells_are_slow_alike(tmp_path, monk
     monkeypatch.setattr(profile, "sweep", FakeSweeps(lambda number, cell: 3.0, lambda number: 0.5))
     profile.run(args)
     assert list(written().noise) == waiting_noise(0.5) != []
-
-
-def test_interrupted_repairs_go_on_after_their_last_visit(tmp_path, monkeypatch, capsys):
-    args, written = with_repairs(tmp_path)
-    sweeps = FakeSweeps(lambda number, cell: 4.0 if number in (1, 2) and is_bad(cell) else 1.0)
-
-    def interrupted(*arguments):
-        if len(sweeps.visited) == 4:
-            raise KeyboardInterrupt
-        return sweeps(*arguments)
-
-    monkeypatch.setattr(profile, "sweep", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        profile.run(args)
-    monkeypatch.setattr(profile, "sweep", sweeps)
-    profile.run(args)
-    assert re.search(r"after (\d+)", capsys.readouterr().out)[1] == "5"
-    assert len(sweeps.visited) == 3 + 3 and written().noise == ()
-
-
-def test_unknown_parameters_are_refused(tmp_path):
-    args = toy_bench(tmp_path, "latency", {**PARAMETERS, "context": [4]})
-    with pytest.raises(ValueError, match="unknown key 'context'. Did you mean 'contexts'"):
-        profile.run(args)

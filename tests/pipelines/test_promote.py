@@ -1,4 +1,4 @@
-"""The commands of release: promote, refuse, force, roll back, status and history, against every kind of registry."""
+"""The commands of release: promote, refuse, force, roll back, status and history."""
 
 import dataclasses
 import json
@@ -12,7 +12,7 @@ import yaml
 from pipelines.cli import main
 from pipelines.measuring.provenance import MEASURED_CODE, source_hash
 from pipelines.outputs import write_json
-from pipelines.promotion.champions import PROMOTED, ROLLED_BACK, VERDICT_TAG, Champions
+from pipelines.promotion.champions import VERDICT_TAG, Champions
 from pipelines.promotion.evidence import other_code
 from pipelines.promotion.gate import fingerprint, judged
 from pipelines.promotion.names import CHALLENGER, CHAMPION, VERDICT
@@ -22,7 +22,7 @@ from pipelines.terminal import LINES, WIDTH
 from pipelines.tracking import new_client
 from runtime import ModelPair
 from tests.bundles import random_bundle
-from tests.pipelines.test_gate import GOOD, gains
+from tests.pipelines.hand_made_evidence import GOOD, gains
 from tests.pipelines.toy_bench import toy_bench
 from tests.toys import tiny_llama
 
@@ -31,8 +31,9 @@ OF = ["--pair", "p", "--predictor", "hrad"]
 
 
 @pytest.fixture
-def released(tmp_path, monkeypatch, tracking_uri):
+def released(tmp_path, monkeypatch, template_db):
     """A workspace whose registry has contents a, b and c as versions; `challenge(client, content, …)` writes evidence on one."""
+    tracking_uri = f"sqlite:///{shutil.copy(template_db, tmp_path / 'mlflow.db')}"
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking_uri)
     (tmp_path / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": {"promotion": {}, "trial": {}}}}))
@@ -75,63 +76,44 @@ WORSE, OPEN = gains(0.0), gains(0.03, 0.02)  # refused, and inconclusive
 
 
 def test_promote_refuse_force_and_roll_back(released, capsys):
+    champions = Champions(released, NAME)
     assert recorded(capsys, "promote", "--evidence", challenge(released, "a"), "--dry-run")["verdict"] == "passed"
     assert champion(released) is None
     out = command(capsys, "promote", "--evidence", challenge(released, "a")).splitlines()
-    assert "p-hrad version 1 is champion" in out and len(out) <= LINES and max(map(len, out)) <= WIDTH
-    assert champion(released) == "1"
-    (kept,) = Champions(released, NAME).verdicts("1")
+    assert champion(released) == "1" and len(out) <= LINES and max(map(len, out)) <= WIDTH
+    (kept,) = champions.verdicts("1")
     assert recorded(capsys, "promote", "--evidence", challenge(released, "a")) == kept, "it is the champion already"
-    assert Champions(released, NAME).verdicts("1") == [kept] and len(Champions(released, NAME).history()) == 1
+    assert champions.verdicts("1") == [kept] and len(champions.history()) == 1
 
-    worse = {"champion": "a" * 64} | over_champion(WORSE)
+    file = challenge(released, "b", champion="a" * 64, **over_champion(WORSE))
     with pytest.raises(SystemExit, match=r"version 2 is refused: .*gain over chain-4: \+0\.0%"):
-        command(capsys, "promote", "--evidence", challenge(released, "b", **worse))
+        command(capsys, "promote", "--evidence", file)
     record = json.loads((Path("data") / "p" / "promotion" / "hrad-2" / VERDICT).read_text())
-    assert (
-        record["verdict"] == "refused"
-        and Bounds(**record["bounds"] | {"looks": tuple(record["bounds"]["looks"])}) == Bounds()
-    )
     kept = json.loads(released.get_model_version(NAME, "2").tags[VERDICT_TAG])
-    assert kept["verdict"] == "refused" and kept["evidence_sha256"] == record["evidence_sha256"]
+    assert record["verdict"] == kept["verdict"] == "refused" and kept["evidence_sha256"] == record["evidence_sha256"]
     status = recorded(capsys, "status")[NAME]
     assert status["champion"] == {"version": "1", "sha256": "a" * 64}
     assert status["challenger"] == {"version": "2", "sha256": "b" * 64} and status["verdict"] == kept
-    assert (kept["look"], kept["looks"]) == (1, 3)
-
-    again = challenge(released, "b", **worse)
-    with pytest.raises(
-        SystemExit, match=r"dry run: would be refused: .*gain over chain-4.*; nothing was changed"
-    ) as refusal:
-        command(capsys, "promote", "--dry-run", "--evidence", again)
+    with pytest.raises(SystemExit, match=r"dry run: would be refused: .*nothing was changed") as refusal:
+        command(capsys, "promote", "--dry-run", "--evidence", file)
     assert isinstance(refusal.value.code, str), "exit code 1"
-    tried = recorded(capsys, "promote", "--dry-run", "--force", "an outage", "--evidence", again)
-    assert tried["verdict"] == "refused" and champion(released) == "1"
-    assert len(Champions(released, NAME).verdicts("2")) == 1
-    with pytest.raises(SystemExit, match="was refused at look 1, and more looks would not change"):
+    tried = recorded(capsys, "promote", "--dry-run", "--force", "an outage", "--evidence", file)
+    assert tried["verdict"] == "refused" and champion(released) == "1" and len(champions.verdicts("2")) == 1
+    with pytest.raises(SystemExit, match="was refused at look 1"):
         command(capsys, "promote")
 
-    command(capsys, "promote", "--force", "an outage", "--evidence", challenge(released, "b", **worse))
-    assert champion(released) == "2"
+    command(capsys, "promote", "--force", "an outage", "--evidence", file)
     better = challenge(released, "c", champion="b" * 64, **over_champion({"gains": GOOD.gains}))
-    assert recorded(capsys, "promote", "--dry-run", "--evidence", better)["passed"] and champion(released) == "2"
     command(capsys, "promote", "--evidence", better)
     assert champion(released) == "3"
-    assert "version 3 rolled back, version 2 is champion again" in command(capsys, "rollback")
-    assert champion(released) == "2"
-    command(capsys, "rollback")
-    assert champion(released) == "1"
+    for version in "21":
+        command(capsys, "rollback")
+        assert champion(released) == version
     with pytest.raises(SystemExit, match="has no earlier champion to go back to"):
         command(capsys, "rollback")
     lines = command(capsys, "history").splitlines()
     assert [line.split()[2:4] for line in lines] == [["version", number] for number in "12332"]
     assert lines[1].endswith(", gate: refused, forced: an outage")
-    assert [(event.action, event.verdict, event.forced) for event in Champions(released, NAME).history()] == [
-        (PROMOTED, "passed", None),
-        (PROMOTED, "refused", "an outage"),
-        (PROMOTED, "passed", None),
-        *[(ROLLED_BACK, None, None)] * 2,
-    ]
 
 
 def test_a_reason_to_force_is_no_blank(capsys):
@@ -253,7 +235,7 @@ def test_bounds_are_those_of_the_looks_before(released, capsys):
     assert kept["bounds"]["promised"] == 0.05 and kept["bounds"]["looks"] == [0.5, 0.75, 1.0] and "evidence" not in kept
     parameters = {"promotion": {"promised": 0.1}, "trial": {}}
     Path("params.yaml").write_text(yaml.safe_dump({"pairs": {"p": parameters}}))
-    for options in ([], ["--dry-run"], ["--evidence", file]):
+    for options in ([], ["--evidence", file]):
         with pytest.raises(SystemExit, match=r"promotion.promised was 0.05 at look 1, and is 0.1 now: .*--force"):
             command(capsys, "promote", *options)
     assert len(Champions(released, NAME).verdicts("1")) == 1
@@ -286,7 +268,7 @@ def test_evidence_must_be_on_the_challenger_and_over_the_champion(released, caps
     with pytest.raises(SystemExit, match="on content aaaaaaaaaaaa, and the challenger, version 2, is bbbbbbbbbbbb"):
         command(capsys, "promote", "--evidence", file)
     command(capsys, "promote", "--evidence", challenge(released, "a"))
-    for options in ([], ["--dry-run"], ["--force", "an outage"]):
+    for options in ([], ["--force", "an outage"]):
         with pytest.raises(SystemExit, match="compares with no champion, and the champion is another"):
             command(capsys, "promote", *options, "--evidence", challenge(released, "b"))
     assert Champions(released, NAME).verdicts("2") == [] and not Path("data/p/promotion/hrad-2").exists()
@@ -302,14 +284,11 @@ def test_status_is_of_one_pair_and_changes_nothing(released, capsys):
         released.create_model_version(name, "s3://nowhere/d", tags={BUNDLE_TAG: "d" * 64, PAIR_TAG: pair})
     command(capsys, "promote", "--evidence", challenge(released, "a"))
     released.set_registered_model_alias(NAME, CHAMPION, "3")
-    said = command(capsys, "status").splitlines()
-    assert [line.split(":")[0] for line in said] == [NAME, "p-lookahead"]
-    both = ", ".join(f"{role} 1 (aaaaaaaaaaaa)" for role in (CHAMPION, CHALLENGER))
-    assert said[0] == f"{NAME}: (stale alias) {both}, passed at look 1 of 3" and max(map(len, said)) <= WIDTH
-    assert str(released.get_registered_model(NAME).aliases[CHAMPION]) == "3"
     with Champions(released, NAME).lock():
-        assert command(capsys, "status").splitlines() == said
-    record = json.loads(command(capsys, "status", "--json"))[NAME]
+        said = command(capsys, "status").splitlines()
+    assert [line.split(":")[0] for line in said] == [NAME, "p-lookahead"] and max(map(len, said)) <= WIDTH
+    assert str(released.get_registered_model(NAME).aliases[CHAMPION]) == "3"
+    record = recorded(capsys, "status")[NAME]
     assert record["champion"] == {"version": "1", "sha256": "a" * 64} and not record["alias_follows"]
 
 
@@ -329,18 +308,14 @@ def test_a_bundle_that_does_not_serve_the_pair_is_refused_by_contract(
     toy_bench(tmp_path / "data" / "p", "promotion", {})
     Path("params.yaml").write_text(yaml.safe_dump({"pairs": {"p": {"promotion": {}, "trial": {}}}}))
     Path("data/p/device.json").rename("data/device.json")
-    random_bundle(
-        Path("data/p/bundles/hrad"), ModelPair(tiny_llama(seed=seed), tiny_llama(seed=1, layers=1)), change=change
-    )
+    pair = ModelPair(tiny_llama(seed=seed), tiny_llama(seed=1, layers=1))
+    random_bundle(Path("data/p/bundles/hrad"), pair, change=change)
     main(["register"])
-    for forced in ([], ["--force", "an outage"]):
-        with pytest.raises(SystemExit, match=f"version 1 is refused: contract: .*{problem}"):
-            command(capsys, "promote", *forced)
+    with pytest.raises(SystemExit, match=f"version 1 is refused: contract: .*{problem}"):
+        command(capsys, "promote", "--force", "an outage")
     record = json.loads(Path("data/p/promotion/hrad-1/verdict.json").read_text())
-    assert Path("data/p/promotion/hrad-1/challenger/card.json").is_file(), "a folder for every predictor and version"
     assert problem in record["evidence"]["problem"] and not record["evidence"]["documents"]
     champions = Champions(new_client(f"sqlite:///{tmp_path}/mlflow.db"), NAME)
-    kept = json.loads(champions.client.get_model_version(NAME, "1").tags[VERDICT_TAG])
-    assert len(champions.verdicts("1")) == 2, "the forced one, too"
+    (kept,) = champions.verdicts("1")
     assert kept["verdict"] == "refused" and kept["checks"] == record["checks"] and kept["smallest_gain"] is None
     assert champions.champion() is None and champions.history() == []

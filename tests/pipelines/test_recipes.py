@@ -14,7 +14,6 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from pipelines.documents import Source, load_documents
-from pipelines.parameters import load_parameters
 from pipelines.prompts import PromptParameters, draw_prompts
 from pipelines.recipes import _registry
 from predictors.config import parse_config
@@ -268,15 +267,6 @@ def test_a_source_is_kept_to_the_splits_it_names(tmp_path, tokenizer):
         draw_prompts(counts(learnt, scored, **drawn), {"source": "models"}, tokenizer)
 
 
-def test_the_order_of_named_splits_deals_nothing_else(tmp_path, tokenizer):
-    file = questions(tmp_path / "q.jsonl", 20)
-    drawn = [
-        draw_prompts(counts(source("gsm8k", chat=False, shares=shares, **file), train=9, test=9), {"source": "models"}, tokenizer)
-        for shares in (["train", "test"], ["test", "train"])
-    ]  # fmt: skip
-    assert drawn[0] == drawn[1]
-
-
 def test_named_chat_templates_and_system_messages(tmp_path, tokenizer):
     file = questions(tmp_path / "q.jsonl", 1)
 
@@ -348,15 +338,3 @@ def test_rows_that_do_not_fit_are_named(tmp_path, recipe, row, message):
     made = source(recipe, **written(tmp_path / "r.jsonl", row))
     with pytest.raises(ValueError, match=message):
         load_documents(made)
-
-
-def test_a_parameter_file_names_a_recipe(tmp_path):
-    path = tmp_path / "params.yaml"
-    path.write_text("pairs: {p: {prompts: {sources: [{recipe: gsm8k}, {recipe: mbpp, limit: 3}]}}}")
-    sources = load_parameters(PromptParameters, "p", "prompts", path).sources
-    assert [(one.name, one.limit) for one in sources] == [("gsm8k", 1000), ("mbpp", 3)]
-
-
-def test_the_documented_table_has_every_recipe():
-    page = (Path(__file__).parents[2] / "docs/pairs.md").read_text()
-    assert re.findall(r"^\| `(\w+)` \| `[\w.-]+/", page, flags=re.MULTILINE) == list(RECIPES)

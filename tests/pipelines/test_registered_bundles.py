@@ -109,33 +109,6 @@ def test_fetch_replaces_a_bundle_or_nothing(bundles, capsys):
     assert Path("notes/thesis.txt").read_text() == "years of work"
 
 
-def test_a_folder_is_fetched_without_a_registry(bundles, pair):
-    main(["fetch", str(bundles / "auto"), "served/auto"])
-    assert texts("served/auto", pair) == texts(bundles / "auto", pair)
-    for places in (("auto/hrad", "auto"), ("auto", "auto/lookahead")):
-        with pytest.raises(SystemExit, match="lie in one another"):
-            main(["fetch", *(str(bundles / place) for place in places)])
-    random_bundle(bundles / "auto" / "hrad", pair, seed=3)
-    with pytest.raises(SystemExit, match=r"auto/hrad is not the bundle that .*auto was made of"):
-        main(["fetch", str(bundles / "auto"), "served/other"])
-    assert not Path("served/other").exists()
-
-
-def test_a_name_that_is_not_registered_is_said_so_whatever_is_in_it(bundles, capsys):
-    register(capsys)
-    for name in ("p'lookahead", "q"):
-        with pytest.raises(SystemExit, match=f"nothing is registered as {name}"):
-            main(["fetch", f"models:/{name}@challenger", "served"])
-
-
-def test_auto_of_another_controller_is_another_version(bundles, pair, client, capsys):
-    register(capsys)
-    shutil.rmtree(bundles / "auto")
-    routed_bundle(bundles / "auto", pair, random_bundle(Path("other") / "hrad", pair, seed=3), CHAIN)
-    register(capsys)
-    assert str(client.get_model_version_by_alias("p-auto", "challenger").version) == "2"
-
-
 def test_auto_whose_controller_was_replaced_is_not_registered(bundles, pair, client, capsys):
     for places in (("auto/hrad", "auto"), ("auto", "auto/lookahead")):
         with pytest.raises(SystemExit, match="lie in one another"):

@@ -2,10 +2,6 @@
 
 import dataclasses
 import json
-import os
-import sys
-import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,18 +10,16 @@ import yaml
 from pipelines.cli import main
 from pipelines.outputs import write_json
 from pipelines.promotion.champions import Champions, Version
-from pipelines.promotion.names import CHALLENGER, CHAMPION
 from pipelines.tracking import new_client
 from predictors.bundle import bundle_hash
 from runtime import ModelPair, Randomness, load_decoder
 from tests.bundles import random_bundle, routed_bundle
-from tests.pipelines.test_gate import GOOD, gains
+from tests.pipelines.hand_made_evidence import GOOD, gains
 from tests.toys import tiny_llama
 
 NAME = "p-auto"
 CHAIN = {"method": "speculative", "drafter": {"kind": "chain", "gamma": 2}}
 WORSE = gains(0.0)["gains"]
-SECONDS = 120
 
 
 @pytest.fixture
@@ -73,36 +67,6 @@ def status(capsys):
     return json.loads(command(capsys, "status", "--json"))[NAME]
 
 
-def promotion(processes, uri, evidence, output):
-    """A process that promotes by what the pipe ``evidence`` will say, from a workspace of its own."""
-    os.mkfifo(evidence)
-    process = processes.Process(target=promote_here, args=(Path.cwd(), uri, evidence, output))
-    process.start()
-    return process
-
-
-def promote_here(folder, uri, evidence, output):
-    """The command, with all that it prints in ``output``."""
-    os.chdir(folder)
-    os.environ["MLFLOW_TRACKING_URI"] = uri
-    with output.open("wb") as file:
-        for stream in (sys.stdout, sys.stderr):
-            os.dup2(file.fileno(), stream.fileno())
-    main(
-        ["promote", *("--pair", "p", "--predictor", "auto"), "--evidence", evidence, "--output", f"{evidence}-verdict"]
-    )
-
-
-def opened(pipe, process, output):
-    """The pipe for writing, as soon as the process waits for what it will say."""
-    deadline = time.monotonic() + SECONDS
-    while True:
-        assert process.is_alive() and time.monotonic() < deadline, output.read_text()
-        with suppress(OSError):  # nobody reads yet
-            return os.fdopen(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK), "w")
-        time.sleep(0.05)
-
-
 def text(folder, pair):
     decoder = load_decoder(folder, pair)
     return decoder.generate([1, 2, 3], max_new_tokens=12, temperature=1.0, randomness=Randomness(0)).tokens
@@ -141,39 +105,3 @@ def test_a_release_from_registration_to_rollback(champions, pair, capsys):
     main(["fetch", f"models:/{NAME}@champion", "served"])
     export(pair, 1)
     assert bundle_hash("served") == first and text("served", pair) == text("data/p/bundles/auto", pair)
-
-
-def test_of_two_processes_that_promote_at_once_one_fails_loudly(champions, pair, capsys, tracking_uri, processes):
-    contents = {}
-    for number in (1, 2, 3):
-        contents[str(number)] = export(pair, number)
-        command(capsys, "register")
-    champions.client.set_registered_model_alias(NAME, CHALLENGER, "1")
-    command(capsys, "promote", "--evidence", evidence(contents["1"]))
-
-    outputs = {version: Path(f"{version}.txt") for version in "23"}
-    started, pipes = {}, {}
-    try:
-        for version, output in outputs.items():
-            champions.client.set_registered_model_alias(NAME, CHALLENGER, version)
-            started[version] = promotion(processes, tracking_uri, f"pipe-{version}", output)
-            pipes[version] = opened(f"pipe-{version}", started[version], output)  # it knows champion and challenger
-        for version, pipe in pipes.items():
-            with pipe:
-                pipe.write(Path(evidence(contents[version], contents["1"])).read_text())
-        for process in started.values():
-            process.join(SECONDS)
-        codes = {version: process.exitcode for version, process in started.items()}
-    finally:
-        for process in started.values():
-            process.kill()
-            process.join()
-    assert sorted(codes.values()) == [0, 1], [output.read_text() for output in outputs.values()]
-    winner, loser = sorted(codes, key=codes.__getitem__)
-    assert contents[winner][:12] in outputs[loser].read_text(), "the refusal names the champion it met"
-    made = [(event.number, event.version, event.sha256) for event in champions.history()]
-    assert made == [(number, version, contents[version]) for number, version in enumerate(["1", winner], 1)]
-    assert str(champions.client.get_registered_model(NAME).aliases[CHAMPION]) == winner
-    assert not champions.client.search_registered_models(f"name = '{NAME}.lock'")
-    main(["fetch", f"models:/{NAME}@champion", "served"])
-    assert bundle_hash("served") == contents[winner]

@@ -12,7 +12,6 @@ import yaml
 
 from pipelines import replay, traces
 from pipelines.measuring.names import LOOKUP, PLAIN, TAKEOVER
-from pipelines.measuring.replay_study import ReplayConfig
 from pipelines.measuring.tables import ORACLE, POLICIES, REPLAYED, replayed_at
 from pipelines.outputs import write_json
 from pipelines.prompt_table import EDIT, FILE, read_prompts, write_prompts
@@ -289,13 +288,3 @@ def test_a_table_that_is_shared_out_is_the_same(folder, table, monkeypatch):
     for name in (REPLAYED, replayed_at(CHEAP)):
         alone, shared = (pd.read_parquet(folder / of / "toy-1c" / name) for of in ("replay", "shared"))
         pd.testing.assert_frame_equal(alone, shared)
-
-
-def test_bad_parameters_are_named():
-    for name, value, words in (
-        ("gammas", (), "gammas must name"),
-        ("repeats", 0, "repeats must be >= 1"),
-        ("verifier", "spectr2", "verifier must be one of .*spectr2"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            ReplayConfig(**{name: value})

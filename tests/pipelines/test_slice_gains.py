@@ -39,18 +39,6 @@ def test_slices_that_are_alike_have_one_gain():
         assert value == pytest.approx(mean, abs=1e-5) and low == pytest.approx(mean - 1.645 * error, abs=1e-4)
 
 
-def test_a_small_slice_is_pulled_towards_the_others():
-    found = pooled(estimates((0.05, 0.05, -0.1), (0.01, 0.01, 0.08)), spread=0.05)
-    assert -0.1 < math.log1p(found["c"].value) < 0.05 and math.log1p(found["c"].low) > -0.1 - 1.645 * 0.08
-    assert math.log1p(found["a"].value) == pytest.approx(0.05, abs=0.003)
-
-
-def test_one_slice_is_its_own():
-    ((value, low, _),) = logs(pooled(estimates((0.03,), (0.02,)), spread=0.05))
-    assert value == pytest.approx(0.03) and low == pytest.approx(0.03 - 1.645 * 0.02, abs=1e-4)
-    assert pooled({}, 0.05) == {}
-
-
 def test_bounds_cover_slices_that_differ():
     """About as often as stated; the mean of all, taken for every slice's gain, covers far less."""
     draw, errors = np.random.default_rng(0), (0.015, 0.03, 0.05)

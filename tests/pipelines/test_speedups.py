@@ -7,7 +7,6 @@ import pytest
 from scipy.stats import multivariate_normal
 
 from pipelines.evidence.estimate import Estimate
-from pipelines.evidence.pooling import UNKNOWN, PooledEffects
 from pipelines.measuring.names import CHAIN, PLAIN, SELECTOR
 from pipelines.measuring.tuning.candidates import PROFILE, ROOTS, TEXTS, Candidate
 from pipelines.measuring.tuning.speedups import GRID_T, ReplayError, Speedup, clocked, fastest, speedups
@@ -98,25 +97,6 @@ def test_every_basis_is_wrong_in_its_own_way():
     assert roots + 0.04 < strange < texts - 0.04 and made[7].error > 1.2 * made[6].error
 
 
-@pytest.mark.parametrize("count", [0, 1, 3])
-def test_one_basis_is_no_basis(count):
-    """b takes up what all share: values and errors, untimed candidates' too, are those of the model without ω."""
-    clock, predicted = CLOCK[:count], REPLAY[:count]
-    replay = ReplayError(predicted, [ROOTS] * count, clock, scale=0.05)
-    wrong_A, variance_A = np.array([one.value for one in clock]) - predicted, np.full(count, 0.0025)
-    without = PooledEffects(wrong_A, variance_A, 0.05, GRID_T)
-    assert replay.errors.weight_T == pytest.approx(without.weight_T, rel=1e-9)
-    for p, one, estimate in [
-        (0.2, None, UNKNOWN),
-        *((p, one, (one.value - p, 0.0025)) for p, one in zip(predicted, clock, strict=True)),
-    ]:
-        mean_T, variance_T = without.effect(*estimate)
-        mean = without.weight_T @ mean_T
-        error = math.sqrt(without.weight_T @ (variance_T + (mean_T - mean) ** 2))
-        made = replay.combined(p, ROOTS, one)
-        assert (made.value, made.error) == pytest.approx((p + mean, error), rel=1e-9)
-
-
 def test_the_more_a_clock_is_worth_the_more_it_counts():
     clocks = [
         [Estimate(value, 0.1 / math.sqrt(count), count - 1, count, count) for value in (0.05, 0.3, 0.1)]
@@ -129,12 +109,6 @@ def test_the_more_a_clock_is_worth_the_more_it_counts():
         ReplayError(REPLAY, ALIKE, CLOCK, scale).combined(0.1, TEXTS, CLOCK[1]).value for scale in (0.5, 0.005)
     )
     assert fine < rough
-
-
-def test_noise_is_pooled_over_candidates_by_their_documents():
-    few, many = Estimate(0.0, 0.1, 1.0, 2, 2), Estimate(0.0, 0.02, 9.0, 10, 10)
-    noise = ReplayError(np.zeros(2), [TEXTS] * 2, [few, many], 0.05).noise
-    assert noise == pytest.approx((1 * 2 * 0.01 + 9 * 10 * 0.0004) / 10)
 
 
 def test_gains_are_over_plain_decoding_in_the_same_blocks():
@@ -159,13 +133,6 @@ def test_what_was_timed_counts_and_what_was_not_is_moved_by_replays_bias():
     assert math.exp(made["a"].value) == pytest.approx(1.65) and made["a"].documents == 4
     assert math.exp(made["c"].value) == pytest.approx(1.98) and made["c"].measured is None
     assert made[PLAIN].value == 0.0
-
-
-def test_without_a_clock_replay_decides():
-    found = [candidate("a", 150.0), candidate(PLAIN, 100.0)]
-    made, _ = speedups(found, [], scale=0.05)
-    assert made["a"].value == pytest.approx(math.log(1.5)) and made["a"].measured is None
-    assert made["a"].error == pytest.approx(0.05, rel=0.03)
 
 
 def test_ties_go_to_the_plainest():
@@ -211,22 +178,6 @@ def test_trees_that_replay_flatters_more_than_chains_are_not_chosen(bases, winne
     made = [replay.combined(*row) for row in zip(predicted, names, clock, strict=True)]
     by_name = dict(zip(RUN, made, strict=True))
     assert fastest(found, by_name, replay.spread, replay.apart if bases else 0.0).name == winner
-
-
-@pytest.mark.parametrize(
-    ("tree", "winner"), [(None, "source"), (0.45, "source"), (0.496, "source"), (0.52, "delayed_tree")]
-)
-def test_what_loses_within_its_basis_does_not_win_as_another_basis_is_close(tree, winner):
-    """The chain is too far behind `source`, and no tree is plainer than that: a tree that is slower changes nothing."""
-    found = [
-        candidate("source", family="rule", served={"bundle": "source"}),
-        candidate("chain-4", family=CHAIN),
-        candidate(PLAIN),
-        *([] if tree is None else [candidate("delayed_tree", family=SELECTOR, served={"bundle": "delayed_tree"})]),
-    ]
-    values = {"source": 0.498, "chain-4": 0.45, PLAIN: 0.0, "delayed_tree": tree}
-    by_name = {name: Speedup(0.0, None, 0, value, 0.0) for name, value in values.items()}
-    assert fastest(found, by_name, 0.023, 0.055).name == winner
 
 
 def test_candidates_of_two_bases_are_told_apart_less_well():

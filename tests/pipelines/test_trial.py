@@ -27,7 +27,7 @@ from pipelines.prompt_table import FILE, Prompt, write_prompts
 from predictors.bundle import bundle_hash
 from runtime import Decoder
 from tests.bundles import random_bundle, settings_bundle
-from tests.pipelines.toy_bench import toy_bench, toy_prompts
+from tests.pipelines.toy_bench import toy_prompts
 from tests.pipelines.toy_trial import bench, measured, own_documents, quietly
 
 
@@ -221,20 +221,3 @@ def test_looks_are_the_shares_that_the_prompts_make(tmp_path):
     problem = r"promotion.looks are \[0.5, 0.75, 1.0\], and trial.test_prompts 48 .* make \[0.444, 0.722, 1.0\]"
     with pytest.raises(ValueError, match=problem):
         plan(trial={"test_prompts": 48})
-
-
-def test_bad_parameters_are_named():
-    wrong = {"gammas": (), "exactness_prompts": 0, "test_prompts": 0, "reserve_prompts": 0, "max_new_tokens": 1}
-    for name, value in wrong.items():
-        with pytest.raises(ValueError, match=name):
-            TrialConfig(**{name: value})
-
-
-def test_a_trial_of_no_bundle_says_so(tmp_path):
-    args = toy_bench(tmp_path, "trial", {})
-    args.bundle = tmp_path / "nowhere"
-    parameters = yaml.safe_load(args.params.read_text())
-    parameters["pairs"]["p"]["promotion"] = {}
-    args.params.write_text(yaml.safe_dump(parameters))
-    with pytest.raises(ValueError, match="nowhere is no bundle, it lacks card.json and controller.safetensors"):
-        trial_stage.run(args)

@@ -14,7 +14,6 @@ from pipelines.measuring.names import CHOICES, DECODES_FILE, PLAIN, ROUNDS_FILE
 from pipelines.measuring.tables import POLICIES, read_decodes, read_rounds
 from pipelines.measuring.tuning import study as study_module
 from pipelines.measuring.tuning.candidates import PROFILE, ROOTS, TEXTS, candidates, shortlist
-from pipelines.measuring.tuning.study import TuneConfig
 from pipelines.outputs import write_json
 from predictors.bundle import bundle_hash, read_bundle
 from predictors.monitoring import OLD
@@ -61,13 +60,6 @@ def test_candidates_are_ranked_by_what_was_replayed(replayed):
     assert [one.name for one in found if one.static] == ["chain-3", "chain-1"]
 
 
-def test_what_is_fitted_no_more_is_no_candidate(replayed):
-    """Neither its record nor its replay counts, though both still lie there."""
-    write_json(replayed / "replay" / POLICIES, SERVED | {"entropy": {"bundle": "old"}})
-    found = candidates(*(replayed / name for name in ("replay", "fit")), "T=0", {"hrad"}.__contains__)
-    assert [one.name for one in found] == ["chain-3", "chain-1", PLAIN]
-
-
 def test_edits_have_no_say_in_the_ranking(replayed):
     places = [replayed / name for name in ("replay", "fit")]
     found = candidates(*places, "T=0")
@@ -104,13 +96,6 @@ def test_trees_are_worth_what_their_roots_say_beside_chains(replayed):
     unknown = {"validation": rates, "static_actions": {"T=0": "chain-99"}}
     write_json(replayed / "fit" / "delayed_tree-block.json", unknown)
     assert "delayed_tree-nss" not in {one.name for one in candidates(*places, "T=0")}
-
-
-def test_what_was_not_replayed_is_refused(replayed, tmp_path):
-    with pytest.raises(ValueError, match=r"nothing was replayed at T=0\.6, only at T=0"):
-        candidates(replayed / "replay", replayed / "fit", "T=0.6")
-    with pytest.raises(ValueError, match="holds no replay"):
-        candidates(tmp_path / "nowhere", replayed / "fit", "T=0")
 
 
 @pytest.fixture
@@ -205,15 +190,3 @@ def test_the_bundle_decodes_as_its_winners_do(stage, capsys):
     ]
     rounds = [[(record.drafted, record.accepted) for record in text.rounds] for text in texts]
     assert texts[0].tokens == texts[1].tokens and rounds[0] == rounds[1]
-
-
-def test_bad_parameters_are_named():
-    for name, value in (
-        ("candidates", 0),
-        ("test_prompts", 0),
-        ("tie", -0.1),
-        ("replay_error", 0.0),
-        ("temperatures", ()),
-    ):
-        with pytest.raises(ValueError, match=name):
-            TuneConfig(**{name: value})

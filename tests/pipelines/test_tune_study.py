@@ -132,21 +132,6 @@ def test_what_is_measured_already_is_not_timed_again(tuning):
     assert considered["chain-1"]["documents"] == 4
 
 
-def test_only_what_is_missing_is_timed_beside_plain_and_the_fastest_chain(tuning):
-    new, _ = tuning
-    study = new(measured({name: rate for name, rate in CLOCK.items() if name != "head"}))
-    (one,) = study.run()
-    assert {arm for arm, _ in timed_on(study, "validation")} == {"head", "chain-2", PLAIN}
-    assert one.winner.name == "head"
-
-
-def test_without_plain_decoding_what_was_measured_has_no_yardstick(tuning):
-    new, _ = tuning
-    study = new(measured({name: rate for name, rate in CLOCK.items() if name != PLAIN}))
-    study.run()
-    assert {arm for arm, _ in timed_on(study, "validation")} == {"rule", "head", "chain-4", "chain-2", PLAIN}
-
-
 def test_test_prompts_have_no_say_in_the_choice(tuning):
     new, _ = tuning
     turned = CLOCK | {"rule": 9000.0, "head": 105.0}
@@ -174,27 +159,12 @@ def test_as_good_as_ties_go_to_the_plainer(tuning):
     assert new(rates=rates, tie=0.0, replay_error=1e-6, log="other").run()[0].winner.name == "head"
 
 
-def test_what_replay_cannot_tell_apart_goes_to_the_plainer(tuning):
-    """A lead of less than replay's own error is none, however small a share counts as a tie."""
-    new, _ = tuning
-    rates = {"validation": CLOCK | {"chain-2": 209.0}}
-    assert new(rates=rates, tie=0.0).run()[0].winner.name == "chain-2"
-
-
 def test_a_lead_over_a_candidate_of_another_basis_has_to_be_longer(tuning):
     """Bases are wrong in ways of their own: a lead that would do among rules is none of a tree over a chain."""
     new, _ = tuning
     known = {name: rate for name, rate in PREDICTED.items() if name != "rule"}
     (one,) = new(rates={"validation": known | {"head": 188.0}}, choices={GREEDY: known}).run()
     assert one.record["replay"]["spread"] < math.log(188 / 180) and one.winner.name == "chain-4"
-
-
-def test_a_clock_of_one_document_leaves_the_choice_to_replay_and_no_score(tuning):
-    new, _ = tuning
-    study = new(max_minutes=0.0)
-    (one,) = study.run()
-    assert study.blocks.capped and len(timed_on(study, "validation")) == 5
-    assert one.winner.name == "rule" and one.record["score"] is None
 
 
 def test_a_choice_that_an_interrupted_run_made_stands(tuning):

@@ -86,11 +86,6 @@ def test_a_candidate_finds_its_decoder_whatever_its_name(folder):
         assert {row["temperature"] for row in rows} == {0.0} and {row["split"] for row in rows} == {"validation"}
 
 
-def test_the_virtual_clocks_rows_are_not_those_of_both_models_at_once(folder):
-    assert found(folder, "pearl-4", {"decoder": {"preset": "pearl", "gamma": 4}}) == []
-    assert found(folder, "branches", {"bundle": "specbranch"}) == []
-
-
 def test_another_decoder_of_the_same_name_is_none(folder):
     assert any(row["arm"] == "ema" for row in read(folder).rows), "by its name it would be found"
     assert found(folder, "ema", {"decoder": chain(12, kind="ema")}) == []
@@ -122,7 +117,3 @@ def test_what_was_measured_otherwise_says_nothing(folder, change):
     other = read(folder, **change)
     assert other.rows == [] and other.note is not None
     assert read(folder).note is None
-
-
-def test_nothing_measured_is_no_error(tmp_path):
-    assert read(tmp_path / "nowhere").rows == []

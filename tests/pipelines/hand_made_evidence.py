@@ -1,0 +1,43 @@
+"""Evidence written by hand that the gate passes, and changes of it."""
+
+import dataclasses
+import math
+
+from pipelines.evidence.estimate import Estimate
+from pipelines.evidence.gain import SliceGain
+from pipelines.promotion.evidence import Evidence
+
+
+def estimate(gain, error=0.015, **changes):
+    return dataclasses.replace(Estimate(math.log1p(gain), error, 30.0, 40, 60), **changes)
+
+
+def part(value, low, judged=True):
+    return SliceGain(value, low, None if value is None else value + 0.05, 12, judged)
+
+
+PLAIN, STATIC = "autoregressive", "chain-4"
+GOOD = Evidence(
+    pair="p",
+    predictor="hrad",
+    bundle_sha256="a" * 64,
+    champion=None,
+    problem=None,
+    exactness={"hrad": True},
+    calibration_error=0.03,
+    gains={PLAIN: estimate(0.9), "chain-2": estimate(0.12), STATIC: estimate(0.06)},
+    reference=STATIC,
+    settings={"T=0": estimate(0.07), "T=1": estimate(0.05, 0.02)},
+    slices={"code": part(0.06, 0.04), "prose": part(0.05, 0.0), "tables": part(None, None, judged=False)},
+    documents=tuple(f"d{number}" for number in range(45)),
+    trained_documents=("t0", "t1"),
+    documents_left=30,
+)
+
+
+def change(**values):
+    return dataclasses.replace(GOOD, **values)
+
+
+def gains(gain, error=0.015, rival=STATIC):
+    return {"gains": GOOD.gains | {rival: estimate(gain, error)}}
