@@ -21,7 +21,7 @@ import numpy as np
 from predictors.config import Checked, NotNegative, Positive
 from predictors.replay.prices import Prices
 from predictors.sampling import SamplingSettings
-from predictors.survival.features import LOG_OF
+from predictors.survival import LOG_OF
 
 TOKEN = ("one", "log_match", "log_place", "first", "share", "share_first", "log_seen", "log_seen_share")
 ROOT = ("one", "log_match", "share", "log_seen", "log_seen_share", "rejected", "luck", "log_found")
@@ -47,7 +47,7 @@ class Seen(NamedTuple):
     seen: Any
     agreed: Any
     rejected: Any  # whether the last chain was
-    luck: Any  # of chains (`predictors.survival.features`)
+    luck: Any  # of chains (`predictors.survival`)
 
 
 def token_features(seen: Seen, length: int) -> np.ndarray:

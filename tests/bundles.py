@@ -11,13 +11,9 @@ from predictors.contract import CaptureContract, ServingRange
 from predictors.features import FeatureSpec
 from predictors.latency.actions import Prices, Traffic
 from predictors.network import HRADNetwork
-from predictors.selection.features import SelectionSpec
-from predictors.selection.network import SelectorNetwork
-from predictors.selection.rule import SelectionRule, Setting
-from predictors.stopping.features import StopSpec
-from predictors.stopping.network import RESIDUAL, NetworkShape, StopNetwork
-from predictors.survival.features import SCALARS
-from predictors.survival.network import SurvivalNetwork
+from predictors.stopping import RESIDUAL, NetworkShape, StopNetwork, StopSpec
+from predictors.survival import SCALARS, SurvivalNetwork
+from predictors.tree_choice import SelectionRule, SelectionSpec, SelectorNetwork, Setting
 from runtime.identity import pair_identity
 
 LAYERS = (1, 2)

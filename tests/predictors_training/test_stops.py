@@ -14,9 +14,8 @@ from predictors.controllers import EarlyStop
 from predictors.replay.acceptance import reached
 from predictors.replay.chains import ChainPolicy
 from predictors.replay.decode import Clock, Reading
-from predictors.stopping.network import RESIDUAL, NetworkShape
-from predictors.stopping.rule import StopRule
-from predictors.training.calibration import calibrated, product_calibration
+from predictors.stopping import RESIDUAL, NetworkShape, RisingCalibration, StopRule
+from predictors.training.calibration import product_calibration
 from predictors.training.labelling.table import write_labels
 from predictors.training.labelling.tokens import KIND, TokenLabelConfig, label
 from predictors.training.predictor import Materials
@@ -258,7 +257,7 @@ def test_calibration_recovers_a_rise_along_the_draft():
     fitted = fit_calibration([(logits_DG, drafts)])
     assert astuple(fitted) == pytest.approx((0.7, -0.4, 0.3), abs=0.05)
     logit = float(logits_DG[0, 2])
-    assert calibrated(logits_DG, np.arange(4), *astuple(fitted))[0, 2] == pytest.approx(fitted.after(2, logit))
+    assert fitted.after(np.arange(4), logits_DG)[0, 2] == pytest.approx(fitted.after(2, logit))
     assert fitted.after(0, logit) == fitted.probability(logit) < fitted.after(1, logit)
 
 
@@ -274,7 +273,7 @@ def test_calibration_without_position_in_the_draft_leaves_products_too_low():
     rises, single = (astuple(fit_calibration([(logits_DG, made)])) for made in (drafts, firsts))
     level = product_calibration(logits_DG, drafts.survives_DG, np.ones((20_000, depth)), rises=False)
     observed = (accepted_D[:, None] > np.arange(depth)).mean(axis=0)
-    made = (calibrated(logits_DG, np.arange(depth), *calibration) for calibration in (rises, level, single))
+    made = (RisingCalibration(*one).after(np.arange(depth), logits_DG) for one in (rises, level, single))
     risen, flat, low = (np.cumprod(chances, axis=1).mean(axis=0) - observed for chances in made)
     assert low[-1] < -0.12 and np.abs(flat).max() > 0.05 and np.abs(risen).max() < 0.01
 
@@ -286,7 +285,7 @@ def test_mean_forecasts_are_those_of_the_drafts_even_where_no_scale_fits():
     kept_DG = random.random((5_000, depth)) < 1 / (1 + np.exp(-missed_D[:, None] - np.tanh(logits_DG)))
     accepted_D = np.cumprod(kept_DG, axis=1).sum(axis=1)
     fitted = fit_calibration([(logits_DG, made_drafts(logits_DG, accepted_D))])
-    forecast = np.cumprod(calibrated(logits_DG, np.arange(depth), *astuple(fitted)), axis=1).mean(axis=0)
+    forecast = np.cumprod(fitted.after(np.arange(depth), logits_DG), axis=1).mean(axis=0)
     assert forecast == pytest.approx((accepted_D[:, None] > np.arange(depth)).mean(axis=0), abs=1e-6)
 
 

@@ -8,13 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from predictors.bundle import read_bundle
 from predictors.contract import ContractError
 from predictors.controllers import DelayedTree
 from predictors.sampling import SamplingSettings
-from predictors.selection.features import SCALARS, assembled, scalars_of, state_of
-from predictors.selection.network import ServedSelector
-from predictors.selection.rule import NEVER
+from predictors.tree_choice import NEVER, SCALARS, assembled, scalars_of, state_of
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from runtime.laws import processed_law
 from tests.ancestral import LlamaLogits, target_law
@@ -69,22 +66,6 @@ def test_served_features_are_those_of_a_pass_over_the_whole_text(pair, tmp_path,
         assert torch.allclose(scalars_of(root), scalars, atol=1e-3), dict(
             zip(SCALARS, scalars_of(root) - scalars, strict=True)
         )
-
-
-@pytest.mark.parametrize("states", [True, False])
-def test_the_served_network_is_the_trained_one(pair, tmp_path, states):
-    controller = DelayedTree.from_bundle(read_bundle(selector_bundle(tmp_path / "b", pair, states=states)))
-    network, width = controller.network, controller.spec.state_size + controller.spec.num_scalars
-    torch.manual_seed(1)
-    for name in ("mean", "centre"):
-        getattr(network, name).normal_()
-    for name in ("scale", "spread"):
-        getattr(network, name).uniform_(0.5, 2)
-    features = torch.randn(20, width)
-    served = ServedSelector(network, torch.device("cpu"))
-    said = torch.stack([served(row) for row in features])
-    assert torch.allclose(said[:, :-1], network(features), atol=1e-4)
-    assert torch.allclose(said[:, -1], network.reduced(features).square().mean(1), rtol=1e-4)
 
 
 def test_prices_enter_the_choice(pair, tmp_path):

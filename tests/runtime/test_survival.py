@@ -10,7 +10,7 @@ import torch
 from predictors.latency.actions import undisturbed
 from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, NextLaw, Root, token_numbers
-from predictors.survival.features import numbers_of
+from predictors.survival import numbers_of
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from runtime.drafting.chain import Chain, ChainDraft
 from tests.ancestral import LlamaLogits, target_law

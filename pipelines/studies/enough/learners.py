@@ -13,9 +13,9 @@ from typing import Any
 
 from pipelines.studies.enough.subsets import Lessons
 from predictors.features import FEATURE_SETS
-from predictors.selection.features import SCALARS
-from predictors.stopping.features import LAW
+from predictors.stopping import LAW
 from predictors.training.predictor import Materials, Predictor
+from predictors.tree_choice import SCALARS
 
 MACRO_AUC, ECE, AUROC, BRIER, GAIN = ("macro AUC", "ECE", "AUROC", "Brier", "gain")
 DOCUMENTS, FEATURES = ("documents", "features")  # what a fit has less of

@@ -67,13 +67,13 @@ class Said:
     def of(network: HRADNetwork, roots: Roots) -> "Said":
         """The state is reduced once a row; of the features only scalars follow from the past."""
         every, states = np.arange(len(roots.setting_R)), roots.spec.gamma + 2 if roots.spec.scalars else 1
-        reduced = [network.reduction(roots.features(every, np.zeros_like(every)))]
+        reduced = [network.reduced(roots.features(every, np.zeros_like(every)))]
         size = roots.spec.state_size
         mean, scale = network.reduction.mean[size:], network.reduction.scale[size:]
         for past in range(1, states):
             scalars = (roots.features(every, np.full_like(every, past), states=False) - mean) / scale
             reduced.append(torch.cat([reduced[0][:, : -len(mean)], scalars], dim=1))
-        logits = torch.stack([network.head(rows) for rows in reduced], dim=1)
+        logits = torch.stack([network.outputs(rows) for rows in reduced], dim=1)
         return Said(roots, logits, torch.stack([squared_distance(rows) for rows in reduced], dim=1).numpy())
 
     def of_rows(self, rows: Rows) -> tuple[torch.Tensor, np.ndarray]:

@@ -69,7 +69,7 @@ def train(rows: Rows, validation: Rows, config: HeadTrainConfig, logger: Logger 
         network = HRADNetwork(*sizes, (first, second), config.dropout, len(classes))
         features = rows.features
         fit_reduction(network.reduction, features, config.seed)
-        reduced, seen = network.reduction(features), network.reduction(validation.features)
+        reduced, seen = network.reduced(features), network.reduced(validation.features)
         balanced = balance(config.balance, reduced, labels, config.seed, classes, expected)
         shares = natural_shares(labels, len(classes))
         shift, weights = prior_shift(shares, balanced.shares), balanced.class_weights

@@ -19,19 +19,15 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from predictors.config import Count, Positive, one_of
-from predictors.network import squared_distance
 from predictors.schema import SPLITS, TRAIN, VALIDATION
-from predictors.stopping.features import BEFORE, INPUTS
-from predictors.stopping.network import NetworkShape, StopNetwork
-from predictors.stopping.rule import RisingCalibration
-from predictors.training.calibration import calibrated, product_calibration
+from predictors.stopping import BEFORE, INPUTS, NetworkShape, RisingCalibration, StopNetwork
+from predictors.training.calibration import product_calibration
 from predictors.training.labelling.table import Labels
 from predictors.training.metrics import binary
 from predictors.training.stops.rows import LABELS, SOFT, Drafts, SlotFeatures, TokenRows
 from predictors.training.text_table import TextTable
 from predictors.training.trainer import Rows, TrainConfig, trained
 
-CALIBRATED = ("scale", "bias", "rise")
 Said = Sequence[tuple[np.ndarray, Drafts]]  # logits [N, G] of a split's rows, and drafts from them
 # of rows and slots, each behind so many tokens
 Chances = Callable[[np.ndarray, np.ndarray, np.ndarray | int], np.ndarray]
@@ -39,7 +35,7 @@ Chances = Callable[[np.ndarray, np.ndarray, np.ndarray | int], np.ndarray]
 
 @dataclass(frozen=True)
 class StopTrainConfig(TrainConfig):
-    """How a stop model is trained: controller ``kind``, ``inputs`` of `predictors.stopping.features`, ``network``, ``labels``.
+    """How a stop model is trained: controller ``kind``, ``inputs`` of `predictors.stopping`, ``network``, ``labels``.
     ``mismatch_weight``: what the rejected share of a token counts in the loss against the accepted one. The products of
     ``calibrated_tokens`` chances, of those recorded, are calibrated."""
 
@@ -84,15 +80,13 @@ class StopModel:
 
     def chances(self, split: str, row: np.ndarray, slot: np.ndarray, drafted: np.ndarray | int) -> np.ndarray:
         """Calibrated chances at rows and slots of a split's texts, each behind so many ``drafted`` tokens; shapes broadcast."""
-        setting = self._setting_N(split)[row]
-        fitted = (np.array([getattr(one, name) for one in self.calibrations])[setting] for name in CALIBRATED)
-        return calibrated(self.logits[split][row, slot], drafted, *fitted)
+        setting, logits = self._setting_N(split)[row], self.logits[split][row, slot]
+        of_setting = [one.after(drafted, logits) for one in self.calibrations]
+        return np.choose(setting, of_setting)
 
     @torch.inference_mode()
     def _said(self, features_NF: Tensor) -> tuple[Tensor, ...]:
-        """Logits, and squared distances from the training rows."""
-        standard_NF = self.trained.network.standard(features_NF)
-        return self.trained.network.logits(standard_NF), squared_distance(standard_NF)
+        return self.trained.network.judged(features_NF)
 
     def _setting_N(self, split: str) -> np.ndarray:
         """Each row's sampling setting, as a place in ``settings``."""

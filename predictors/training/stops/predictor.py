@@ -11,7 +11,7 @@ All on the same texts with the same luck (`predictors.replay.grid`); one price t
 Shape suffixes: N rows of a table, X readings, S starts, G slots or positions of a chain.
 """
 
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import product
 from typing import Any
@@ -24,9 +24,7 @@ from predictors.replay.grid import Starts, Totals, decoded
 from predictors.replay.policies import confidence, stopping
 from predictors.replay.prices import Prices
 from predictors.schema import TEST, TRAIN, VALIDATION
-from predictors.stopping.features import BEHIND
-from predictors.stopping.rule import StopPrices, StopRule, StopSetting
-from predictors.training.calibration import calibrated
+from predictors.stopping import BEHIND, StopPrices, StopRule, StopSetting
 from predictors.training.labelling.tokens import KIND
 from predictors.training.predictor import Fitted, Materials, Trust, card_of, told, tracked_name
 from predictors.training.rule_choice import RuleChoice, best_of, scored, static_length, static_totals
@@ -121,7 +119,7 @@ class StopPredictor(StopTrainConfig, Trust):
         said = np.nan_to_num(model.logits[split], nan=-np.inf), model.distance[split] > limit
         logits_XSG, far_XSG = (starts.gather([values_NG[rows] for rows in texts]) for values_NG in said)
         drafted_G = np.maximum(np.arange(logits_XSG.shape[2]) - (self.inputs == BEHIND), 0)
-        chances_XSG = calibrated(logits_XSG, drafted_G, *astuple(model.calibrations[number]))
+        chances_XSG = model.calibrations[number].after(drafted_G, logits_XSG)
         return Played(starts, chances_XSG, far_XSG, self.inputs, question)
 
     def _chosen(

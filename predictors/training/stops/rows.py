@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from predictors.stopping.features import BEHIND, LAW
+from predictors.stopping import BEHIND, LAW
 from predictors.training.labelling.table import Labels
 from predictors.training.labelling.tokens import accepted
 from predictors.training.text_table import STATES, TOPS, TextTable
@@ -32,7 +32,7 @@ ROWS_AT_ONCE = 2000
 
 @dataclass(frozen=True)
 class SlotFeatures:
-    """Raw features of ``inputs`` (`predictors.stopping.features`) at the slots of ``table``."""
+    """Raw features of ``inputs`` (`predictors.stopping`) at the slots of ``table``."""
 
     table: TextTable
     inputs: str

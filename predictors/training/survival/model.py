@@ -24,9 +24,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from predictors.config import Count, NotNegative, Positive
 from predictors.replay.grid import Columns, Drafts, Path, Starts, Totals
 from predictors.replay.prices import Prices
-from predictors.stopping.rule import StopCalibration
-from predictors.survival.features import FIRST_LUCK, LUCK, REJECTED, SCALARS, Course, luck_after, numbers_of
-from predictors.survival.network import NOW, SurvivalArrays
+from predictors.stopping import StopCalibration
+from predictors.survival import FIRST_LUCK, LUCK, REJECTED, SCALARS, Answering, Course, luck_after, numbers_of
 from predictors.training.calibration import product_calibration
 from predictors.training.metrics import binary
 from predictors.training.trainer import Rows, TrainConfig
@@ -41,8 +40,8 @@ Source = Callable[..., Columns]
 
 @dataclass(frozen=True)
 class SurvivalGrid:
-    """``starts`` at one sampling setting, with the features of every chain from each (`predictors.survival.features`, the same
-    lines that are served) but for those that follow from past rounds, ``known_XSGF``."""
+    """``starts`` at one sampling setting, with the features of every chain from each (`predictors.survival`, the same lines
+    that are served) but for those that follow from past rounds, ``known_XSGF``."""
 
     starts: Starts
     known_XSGF: np.ndarray
@@ -165,12 +164,7 @@ def follows(train: SurvivalGrid) -> float:
     return float((would_V[tested_V] >= 3).mean()) if tested_V.any() else 0.0
 
 
-def chances(logits: np.ndarray, calibration: StopCalibration) -> np.ndarray:
-    """Calibrated probabilities of logits of any shape."""
-    return np.asarray(1 / (1 + np.exp(-(calibration.scale * logits + calibration.bias))))
-
-
-def calibrated(grids: Sequence[SurvivalGrid], served: SurvivalArrays, length: int) -> StopCalibration:
+def calibrated(grids: Sequence[SurvivalGrid], served: Answering, length: int) -> StopCalibration:
     """On the rounds of a static chain of ``length`` tokens."""
     columns = zip(*(said(grid, served, length) for grid in grids), strict=True)
     logits_VG, survives_VG, known_VG = map(np.concatenate, columns)
@@ -178,18 +172,21 @@ def calibrated(grids: Sequence[SurvivalGrid], served: SurvivalArrays, length: in
     return StopCalibration(scale, bias)
 
 
-def said(grid: SurvivalGrid, served: SurvivalArrays, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def said(grid: SurvivalGrid, served: Answering, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Along rounds of a static chain of ``length`` tokens [V, G]: logits of `now`, whether the chain survives each token, and
     whether it was drafted."""
     (places, would_V1, cap_V1), position_G = grid.static(length), np.arange(length)
-    logits_VG2, _ = served(grid.features(*places)[:, :length])
-    return logits_VG2[..., NOW], np.asarray(would_V1 > position_G), np.asarray(position_G < cap_V1)
+    return (
+        served(grid.features(*places)[:, :length]).now,
+        np.asarray(would_V1 > position_G),
+        np.asarray(position_G < cap_V1),
+    )
 
 
-def quality(grid: SurvivalGrid, served: SurvivalArrays, calibration: StopCalibration, length: int) -> dict[str, Any]:
+def quality(grid: SurvivalGrid, served: Answering, calibration: StopCalibration, length: int) -> dict[str, Any]:
     """Along the rounds of a static chain of ``length`` tokens."""
     logits_VG, survives_VG, known_VG = said(grid, served, length)
-    chances_VG = chances(logits_VG, calibration)
+    chances_VG = calibration.probability(logits_VG)
     tested_VG = known_VG & np.insert(survives_VG, 0, True, axis=1)[:, :-1]
     whole_V = known_VG.all(axis=1)
     accepted_N, chances_N = survives_VG[tested_VG], chances_VG[tested_VG]

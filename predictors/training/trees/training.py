@@ -26,10 +26,9 @@ import torch
 from torch import Tensor, nn
 
 from predictors.config import Checked, Count, NotNegative, Positive, Share, above, at_most, of_length, one_of
-from predictors.selection.network import SelectorNetwork
-from predictors.selection.rule import RATIO, SURPLUS
 from predictors.training.trainer import Rows, TrainConfig, Trained, Training, fitted, seeded, standardise
 from predictors.training.trees.rows import Labelling, SelectorRows
+from predictors.tree_choice import RATIO, SURPLUS, SelectorNetwork
 
 SHARPNESS = 20.0
 TOKENS, THROUGHPUT = OBJECTIVES = ("tokens", "throughput")
