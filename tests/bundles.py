@@ -259,3 +259,12 @@ def selector_bundle(
         change(card)
     write_bundle(folder, card, network.state_dict())
     return folder
+
+
+def controller_bundle(kind, folder, pair, **options):
+    """Write a bundle of any ``kind`` of controller that is exported, as its own function does."""
+    writers = {"survival": survival_bundle, "delayed_tree": selector_bundle}
+    if kind in writers:
+        return writers[kind](folder, pair, **options)
+    several = {"hrad": random_bundle, "length": random_bundle, "takeover": sourced_bundle, "source": sourced_bundle}
+    return (several | dict.fromkeys(STOP_NETWORKS, stop_bundle))[kind](folder, pair, kind=kind, **options)

@@ -28,7 +28,7 @@ from predictors.training.stops.rows import LABELS, SOFT, Drafts, SlotFeatures, T
 from predictors.training.text_table import TextTable
 from predictors.training.trainer import Rows, TrainConfig, trained
 
-Said = Sequence[tuple[np.ndarray, Drafts]]  # logits [N, G] of a split's rows, and drafts from them
+Parts = Sequence[tuple[np.ndarray, Drafts]]  # logits [N, G] of a split's rows, and drafts from them
 # of rows and slots, each behind so many tokens
 Chances = Callable[[np.ndarray, np.ndarray, np.ndarray | int], np.ndarray]
 
@@ -103,7 +103,7 @@ def log_loss(mismatch_weight: float, network: nn.Module, batch: tuple[Tensor, ..
     return -(weights_B * (accepted_B + mismatch_weight * rejected_B)).mean()
 
 
-def fit_calibration(parts: Said) -> RisingCalibration:
+def fit_calibration(parts: Parts) -> RisingCalibration:
     """Of least log loss over the drafts of all ``parts``. `ValueError` if all tokens have one fate."""
     if not mixed(parts):
         raise ValueError("every drafted token has one fate, so nothing can be calibrated. Collect more prompts.")
@@ -114,7 +114,7 @@ def fit_calibration(parts: Said) -> RisingCalibration:
     return RisingCalibration(*product_calibration(*map(np.concatenate, zip(*columns, strict=True))))
 
 
-def mixed(parts: Said) -> bool:
+def mixed(parts: Parts) -> bool:
     """Whether some of the tokens survive and others do not."""
     return len(np.unique(np.concatenate([drafts.survives_DG[drafts.known_DG] for _, drafts in parts]))) == 2
 
