@@ -106,7 +106,7 @@ def _paid(starts: Starts, length: int, passes: int) -> Drafts:
 
 
 def previous_round(gamma: int) -> Memory:
-    """What features know of the round before (`predictors.features.scalar_features`), one of ``gamma`` + 2 states: 0 nothing,
+    """What features know of the round before (`predictors.features.assemble`), one of ``gamma`` + 2 states: 0 nothing,
     1 + a that a of ``gamma`` tokens were accepted."""
 
     def state(accepted: np.ndarray, submitted: np.ndarray) -> np.ndarray:

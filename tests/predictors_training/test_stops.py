@@ -22,7 +22,7 @@ from predictors.training.predictor import Materials
 from predictors.training.stops import predictor as rules
 from predictors.training.stops.model import StopModel, fit_calibration, log_loss, quality
 from predictors.training.stops.predictor import StopPredictor, _metrics
-from predictors.training.stops.rows import HARD, Drafts, SlotFeatures, TokenRows
+from predictors.training.stops.rows import HARD, SlotFeatures, TokenRows, WholeDrafts
 from predictors.training.text_table import TextTable
 from tests.predictors.affine_profile import toy_profile
 from tests.predictors_training.synthetic_drafts import GAMMA, SPEC, SPLITS, write_texts
@@ -69,7 +69,7 @@ def test_a_trained_model_knows_what_its_inputs_tell(table, name):
     config, labels = replace(MODELS[name], calibrated_tokens=GAMMA), label(table, TokenLabelConfig())
     model = StopModel(table, labels, config)
     features = model.features["test"]
-    drafts = Drafts.of(features, GAMMA - features.sees)
+    drafts = WholeDrafts.of(features, GAMMA - features.sees)
     measured = quality(model.tokens["test"], drafts, partial(model.chances, "test"))
     known = measured["tokens"]["all"]
     assert known["auroc"] > (0.7 if config.inputs == "law" else 0.8), known
@@ -82,7 +82,7 @@ def test_a_trained_model_knows_what_its_inputs_tell(table, name):
 def test_texts_too_short_for_a_whole_draft_promise_nothing(table):
     config = replace(MODELS["early_stop-1"], calibrated_tokens=3)
     model = StopModel(table, label(table, TokenLabelConfig()), config)
-    drafts = Drafts.of(model.features["test"], GAMMA)
+    drafts = WholeDrafts.of(model.features["test"], GAMMA)
     short = drafts.take(~drafts.whole_DG.all(axis=1))
     measured = quality(model.tokens["test"], short, partial(model.chances, "test"))
     assert len(short.start_D) and measured["product_bias"] == {"predicted": [], "observed": []}
@@ -203,7 +203,7 @@ def test_drafts_survive_as_a_tokenwise_verifier_lets_them(table, inputs):
     """Σ weights of drafts with n or more tokens accepted is P(N >= n | text), and what is read is what a replay reads."""
     part, depth = table.rows("test"), GAMMA - (inputs == "behind")
     features = SlotFeatures(part, inputs)
-    drafts, ratio_N = Drafts.of(features, depth), part.column("ratio")
+    drafts, ratio_N = WholeDrafts.of(features, depth), part.column("ratio")
     for start in (0, 30, 41):
         of = drafts.take(drafts.start_D == start)
         assert of.weight_D.sum() == pytest.approx(1) and of.whole_DG.all() == (start != 41)
@@ -227,7 +227,7 @@ def made_drafts(logits_DG, survives_D):
     count, depth = logits_DG.shape
     row_DG, slot_DG = np.indices((count, depth))
     whole = np.ones((count, depth), bool)
-    return Drafts(np.arange(count), survives_D, np.ones(count), row_DG, slot_DG, whole, whole)
+    return WholeDrafts(np.arange(count), survives_D, np.ones(count), row_DG, slot_DG, whole, whole)
 
 
 def halves(*arrays):

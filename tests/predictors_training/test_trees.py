@@ -197,15 +197,13 @@ def test_training_finds_a_planted_signal(labelling, parts, trained):
     record = evaluate_selector(said, labelling, rule, parts["test"], CALIBRATION)
     part = record["parts"]["all"]
     assert part["selector"]["gain"]["low"] > 0.02
-    assert part["gap_closed"]["value"] > 0.6
-    assert part["selector"]["tokens_per_second"]["value"] > part["static"]["tokens_per_second"]["value"]
+    selector, static, best = (part[name]["tokens_per_second"]["value"] for name in ("selector", "static", "oracle"))
+    assert selector - static > 0.6 * (best - static) > 0
     assert record["trusted"] > 0.9
     assert set(record["parts"]) == {"all", "T=0.6", "T=1"}
     for setting, rates in rates_by_setting(said, parts["test"], rule).items():
         for name, rate in rates.items():
             assert rate == pytest.approx(record["parts"][setting][name]["tokens_per_second"]["value"])
-    shares = [sum(uses.values()) for uses in record["uses"].values()]
-    assert set(record["uses"]) == {"code", "prose"} and shares == pytest.approx([1.0, 1.0])
 
 
 def test_training_is_reproducible(labelling, parts, trained):

@@ -26,8 +26,7 @@ from predictors.network import HRADNetwork, Reduction
 from predictors.training.balance import METHODS, balance, natural_shares
 from predictors.training.calibration import prior_shift
 from predictors.training.heads.roots import Rows
-from predictors.training.trainer import Rows as Batches
-from predictors.training.trainer import TrainConfig, Trained, Training, fitted, seeded, spread, standardise
+from predictors.training.trainer import Batches, TrainConfig, Trained, Training, fitted, seeded, spread, standardise
 
 DRAWN, EXPECTED = TARGETS = ("drawn", "expected")
 

@@ -24,11 +24,11 @@ from predictors.stopping import BEFORE, INPUTS, NetworkShape, RisingCalibration,
 from predictors.training.calibration import product_calibration
 from predictors.training.labelling.table import Labels
 from predictors.training.metrics import binary
-from predictors.training.stops.rows import LABELS, SOFT, Drafts, SlotFeatures, TokenRows
+from predictors.training.stops.rows import LABELS, SOFT, SlotFeatures, TokenRows, WholeDrafts
 from predictors.training.text_table import TextTable
-from predictors.training.trainer import Rows, TrainConfig, trained
+from predictors.training.trainer import Batches, TrainConfig, trained
 
-Parts = Sequence[tuple[np.ndarray, Drafts]]  # logits [N, G] of a split's rows, and drafts from them
+Parts = Sequence[tuple[np.ndarray, WholeDrafts]]  # logits [N, G] of a split's rows, and drafts from them
 # of rows and slots, each behind so many tokens
 Chances = Callable[[np.ndarray, np.ndarray, np.ndarray | int], np.ndarray]
 
@@ -64,7 +64,7 @@ class StopModel:
         self.trained = trained(make, config, loss, self._rows(TRAIN), self._rows(VALIDATION), logger)
         said = {split: features.everywhere(self._said) for split, features in self.features.items()}
         self.logits, self.distance = ({split: made[place] for split, made in said.items()} for place in (0, 1))
-        every = {split: Drafts.of(self.features[split], config.calibrated_tokens) for split in (TRAIN, VALIDATION)}
+        every = {split: WholeDrafts.of(self.features[split], config.calibrated_tokens) for split in (TRAIN, VALIDATION)}
         whole = [(self.logits[split], drafts) for split, drafts in every.items()]
         self.calibrations = []
         for number in range(len(self.settings)):
@@ -73,10 +73,10 @@ class StopModel:
             # where all tokens of a setting have one fate, it is calibrated with the others
             self.calibrations.append(fit_calibration(parts if mixed(parts) else whole))
 
-    def _rows(self, split: str) -> Rows:
+    def _rows(self, split: str) -> Batches:
         tokens = self.tokens[split]
         features_NF = self.features[split].at(tokens.row_N, tokens.slot_N)
-        return Rows(features_NF, torch.from_numpy(tokens.target_N), torch.from_numpy(tokens.weight_N))
+        return Batches(features_NF, torch.from_numpy(tokens.target_N), torch.from_numpy(tokens.weight_N))
 
     def chances(self, split: str, row: np.ndarray, slot: np.ndarray, drafted: np.ndarray | int) -> np.ndarray:
         """Calibrated chances at rows and slots of a split's texts, each behind so many ``drafted`` tokens; shapes broadcast."""
@@ -119,7 +119,7 @@ def mixed(parts: Parts) -> bool:
     return len(np.unique(np.concatenate([drafts.survives_DG[drafts.known_DG] for _, drafts in parts]))) == 2
 
 
-def quality(tokens: TokenRows, drafts: Drafts, chances: Chances) -> dict[str, Any]:
+def quality(tokens: TokenRows, drafts: WholeDrafts, chances: Chances) -> dict[str, Any]:
     """Of ``chances`` on texts that were never seen: of tested ``tokens``, each once (as the first of a draft), and by position;
     and their ``product_bias`` along whole ``drafts``: mean Π P̂ (predicted) beside P(N >= n) (observed), empty for none. Tokens
     count by their probability given the text."""

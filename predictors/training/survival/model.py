@@ -28,14 +28,14 @@ from predictors.stopping import StopCalibration
 from predictors.survival import FIRST_LUCK, LUCK, REJECTED, SCALARS, Answering, Course, luck_after, numbers_of
 from predictors.training.calibration import product_calibration
 from predictors.training.metrics import binary
-from predictors.training.trainer import Rows, TrainConfig
+from predictors.training.trainer import Batches, TrainConfig
 
 LENGTHS = (2, 3, 4, 6, 8)  # of the static chains whose rounds are learned from
 # from readings, starts, and of past chains whether the last was rejected, and luck [V]: how many tokens of a chain to draft, and
 # queries asked [V]
 Chain = Callable[..., Columns]
 # from the same: another source's tokens in all, those of them that were looked up, queries, and whether it takes over [V]
-Source = Callable[..., Columns]
+SourceChoice = Callable[..., Columns]
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class SurvivalGrid:
         made[..., REJECTED], made[..., LUCK] = rejected_V[:, None], luck_V[:, None]
         return made
 
-    def path(self, chain: Chain, source: Source | None = None) -> Path:
+    def path(self, chain: Chain, source: SourceChoice | None = None) -> Path:
         """Rounds that draft a ``chain`` where no ``source`` takes over, with what is known of past chains before each."""
 
         def draft(*round_V: np.ndarray) -> Columns:
@@ -130,13 +130,13 @@ class SurvivalTrainConfig(TrainConfig):
     stop_patience: Count = 4
 
 
-def token_rows(grids: Sequence[SurvivalGrid]) -> Rows:
+def token_rows(grids: Sequence[SurvivalGrid]) -> Batches:
     """Features, whether `now` and `next` were accepted, and what either counts (0: not tested); all settings count alike."""
     parts = [[_of_length(grid, length) for length in LENGTHS] for grid in grids]
     columns = [tuple(map(np.concatenate, zip(*of_grid, strict=True))) for of_grid in parts]
     total = np.mean([weight_N2.sum() for *_, weight_N2 in columns])
     columns = [(features, target, weight * total / weight.sum()) for features, target, weight in columns]
-    return Rows(*(torch.from_numpy(np.concatenate(column)).float() for column in zip(*columns, strict=True)))
+    return Batches(*(torch.from_numpy(np.concatenate(column)).float() for column in zip(*columns, strict=True)))
 
 
 def _of_length(grid: SurvivalGrid, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

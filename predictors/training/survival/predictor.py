@@ -36,7 +36,7 @@ from predictors.survival import (
 from predictors.training.predictor import Fitted, Materials, Trust, card_of, told, tracked_name
 from predictors.training.rule_choice import RuleChoice, best_of, scored, static_length, static_totals
 from predictors.training.survival.model import (
-    Source,
+    SourceChoice,
     SurvivalGrid,
     SurvivalTrainConfig,
     calibrated,
@@ -50,7 +50,7 @@ from predictors.training.trainer import Trained, trained
 
 
 @dataclass(frozen=True)
-class Played:
+class ChainPolicies:
     """A model on texts at one sampling setting, as ``made`` there."""
 
     grid: SurvivalGrid
@@ -65,7 +65,7 @@ class Played:
     def static(self) -> Totals:
         return static_totals(self.grid.starts, self.made.static_length)
 
-    def decoded(self, source: Source | None = None, question: float | None = None) -> Totals:
+    def decoded(self, source: SourceChoice | None = None, question: float | None = None) -> Totals:
         """What is done at the setting, where no ``source`` takes over."""
         return self.grid.totals(
             self.grid.path(self.chain, source), self.grid.question if question is None else question
@@ -106,8 +106,8 @@ class SurvivalModel:
     settings: Sequence[SurvivalSetting] = ()
     choices: Sequence[RuleChoice] = ()
 
-    def played(self, grid: SurvivalGrid, made: SurvivalSetting) -> Played:
-        return Played(grid, self.served, self.limit, made)
+    def played(self, grid: SurvivalGrid, made: SurvivalSetting) -> ChainPolicies:
+        return ChainPolicies(grid, self.served, self.limit, made)
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ class SurvivalPredictor(Trust):
         return replace(played.made, rule=rule, pays=choice.pays), choice
 
 
-def _scored(test: Played) -> dict[str, Any]:
+def _scored(test: ChainPolicies) -> dict[str, Any]:
     """Every policy's tokens per second on texts that chose nothing."""
     made, always = test.made, test.static()
     asked = test.asked(made.rule)

@@ -10,8 +10,7 @@ tokens only through few sampled trees, and a maximum over noisy labels is biased
 one and is scored on that one, each in turn: a lower bound of what a perfect choice brings (``oracle``). Where other draws mislead
 it so far that it loses to static, static is the bound, which was open to it. Chosen and scored on all draws, at the roots' own
 prices and in each part for itself, it is an upper bound (``oracle_same_draws``). Neither can lie below static, whatever a profile
-says. Share of the gap closed = (selector - static) / (oracle - static), where that gap is surely one. Intervals by bootstrap over
-documents. Shape suffixes: N roots, D draws, A actions.
+says. Intervals by bootstrap over documents. Shape suffixes: N roots, D draws, A actions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -138,7 +137,6 @@ def evaluate_selector(
             name: _measured(policies | {"oracle_same_draws": hindsight(test, mask)}, mask, documents, config)
             for name, mask in parts.items()
         },
-        "uses": _uses(test, policies["selector"], labelling),
     }
 
 
@@ -160,20 +158,4 @@ def _measured(
         }
         for name, one in found.items()
     }
-    if "oracle" in found and record["oracle"]["gain"]["low"] > 0:
-        value = (rates["selector"] - rates["static"]) / (rates["oracle"] - rates["static"])
-        values = (speeds["selector"] - speeds["static"]) / (speeds["oracle"] - speeds["static"])
-        record["gap_closed"] = percentiles(value, values)
     return record
-
-
-def _uses(test: SelectorRows, outcome: Outcome, labelling: Labelling) -> dict[str, dict[str, float]]:
-    """Share of every action by slice."""
-    slice_N, places_N, uses = test.table.column("slice"), outcome.places, {}
-    assert places_N is not None
-    for name in sorted(set(slice_N.tolist())):
-        own_N = places_N[slice_N == name]
-        uses[name] = {
-            labelling.actions[place].name: float((own_N == place).mean()) for place in np.unique(own_N).tolist()
-        }
-    return uses
