@@ -13,7 +13,7 @@ Shape suffixes: B rows, K layers, D hidden size, E embedding size, S = K·D + E,
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 from torch import Tensor
@@ -60,14 +60,16 @@ def state_vector(hidden_KD: Tensor, embedding_E: Tensor) -> Tensor:
 def served_features(spec: FeatureSpec, root: "Root", law: "NextLaw | None") -> Tensor:
     """The row [1, S + C] of a round as it is served; ``law`` is the draft's first, which the ``paper`` set does not read."""
     assert root.hidden_KD is not None and root.embedding_E is not None
-    state_1S, previous = state_vector(root.hidden_KD, root.embedding_E).unsqueeze(0), root.previous
+    state_S = state_vector(root.hidden_KD, root.embedding_E).float()
+    previous = root.previous
     drafted, accepted = (-1, 0) if previous is None else (previous.submitted, previous.accepted_in_sequence)
-    before = (state_1S.new_full((1,), count, dtype=torch.int64) for count in (drafted, accepted))  # no device waits
-    first = (0.0, 0.0) if law is None else (law.confidence, law.entropy)
-    known = (
-        one.reshape(1).to(state_1S.device) if isinstance(one, Tensor) else state_1S.new_full((1,), one) for one in first
-    )
-    return assemble(spec, state_1S, *before, *known)
+    confidence, entropy = (0.0, 0.0) if law is None else (law.confidence, law.entropy)
+    scalars = scalar_features(spec, drafted, accepted, confidence, entropy)
+    ones = [  # that a device need not wait for
+        scalar.to(state_S).reshape(1) if isinstance(scalar, Tensor) else state_S.new_full((1,), scalar)
+        for scalar in scalars
+    ]
+    return torch.cat([state_S, *ones]).unsqueeze(0)
 
 
 def assemble(
@@ -84,14 +86,21 @@ def assemble(
     collected with longer drafts mean the same as served ones. A round whose draft the controller cut short and the target
     did not reject says nothing about γ tokens: it counts as unknown, like none. Law scalars are unused by the ``paper`` set.
     """
-    accepted_B, gamma = previous_accepted_B.clamp(0, spec.gamma), spec.gamma
-    seen_B = ((previous_accepted_B >= 0) & (previous_accepted_B < previous_drafted_B)) | (previous_drafted_B >= gamma)
+    first = first_confidence_B.float(), first_entropy_B.float()
+    scalars = scalar_features(spec, previous_drafted_B, previous_accepted_B, *first)
+    return torch.cat([states_BS.float(), *(scalar.float().unsqueeze(1) for scalar in scalars)], dim=1)
+
+
+def scalar_features(spec: FeatureSpec, drafted: Any, accepted: Any, confidence: Any, entropy: Any) -> list[Any]:
+    """The set's scalars in order, of one row (numbers) or of many (tensors [B]); arguments as in `assemble`."""
+    counted = accepted.clamp(0, spec.gamma) if isinstance(accepted, Tensor) else max(0, min(accepted, spec.gamma))
+    seen = ((accepted >= 0) & (accepted < drafted)) | (drafted >= spec.gamma)
     columns = {
-        "previous_unknown": ~seen_B,
-        "previous_accepted_share": seen_B * accepted_B / gamma,
-        "previous_none": seen_B & (accepted_B == 0),
-        "previous_all": seen_B & (accepted_B >= gamma),
-        "first_confidence": first_confidence_B,
-        "first_entropy": first_entropy_B,
+        "previous_unknown": 1.0 - 1.0 * seen,
+        "previous_accepted_share": seen * counted / spec.gamma,
+        "previous_none": 1.0 * (seen & (counted == 0)),
+        "previous_all": 1.0 * (seen & (counted >= spec.gamma)),
+        "first_confidence": confidence,
+        "first_entropy": entropy,
     }
-    return torch.cat([states_BS.float(), *(columns[name].float().unsqueeze(1) for name in spec.scalars)], dim=1)
+    return [columns[name] for name in spec.scalars]

@@ -69,10 +69,24 @@ class Standardised(Judging):
         return (features - self.mean) / self.scale
 
 
-def mlp(sizes: Sequence[int], outputs: int, activation: Callable[[], nn.Module], dropout: float) -> nn.Sequential:
-    """From ``sizes[0]`` inputs through hidden layers of ``sizes[1:]`` units, with ``activation`` and dropout, to ``outputs``."""
-    hidden = [part for pair in pairwise(sizes) for part in (nn.Linear(*pair), activation(), nn.Dropout(dropout))]
-    return nn.Sequential(*hidden, nn.Linear(sizes[-1], outputs))
+class Mlp(nn.Sequential):
+    """Linear layers, and between them ``activation`` and dropout. Without dropout a row takes few operations, as each costs more
+    than its arithmetic."""
+
+    def __init__(self, sizes: Sequence[int], outputs: int, activation: Callable[[], nn.Module], dropout: float) -> None:
+        """From ``sizes[0]`` inputs through hidden layers of ``sizes[1:]`` units to ``outputs``."""
+        hidden = [part for pair in pairwise(sizes) for part in (nn.Linear(*pair), activation(), nn.Dropout(dropout))]
+        super().__init__(*hidden, nn.Linear(sizes[-1], outputs))
+
+    def forward(self, values: Tensor) -> Tensor:
+        if self.training:
+            return super().forward(values)
+        for layer in self:
+            if isinstance(layer, nn.Linear):
+                values = nn.functional.linear(values, layer.weight, layer.bias)
+            elif not isinstance(layer, nn.Dropout):
+                values = layer.forward(values)
+        return values
 
 
 def squared_distance(reduced: Tensor) -> Tensor:
@@ -94,25 +108,24 @@ def loaded(make: Callable[[], Network], tensors: Mapping[str, Tensor], misfit: s
 
 
 class Reduction(Standardised):
-    """Standardisation of all columns and, for the state columns, an optional PCA. Parameters are buffers: never trained."""
+    """Standardisation of all columns and, for the state columns, an optional PCA: rows of ``components`` are C / s on the state
+    columns, and then 1 at every scalar. Parameters are buffers: never trained."""
 
     components: Tensor
-    component_scale: Tensor
 
     def __init__(self, state_size: int, num_scalars: int, reduced_size: int | None) -> None:
         super().__init__(state_size + num_scalars)
-        self.state_size = state_size
+        self.state_size, self.reduced_size = state_size, reduced_size or 0
         self.output_size = (reduced_size or state_size) + num_scalars
-        self.register_buffer("components", torch.zeros(reduced_size or 0, state_size))
-        self.register_buffer("component_scale", torch.ones(reduced_size or 0))
+        rows = reduced_size + num_scalars if reduced_size else 0
+        self.register_buffer(
+            "components", torch.eye(rows, state_size + num_scalars).roll(state_size - self.reduced_size, 1)
+        )
 
     def reduced(self, features: Tensor) -> Tensor:
         """Raw features [B, S + C] to reduced, unit-variance ones [B, R + C]."""
         standard = super().reduced(features)
-        if not len(self.components):
-            return standard
-        state, scalars = standard.split([self.state_size, standard.shape[1] - self.state_size], dim=1)
-        return torch.cat([state @ self.components.T / self.component_scale, scalars], dim=1)
+        return nn.functional.linear(standard, self.components) if len(self.components) else standard
 
 
 class HRADNetwork(Judging):
@@ -131,7 +144,7 @@ class HRADNetwork(Judging):
         super().__init__()
         self.num_classes = num_classes
         self.reduction = Reduction(state_size, num_scalars, reduced_size)
-        self.head = mlp((self.reduction.output_size, *hidden_sizes), num_classes, nn.ReLU, dropout)
+        self.head = Mlp((self.reduction.output_size, *hidden_sizes), num_classes, nn.ReLU, dropout)
 
     def reduced(self, features: Tensor) -> Tensor:
         return self.reduction.reduced(features)
@@ -144,7 +157,7 @@ def build_network(spec: FeatureSpec, tensors: Mapping[str, Tensor], source: str)
     """The head with ``tensors`` as weights, in evaluation mode; sizes are read from the tensors and checked against ``spec``."""
 
     def sized() -> HRADNetwork:
-        reduced_size = tensors["reduction.components"].shape[0] or None
+        reduced_size = max(0, len(tensors["reduction.components"]) - len(spec.scalars)) or None
         first, second, classes = (len(tensors[f"head.{layer}.weight"]) for layer in (0, 3, 6))
         return HRADNetwork(spec.state_size, len(spec.scalars), reduced_size, (first, second), num_classes=classes)
 

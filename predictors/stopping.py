@@ -36,7 +36,7 @@ import torch
 from torch import Tensor, nn
 
 from predictors.config import Checked, Count, Positive, Probability, Share, Whole, one_of
-from predictors.network import Standardised, loaded, mlp
+from predictors.network import Mlp, Standardised, loaded
 from predictors.sampling import SamplingSettings
 from predictors.signals import NextLaw
 
@@ -93,7 +93,7 @@ class StopNetwork(Standardised):
             nn.Linear(num_features, num_features) for _ in range(shape.depth if residual else 0)
         )
         hidden_sizes = () if residual else shape.hidden_sizes
-        self.head = mlp((num_features, *hidden_sizes), 1, nn.ReLU, shape.dropout)
+        self.head = Mlp((num_features, *hidden_sizes), 1, nn.ReLU, shape.dropout)
 
     def outputs(self, reduced: Tensor) -> Tensor:
         for block in self.blocks:

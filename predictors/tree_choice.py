@@ -40,7 +40,7 @@ from torch import Tensor, nn
 from predictors.actions import Action
 from predictors.config import Checked, one_of
 from predictors.latency.actions import Prices
-from predictors.network import Standardised, loaded, mlp
+from predictors.network import Mlp, Standardised, loaded
 from predictors.sampling import SamplingSettings
 from predictors.signals import TreeRoot
 
@@ -136,11 +136,12 @@ class SelectorNetwork(Standardised):
         super().__init__(spec.state_size + spec.num_scalars)
         self.blocks, self.num_scalars = spec.blocks, spec.num_scalars
         self.projections = nn.ModuleList(nn.Linear(block, width) for block in spec.blocks)
-        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in spec.blocks)
+        self.gain = nn.Parameter(torch.ones(len(spec.blocks), width))  # of the norms, as the offset
+        self.offset = nn.Parameter(torch.zeros(len(spec.blocks), width))
         reduced = width * len(spec.blocks) + spec.num_scalars
         self.register_buffer("centre", torch.zeros(reduced))
         self.register_buffer("spread", torch.ones(reduced))
-        self.head = mlp((reduced, *hidden_sizes), len(spec.actions), nn.GELU, dropout)
+        self.head = Mlp((reduced, *hidden_sizes), len(spec.actions), nn.GELU, dropout)
 
     def reduced(self, features: Tensor) -> Tensor:
         """r and the scalars [B, 3 W + C] of raw features [B, S + C]."""
@@ -153,16 +154,18 @@ class SelectorNetwork(Standardised):
 
     def outputs(self, reduced: Tensor) -> Tensor:
         """g [B, A]."""
-        *blocks, scalars = reduced.split([*(norm.normalized_shape[0] for norm in self.norms), self.num_scalars], dim=1)
-        normed = (norm(block) for norm, block in zip(self.norms, blocks, strict=True))
-        return self.head(torch.cat([*normed, scalars], dim=1))
+        blocks, scalars = reduced.split([self.gain.numel(), self.num_scalars], dim=1)
+        if self.blocks:
+            normed = nn.functional.layer_norm(blocks.unflatten(1, self.gain.shape), self.gain.shape[1:])
+            blocks = (normed * self.gain + self.offset).flatten(1)
+        return self.head(torch.cat([blocks, scalars], dim=1))
 
 
 def build_selector(spec: SelectionSpec, tensors: Mapping[str, Tensor], source: str) -> SelectorNetwork:
     """The network with ``tensors`` as weights, in evaluation mode; sizes are read from the tensors, checked against ``spec``."""
 
     def sized() -> SelectorNetwork:
-        width = len(tensors["norms.0.weight"]) if spec.blocks else 0
+        width = tensors["gain"].shape[1] if spec.blocks else 0
         return SelectorNetwork(spec, width, (len(tensors["head.0.weight"]), len(tensors["head.3.weight"])))
 
     return loaded(sized, tensors, f"{source}: the tensors do not fit the card's selection spec")

@@ -47,7 +47,7 @@ def random_bundle(
     network = HRADNetwork(spec.state_size, len(spec.scalars), reduced_size, (8, 8), num_classes=num_classes)
     with torch.no_grad():
         if feature_set == "extended":
-            network.reduction.components.normal_()
+            network.reduction.components[:4, : spec.state_size].normal_()
         network.head[-1].weight.mul_(20)
     serving = _serving(pair, temperatures)
     contract = CaptureContract(pair_identity(pair, LAYERS), serving, provenance={})
@@ -232,9 +232,9 @@ def selector_bundle(
     with torch.no_grad():
         network.head[0].weight[:, -3:] = 0  # what hardly changes from root to root
         network.head[-1].weight.mul_(20 * sharp)
-        for norm in network.norms:
-            norm.weight.uniform_(0.5, 1.5)
-            norm.bias.normal_()
+        for gain, offset in zip(network.gain, network.offset, strict=True):
+            gain.uniform_(0.5, 1.5)
+            offset.normal_()
         features = torch.randn(200, spec.state_size + spec.num_scalars)
         features[:, -9:-3].abs_()
         network.head[-1].bias.sub_(network.eval()(features).mean(0))

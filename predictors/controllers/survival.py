@@ -26,6 +26,7 @@ from predictors.survival import (
     SCALARS,
     Answering,
     Course,
+    SurvivalNetwork,
     SurvivalPrices,
     SurvivalSetting,
     build_survival_network,
@@ -108,6 +109,7 @@ class Survival(RuledController):
     kind = "survival"
     config_class, setting_class, prices_class = SurvivalConfig, SurvivalSetting, SurvivalPrices
     follows_one_draft = True
+    network: SurvivalNetwork
     settings: tuple[SurvivalSetting, ...]
     prices: SurvivalPrices
 

@@ -79,8 +79,8 @@ def heads(
     least, cut, options = 0 if at_root else 1, replace(starts, cap_XS=np.minimum(starts.cap_XS, gamma)), []
     for decision in range(probabilities_XSML.shape[-1]):
         most, epsilon = rule.limits(decision, gamma)
-        soft = epsilon is not None
-        options.append(confidence(cut, largest_XSG, epsilon) if soft else _paid(cut, most, max(most, least)))
+        hard = _paid(cut, most, max(most, least))
+        options.append(hard if epsilon is None else confidence(cut, largest_XSG, epsilon))
     if rule.settled is not None:
         return options[rule.settled]
     rows_BL = torch.from_numpy(probabilities_XSML.reshape(-1, probabilities_XSML.shape[-1]))
@@ -106,7 +106,7 @@ def _paid(starts: Starts, length: int, passes: int) -> Drafts:
 
 
 def previous_round(gamma: int) -> Memory:
-    """What features know of the round before (`predictors.features.assemble`), one of ``gamma`` + 2 states: 0 nothing,
+    """What features know of the round before (`predictors.features.scalar_features`), one of ``gamma`` + 2 states: 0 nothing,
     1 + a that a of ``gamma`` tokens were accepted."""
 
     def state(accepted: np.ndarray, submitted: np.ndarray) -> np.ndarray:

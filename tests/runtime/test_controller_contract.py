@@ -187,17 +187,26 @@ def test_the_output_law_is_the_targets(tmp_path, kind, options, changes, tempera
     assert total_variation(made, expected) < 1e-5
 
 
+PROMPTS = ([1, 2, 3, 1, 2], [9, 8], [4, 4, 7, 30])
+
+
+@pytest.fixture(scope="module")
+def texts(pair):
+    """What the target writes greedily after every prompt."""
+    return [greedy_text(pair.target.model, prompt, 30) for prompt in PROMPTS]
+
+
 @pytest.mark.parametrize(("kind", "options"), VARIANTS, ids=str)
-def test_greedy_output_is_the_targets(pair, tmp_path, kind, options):
+def test_greedy_output_is_the_targets(pair, texts, tmp_path, kind, options):
     settings = {"temperatures": (0.0, 1.0)} if kind == "delayed_tree" else {}
     drafted = set()
     for seed in range(3):
         folder = controller_bundle(kind, tmp_path / f"{seed}", pair, seed=seed, **options, **settings)
         decoder = load_decoder(folder, pair)
-        for prompt in ([1, 2, 3, 1, 2], [9, 8], [4, 4, 7, 30]):
+        for prompt, text in zip(PROMPTS, texts, strict=True):
             with warnings.catch_warnings(action="error"):
                 out = decoder.generate(prompt, max_new_tokens=30, eos_token_id=())
-            assert out.tokens == greedy_text(pair.target.model, prompt, 30)
+            assert out.tokens == text
             drafted |= {(one.drafted, one.looked_up) for one in out.rounds[1:-4]}
     assert len(drafted) > 1, "it always drafts alike"
 
@@ -224,7 +233,9 @@ MODELS = [(kind, options) for kind, options in VARIANTS if kind in NETWORKS]
 
 @pytest.mark.parametrize("reason", ["far", "not a number"])
 @pytest.mark.parametrize(("kind", "options"), MODELS, ids=str)
-def test_an_answer_that_cannot_be_trusted_leaves_rounds_to_the_static_setting(pair, tmp_path, kind, options, reason):
+def test_an_answer_that_cannot_be_trusted_leaves_rounds_to_the_static_setting(
+    pair, texts, tmp_path, kind, options, reason
+):
     decoder = bypassing(kind, tmp_path / "b", pair, options, change=distrusted if reason == "far" else None)
     if reason != "far":
         with torch.no_grad():
@@ -232,8 +243,8 @@ def test_an_answer_that_cannot_be_trusted_leaves_rounds_to_the_static_setting(pa
     with pytest.warns(
         UserWarning, match=f"{kind} is bypassed.*{'squared distance' if reason == 'far' else 'not finite'}"
     ):
-        out = decoder.generate([1, 2, 3], max_new_tokens=20, eos_token_id=())
-    assert out.tokens == greedy_text(pair.target.model, [1, 2, 3], 20)
+        out = decoder.generate(PROMPTS[0], max_new_tokens=20, eos_token_id=())
+    assert out.tokens == texts[0][:20]
     assert {(one.levels, one.bypassed) for one in out.rounds[1:-3]} == {(1, True)}
 
 
