@@ -108,24 +108,25 @@ def loaded(make: Callable[[], Network], tensors: Mapping[str, Tensor], misfit: s
 
 
 class Reduction(Standardised):
-    """Standardisation of all columns and, for the state columns, an optional PCA: rows of ``components`` are C / s on the state
-    columns, and then 1 at every scalar. Parameters are buffers: never trained."""
+    """Standardisation of all columns and, for the state columns, an optional PCA. Parameters are buffers: never trained."""
 
     components: Tensor
+    component_scale: Tensor
 
     def __init__(self, state_size: int, num_scalars: int, reduced_size: int | None) -> None:
         super().__init__(state_size + num_scalars)
-        self.state_size, self.reduced_size = state_size, reduced_size or 0
+        self.state_size = state_size
         self.output_size = (reduced_size or state_size) + num_scalars
-        rows = reduced_size + num_scalars if reduced_size else 0
-        self.register_buffer(
-            "components", torch.eye(rows, state_size + num_scalars).roll(state_size - self.reduced_size, 1)
-        )
+        self.register_buffer("components", torch.zeros(reduced_size or 0, state_size))
+        self.register_buffer("component_scale", torch.ones(reduced_size or 0))
 
     def reduced(self, features: Tensor) -> Tensor:
         """Raw features [B, S + C] to reduced, unit-variance ones [B, R + C]."""
         standard = super().reduced(features)
-        return nn.functional.linear(standard, self.components) if len(self.components) else standard
+        if not len(self.components):
+            return standard
+        state, scalars = standard.split([self.state_size, standard.shape[1] - self.state_size], dim=1)
+        return torch.cat([state @ self.components.T / self.component_scale, scalars], dim=1)
 
 
 class HRADNetwork(Judging):
@@ -157,7 +158,7 @@ def build_network(spec: FeatureSpec, tensors: Mapping[str, Tensor], source: str)
     """The head with ``tensors`` as weights, in evaluation mode; sizes are read from the tensors and checked against ``spec``."""
 
     def sized() -> HRADNetwork:
-        reduced_size = max(0, len(tensors["reduction.components"]) - len(spec.scalars)) or None
+        reduced_size = tensors["reduction.components"].shape[0] or None
         first, second, classes = (len(tensors[f"head.{layer}.weight"]) for layer in (0, 3, 6))
         return HRADNetwork(spec.state_size, len(spec.scalars), reduced_size, (first, second), num_classes=classes)
 

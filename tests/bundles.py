@@ -47,7 +47,7 @@ def random_bundle(
     network = HRADNetwork(spec.state_size, len(spec.scalars), reduced_size, (8, 8), num_classes=num_classes)
     with torch.no_grad():
         if feature_set == "extended":
-            network.reduction.components[:4, : spec.state_size].normal_()
+            network.reduction.components.normal_()
         network.head[-1].weight.mul_(20)
     serving = _serving(pair, temperatures)
     contract = CaptureContract(pair_identity(pair, LAYERS), serving, provenance={})

@@ -168,7 +168,8 @@ def test_reduction_standardises_and_projects():
     reduction = network.reduction
     reduction.mean.copy_(torch.tensor([1.0, 1.0, 1.0, 2.0]))
     reduction.scale.copy_(torch.tensor([2.0, 2.0, 2.0, 4.0]))
-    reduction.components[:2, :3] = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.5, 0.5]])
+    reduction.components.copy_(torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]]))
+    reduction.component_scale.copy_(torch.tensor([1.0, 2.0]))
     reduced = reduction(torch.tensor([[3.0, 5.0, 7.0, 10.0]]))
     assert reduced.tolist() == [[1.0, 2.5, 2.0]]
     assert float(squared_distance(reduced)) == pytest.approx((1 + 6.25 + 4) / 3)

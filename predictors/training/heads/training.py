@@ -92,17 +92,17 @@ def fit_reduction(reduction: Reduction, features: Tensor, seed: int) -> None:
     """Fill ``reduction``'s buffers from real training rows [N, S + C] (never from synthetic or validation rows). `ValueError` if
     there are fewer rows or state columns than principal components."""
     standardise(reduction.mean, reduction.scale, features, least=0.0)
-    count, size = reduction.reduced_size, reduction.state_size
+    count = len(reduction.components)
     if not count:
         return
     from sklearn.decomposition import PCA
 
-    states = ((features - reduction.mean) / reduction.scale)[:, :size]
+    states = ((features - reduction.mean) / reduction.scale)[:, : reduction.state_size]
     if count > min(states.shape):
         raise ValueError(
             f"{count} principal components need at least as many training rows and state columns, got {states.shape[0]} "
             f"rows and {states.shape[1]} columns. Lower reduced_size or collect more prompts."
         )
     pca = PCA(n_components=count, random_state=seed).fit(states.numpy())
-    axes = torch.from_numpy(pca.components_).to(states)
-    reduction.components[:count, :size] = axes / spread(states @ axes.T, least=0.0).to(states).unsqueeze(1)
+    reduction.components.copy_(torch.from_numpy(pca.components_))
+    reduction.component_scale.copy_(spread(states @ reduction.components.T, least=0.0))
