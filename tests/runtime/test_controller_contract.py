@@ -172,7 +172,10 @@ def undecided(kind, folder, pair, options, changes, temperature):
         decoder = load_decoder(bundle, pair, changes)
         if kind == "delayed_tree":
             balance(decoder, SamplingSettings(temperature))
-        if len(first_drafts(decoder, temperature)) > 1:
+        settled = (
+            changes and options.get("inputs") == "behind" and options.get("keeps")
+        )  # a fork's second level is kept
+        if settled or len(first_drafts(decoder, temperature)) > 1:
             return decoder
     raise AssertionError("no random model decides more than one thing, so that its law would prove little")
 
