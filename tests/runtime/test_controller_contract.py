@@ -159,10 +159,10 @@ THRESHOLDS |= {
 
 
 def first_drafts(decoder, temperature):
-    """Levels and tokens that are drafted after the prompt of enumerations, in some draws of chance."""
+    """Levels and tokens that are drafted in both rounds after the prompt of enumerations, in some draws of chance."""
     options = {"max_new_tokens": 12, "temperature": temperature, "eos_token_id": ()}
     rounds = (decoder.generate(PROMPT, randomness=Randomness(seed), **options).rounds for seed in range(8))
-    return {(made[1].levels, made[1].drafted) for made in rounds}
+    return {(one.levels, one.drafted) for made in rounds for one in made[1:3]}
 
 
 def undecided(kind, folder, pair, options, changes, temperature):
