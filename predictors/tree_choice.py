@@ -165,7 +165,7 @@ def build_selector(spec: SelectionSpec, tensors: Mapping[str, Tensor], source: s
     """The network with ``tensors`` as weights, in evaluation mode; sizes are read from the tensors, checked against ``spec``."""
 
     def sized() -> SelectorNetwork:
-        width = tensors["gain"].shape[1] if spec.blocks else 0
+        width = tensors["gain"].shape[1]
         return SelectorNetwork(spec, width, (len(tensors["head.0.weight"]), len(tensors["head.3.weight"])))
 
     return loaded(sized, tensors, f"{source}: the tensors do not fit the card's selection spec")

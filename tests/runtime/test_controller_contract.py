@@ -172,9 +172,8 @@ def undecided(kind, folder, pair, options, changes, temperature):
         decoder = load_decoder(bundle, pair, changes)
         if kind == "delayed_tree":
             balance(decoder, SamplingSettings(temperature))
-        settled = (
-            changes and options.get("inputs") == "behind" and options.get("keeps")
-        )  # a fork's second level is kept
+        # a fork's second level is always kept
+        settled = changes and options.get("inputs") == "behind" and options.get("keeps")
         if settled or len(first_drafts(decoder, temperature)) > 1:
             return decoder
     raise AssertionError("no random model decides more than one thing, so that its law would prove little")
