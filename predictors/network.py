@@ -22,7 +22,38 @@ SKETCH = 4  # coordinates of reduced features that a forecast carries
 Network = TypeVar("Network", bound=nn.Module)
 
 
-class Standardised(nn.Module):
+class Judging(nn.Module):
+    """A network whose features are first reduced: outputs [B, …] of rows, and how far rows lie from the training rows."""
+
+    def reduced(self, features: Tensor) -> Tensor:
+        """What the layers read [B, R] of raw features [B, F]."""
+        raise NotImplementedError
+
+    def outputs(self, reduced: Tensor) -> Tensor:
+        """Outputs [B, …] of reduced rows; by default these."""
+        return reduced
+
+    def measured(self, reduced: Tensor) -> Tensor:
+        """Coordinates [B, R] of reduced rows in the space that distances are measured in, standardised by the training rows."""
+        return reduced
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.outputs(self.reduced(features))
+
+    def judged(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Outputs of raw rows [B, F], and their squared distances [B] from the training rows."""
+        reduced = self.reduced(features)
+        return self.outputs(reduced), squared_distance(self.measured(reduced))
+
+    def served(self, features: Tensor) -> Tensor:
+        """One read for the host: outputs of raw rows [B, F] one after the other, their largest squared distance, and `SKETCH`
+        coordinates of the first."""
+        reduced = self.reduced(features)
+        space = self.measured(reduced)
+        return torch.cat([self.outputs(reduced).flatten(), squared_distance(space).max().reshape(1), space[0, :SKETCH]])
+
+
+class Standardised(Judging):
     """Standardises rows by the mean μ and scale σ of the training rows: buffers, never trained."""
 
     mean: Tensor
@@ -33,24 +64,29 @@ class Standardised(nn.Module):
         self.register_buffer("mean", torch.zeros(size))
         self.register_buffer("scale", torch.ones(size))
 
-    def standard(self, features: Tensor) -> Tensor:
+    def reduced(self, features: Tensor) -> Tensor:
         """(x - μ) / σ."""
         return (features - self.mean) / self.scale
 
 
-def mlp(sizes: Sequence[int], outputs: int, activation: Callable[[], nn.Module], dropout: float) -> nn.Sequential:
-    """From ``sizes[0]`` inputs through hidden layers of ``sizes[1:]`` units, with ``activation`` and dropout, to ``outputs``."""
-    hidden = [part for pair in pairwise(sizes) for part in (nn.Linear(*pair), activation(), nn.Dropout(dropout))]
-    return nn.Sequential(*hidden, nn.Linear(sizes[-1], outputs))
+class Mlp(nn.Sequential):
+    """Linear layers, and between them ``activation`` and dropout. Without dropout a row takes few operations, as each costs more
+    than its arithmetic."""
 
+    def __init__(self, sizes: Sequence[int], outputs: int, activation: Callable[[], nn.Module], dropout: float) -> None:
+        """From ``sizes[0]`` inputs through hidden layers of ``sizes[1:]`` units to ``outputs``."""
+        hidden = [part for pair in pairwise(sizes) for part in (nn.Linear(*pair), activation(), nn.Dropout(dropout))]
+        super().__init__(*hidden, nn.Linear(sizes[-1], outputs))
 
-def linears(layers: nn.Sequential, device: torch.device) -> list[tuple[Tensor, Tensor]]:
-    """Weight and bias of every linear layer on ``device``."""
-    return [
-        (layer.weight.detach().to(device), layer.bias.detach().to(device))
-        for layer in layers
-        if isinstance(layer, nn.Linear)
-    ]
+    def forward(self, values: Tensor) -> Tensor:
+        if self.training:
+            return super().forward(values)
+        for layer in self:
+            if isinstance(layer, nn.Linear):
+                values = nn.functional.linear(values, layer.weight, layer.bias)
+            elif not isinstance(layer, nn.Dropout):
+                values = layer.forward(values)
+        return values
 
 
 def squared_distance(reduced: Tensor) -> Tensor:
@@ -84,17 +120,18 @@ class Reduction(Standardised):
         self.register_buffer("components", torch.zeros(reduced_size or 0, state_size))
         self.register_buffer("component_scale", torch.ones(reduced_size or 0))
 
-    def forward(self, features: Tensor) -> Tensor:
+    def reduced(self, features: Tensor) -> Tensor:
         """Raw features [B, S + C] to reduced, unit-variance ones [B, R + C]."""
-        standard = self.standard(features)
+        standard = super().reduced(features)
         if not len(self.components):
             return standard
         state, scalars = standard.split([self.state_size, standard.shape[1] - self.state_size], dim=1)
         return torch.cat([state @ self.components.T / self.component_scale, scalars], dim=1)
 
 
-class HRADNetwork(nn.Module):
-    """Reduction and MLP. ``reduced_size=None`` keeps all state columns (the paper's head); ``num_classes`` by default H-RAD's."""
+class HRADNetwork(Judging):
+    """Class logits [B, L] of raw features [B, S + C]: reduction and MLP. ``reduced_size=None`` keeps all state columns, as the
+    paper's head does; ``num_classes`` by default H-RAD's."""
 
     def __init__(
         self,
@@ -108,40 +145,13 @@ class HRADNetwork(nn.Module):
         super().__init__()
         self.num_classes = num_classes
         self.reduction = Reduction(state_size, num_scalars, reduced_size)
-        self.head = mlp((self.reduction.output_size, *hidden_sizes), num_classes, nn.ReLU, dropout)
+        self.head = Mlp((self.reduction.output_size, *hidden_sizes), num_classes, nn.ReLU, dropout)
 
-    def forward(self, features: Tensor) -> Tensor:
-        """Class logits [B, L] of raw features [B, S + C]."""
-        return self.head(self.reduction(features))
+    def reduced(self, features: Tensor) -> Tensor:
+        return self.reduction.reduced(features)
 
-
-class ServedHead:
-    """A network for one row at a time: few operations, as each costs more than its arithmetic.
-
-    r = A x - A μ        A = C / σ / s on state columns, 1 / σ on scalars           (the reduction, folded where there is a PCA)
-    """
-
-    def __init__(self, network: HRADNetwork, device: torch.device) -> None:
-        reduction = network.reduction
-        self._mean, self._scale = reduction.mean.to(device), reduction.scale.to(device)
-        self._folded: Tensor | None = None
-        if len(reduction.components):
-            size, num_scalars = reduction.state_size, len(reduction.mean) - reduction.state_size
-            states = reduction.components / reduction.component_scale.unsqueeze(1)
-            block = torch.block_diag(states, torch.eye(num_scalars)) if num_scalars else states
-            assert block.shape == (reduction.output_size, size + num_scalars)
-            self._folded = (block / reduction.scale).to(device)
-        self._layers = linears(network.head, device)
-
-    def __call__(self, features: Tensor) -> Tensor:
-        """Class logits [L] of raw features [1, S + C], their squared distance, and `SKETCH` of them as reduced."""
-        centred = features - self._mean
-        reduced = centred / self._scale if self._folded is None else nn.functional.linear(centred, self._folded)
-        values = reduced
-        for weight, bias in self._layers[:-1]:
-            values = nn.functional.linear(values, weight, bias).relu_()
-        logits = nn.functional.linear(values, *self._layers[-1])
-        return torch.cat([logits, squared_distance(reduced).unsqueeze(1), reduced[:, :SKETCH]], dim=1)[0]
+    def outputs(self, reduced: Tensor) -> Tensor:
+        return self.head(reduced)
 
 
 def build_network(spec: FeatureSpec, tensors: Mapping[str, Tensor], source: str) -> HRADNetwork:

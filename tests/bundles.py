@@ -11,13 +11,9 @@ from predictors.contract import CaptureContract, ServingRange
 from predictors.features import FeatureSpec
 from predictors.latency.actions import Prices, Traffic
 from predictors.network import HRADNetwork
-from predictors.selection.features import SelectionSpec
-from predictors.selection.network import SelectorNetwork
-from predictors.selection.rule import SelectionRule, Setting
-from predictors.stopping.features import StopSpec
-from predictors.stopping.network import RESIDUAL, NetworkShape, StopNetwork
-from predictors.survival.features import SCALARS
-from predictors.survival.network import SurvivalNetwork
+from predictors.stopping import RESIDUAL, NetworkShape, StopNetwork, StopSpec
+from predictors.survival import SCALARS, SurvivalNetwork
+from predictors.tree_choice import SelectionRule, SelectionSpec, SelectorNetwork, Setting
 from runtime.identity import pair_identity
 
 LAYERS = (1, 2)
@@ -236,9 +232,9 @@ def selector_bundle(
     with torch.no_grad():
         network.head[0].weight[:, -3:] = 0  # what hardly changes from root to root
         network.head[-1].weight.mul_(20 * sharp)
-        for norm in network.norms:
-            norm.weight.uniform_(0.5, 1.5)
-            norm.bias.normal_()
+        for gain, offset in zip(network.gain, network.offset, strict=True):
+            gain.uniform_(0.5, 1.5)
+            offset.normal_()
         features = torch.randn(200, spec.state_size + spec.num_scalars)
         features[:, -9:-3].abs_()
         network.head[-1].bias.sub_(network.eval()(features).mean(0))
@@ -263,3 +259,12 @@ def selector_bundle(
         change(card)
     write_bundle(folder, card, network.state_dict())
     return folder
+
+
+def controller_bundle(kind, folder, pair, **options):
+    """Write a bundle of any ``kind`` of controller that is exported, as its own function does."""
+    writers = {"survival": survival_bundle, "delayed_tree": selector_bundle}
+    if kind in writers:
+        return writers[kind](folder, pair, **options)
+    several = {"hrad": random_bundle, "length": random_bundle, "takeover": sourced_bundle, "source": sourced_bundle}
+    return (several | dict.fromkeys(STOP_NETWORKS, stop_bundle))[kind](folder, pair, kind=kind, **options)

@@ -24,8 +24,8 @@ def chosen_trees(decoder):
     names, rule = [], decoder.controller.rule
 
     class Recording(type(rule)):
-        def choose(self, tokens_A, seconds_A, static):
-            place = super().choose(tokens_A, seconds_A, static)
+        def chosen(self, *given):
+            place = super().chosen(*given)
             names.append(decoder.controller.actions[place].name)
             return place
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from predictors.features import state_vector
 from predictors.lookup import founds
 from predictors.sampling import SamplingSettings
-from predictors.stopping.features import StopSpec
+from predictors.stopping import StopSpec
 from runtime import ModelPair
 from runtime.adapter import Forward, ModelState, Row
 from runtime.drafting.draft import fit_vocabulary

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from predictors.config import Count, Whole, at_least, not_empty, of_length
 from predictors.sampling import SamplingSettings
 from predictors.schema import TEXT_COLUMNS, TEXT_TRACES_VERSION, Prompt
-from predictors.stopping.features import StopSpec
+from predictors.stopping import StopSpec
 from runtime import ModelPair
 from runtime.randomness import stream
 from trace_collection.collection import CollectionConfig, Collector, Job, first_of_splits, hidden_size, last_layers

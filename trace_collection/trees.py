@@ -21,8 +21,8 @@ from predictors.actions import Action, ActionSet
 from predictors.config import Count, Whole, at_least, of_length
 from predictors.sampling import SamplingSettings
 from predictors.schema import ROOT_COLUMNS, ROOT_TRACES_VERSION, SPLITS, Prompt
-from predictors.selection.features import SCALARS, SelectionSpec, scalars_of, state_of
 from predictors.signals import BothModels, NextLaw, Root, TreeRoot
+from predictors.tree_choice import SCALARS, SelectionSpec, scalars_of, state_of
 from runtime import ModelPair
 from runtime.drafting.draft import fit_vocabulary
 from runtime.laws import processed_law

@@ -34,7 +34,8 @@ NOTES = (
     "A head says from the states before a draft how many of its next {gamma} tokens will be accepted: H-RAD none, some or all, "
     "the explicit length a number. It learned from {rows[train]} positions of {documents[train]} documents, and is measured on "
     "{rows[test]} of {documents[test]} held-out ones, including the cost of running it.",
-    "Where no rule surely gains on validation documents, the best static length is drafted and the head is not run.",
+    "Where no rule surely gains on validation documents, the best static length is drafted and the head is not run. "
+    "Exact length: the share of rounds that submit as many tokens as are accepted.",
 )
 
 
@@ -72,6 +73,7 @@ def _rows(label: str, name: str, record: Record) -> Iterator[Record]:
                 **{column: metrics.get(key) for column, key in METRICS.items()},
                 "tokens/s": policy.get("tokens_per_second"),
                 "over best static γ": policy.get("gain"),
+                "exact length": policy.get("length_accuracy"),
                 "static γ": part["static_length"] if name == "head" else None,
             }
 

@@ -2,14 +2,12 @@
 
     a* = argmax_a E_a(x) - κ ρ T_a(l);   drafted if it promises more than the margin over the setting's static action
 
-E: expected tokens of a step by action, from the exported network (`predictors.selection.network`). T: its seconds by context,
-from the latency profile the bundle was made with, or another one's. Rule: `predictors.selection.rule`. Known when the draft's
-first law is, before its token is drawn: lossless with every rule for i.i.d. draws. Where choosing does not pay, calibration
-leaves it unasked.
+E: expected tokens of a step by action, from the exported network (`predictors.tree_choice`). T: its seconds by context, from the
+latency profile the bundle was made with, or another one's. Known when the draft's first law is, before its token is drawn:
+lossless with every rule for i.i.d. draws. Where choosing does not pay, calibration leaves it unasked.
 """
 
 import copy
-from collections.abc import Callable
 from typing import Self
 
 import numpy as np
@@ -22,10 +20,8 @@ from predictors.controllers.learned import LARGEST_FACTOR, LearnedController, Le
 from predictors.latency.actions import Prices, Traffic, prices
 from predictors.latency.profile import LatencyProfile
 from predictors.sampling import SamplingSettings
-from predictors.selection.features import SelectionSpec, assembled, scalars_of, state_of
-from predictors.selection.network import ServedSelector, build_selector
-from predictors.selection.rule import SelectionRule, Static
 from predictors.signals import Root, TreeRoot
+from predictors.tree_choice import SelectionRule, SelectionSpec, Static, assembled, build_selector, scalars_of, state_of
 
 
 class DelayedTreeSession(LearnedSession):
@@ -44,7 +40,7 @@ class DelayedTreeSession(LearnedSession):
             self.bypassed = not self.controller.guard.trusts(finite, distance, rule.max_distance)
         if not rule.asks or self.bypassed:
             return self.controller.actions[self.setting.place]
-        return self.controller.actions[rule.choose(tokens_A, seconds_A, self.setting)]
+        return self.controller.actions[int(rule.chosen(tokens_A, seconds_A, self.setting.place, self.setting.rate))]
 
 
 class DelayedTree(LearnedController):
@@ -88,11 +84,8 @@ class DelayedTree(LearnedController):
         """Expected tokens [A] and seconds [A] of a step at ``root`` by action, and the squared distance of its features from the
         training rows."""
         features = assembled(state_of(root) if self.layers else None, scalars_of(root))
-        *logs_A, distance = self.said(features).tolist()
-        return np.exp(logs_A), self.prices.at(root.root.position), distance
-
-    def serve(self, device: torch.device) -> Callable[[Tensor], Tensor]:
-        return ServedSelector(self.network, device)
+        logs_A, (distance, *_) = np.split(self.said(features.unsqueeze(0)).double().numpy(), [len(self.actions)])
+        return np.exp(logs_A), self.prices.at(root.root.position), float(distance)
 
     def repriced(self, profile: LatencyProfile) -> Self:
         changed = copy.copy(self)

@@ -1,19 +1,17 @@
 """Stop models: draft until what is drafted is unlikely to survive (MCSD's decision models, SpecDec++, a logistic regression).
 
-    stop where P̂, of the token or Π P̂ along the draft, falls below the threshold              `predictors.stopping.rule`
+    stop where P̂, of the token or Π P̂ along the draft, falls below the threshold              `predictors.stopping`
 
-One class of controller; kinds differ in what their exported network reads (`predictors.stopping.features`) and in its shape. A
+One class of controller; kinds differ in what their exported network reads (`predictors.stopping`) and in its shape. A
 model of ``law`` or ``before`` scores the token about to be drawn, one of ``behind`` the token just fed. On a tree the best of a
 level's nodes speaks for it: drafting ends where no chain is likely to go on (MCSD's rule).
 
 Shape suffixes: E nodes of a level, F features.
 """
 
-import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Self
 
 import torch
@@ -26,15 +24,24 @@ from predictors.replay.prices import Prices
 from predictors.rounds import Forecast
 from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, NextLaw, Root
-from predictors.stopping.features import BEHIND, INPUTS, LAW, StopSpec, features_of
-from predictors.stopping.network import NetworkShape, build_stop_network, served_logits
-from predictors.stopping.rule import StopPrices, StopRule, StopSetting
+from predictors.stopping import (
+    BEHIND,
+    INPUTS,
+    LAW,
+    NetworkShape,
+    StopPrices,
+    StopRule,
+    StopSetting,
+    StopSpec,
+    build_stop_network,
+    features_of,
+)
 
 
 @dataclass(frozen=True)
 class StopConfig(RuledConfig):
     """``threshold``, if given, replaces the exported rules: the token's own chance, or the ``product`` along the draft, must not
-    fall below it; ``keeps`` the token about to be drawn, as MCSD does (`predictors.stopping.rule`)."""
+    fall below it; ``keeps`` the token about to be drawn, as MCSD does (`predictors.stopping`)."""
 
     threshold: float | None = None
     product: bool = False
@@ -69,12 +76,11 @@ class StopSession(LearnedSession):
         """Whether to stop before the next token of all these nodes."""
         rule, drafted = self.setting.rule, laws[0].drafted
         self.last = False
-        known = self.controller.inputs != BEHIND or drafted > 0
-        if known and not self.bypassed and rule.asks_at(drafted):
+        if not self.bypassed and rule.asks_at(drafted, self.controller.inputs):
             self._read(laws)
         if self.bypassed or not rule.asks:
             return drafted >= self.setting.static_length
-        stops = self.score < rule.threshold and drafted >= rule.min_tokens
+        stops = bool(rule.stops(self.score, drafted))
         self.last = stops and rule.keeps
         return stops and not rule.keeps
 
@@ -161,9 +167,6 @@ class EarlyStop(RuledController):
     def position(self, law: NextLaw) -> int:
         """Tokens of the draft before the one that is judged where ``law`` is known."""
         return law.drafted - (self.inputs == BEHIND)
-
-    def serve(self, device: torch.device) -> Callable[[Tensor], Tensor]:
-        return partial(served_logits, copy.deepcopy(self.network).to(device))
 
     def features(self, law: NextLaw) -> Tensor:
         """Raw features [F] in float32."""

@@ -13,7 +13,6 @@ is planned and no head is run.
 Shape suffixes: L classes of the head, S state size.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -26,7 +25,7 @@ from predictors.controllers.learned import LearnedSession, RuledController
 from predictors.decision_rule import Calibration, ClassSetting, DecisionRule, LengthSetting
 from predictors.features import FeatureSpec, served_features
 from predictors.latency.profile import LatencyProfile
-from predictors.network import CLASSES, ServedHead, build_network
+from predictors.network import CLASSES, build_network
 from predictors.rounds import Forecast
 from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, NextLaw, Root
@@ -172,9 +171,6 @@ class HeadController(RuledController):
         distance, *sketch = said[self.num_classes :].tolist()
         calibration: Calibration = self.setting(root.settings).calibration
         return calibration.probabilities(said[: self.num_classes]), distance, tuple(sketch)
-
-    def serve(self, device: torch.device) -> Callable[[Tensor], Tensor]:
-        return ServedHead(self.network, device)
 
     def features(self, root: Root, law: NextLaw | None) -> Tensor:
         """Raw features [1, S + C] of a round (`predictors.features`)."""

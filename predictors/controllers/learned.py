@@ -6,7 +6,7 @@ is *bypassed*: decoding goes on at the best static setting, with one warning per
 
 import copy
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -18,6 +18,7 @@ from predictors.config import parse_config
 from predictors.contract import CaptureContract
 from predictors.controllers.base import Controller, GraphMaker, Rerun, Session
 from predictors.latency.profile import LatencyProfile
+from predictors.network import Judging
 from predictors.rounds import Forecast
 from predictors.sampling import SamplingSettings
 from predictors.signals import Root
@@ -128,6 +129,7 @@ class LearnedController(Bundled):
     """One with a network. Where it stands aside, decoding goes on at ``instead``."""
 
     instead: ClassVar[str] = "the best static length of the nearest captured settings"
+    network: Judging
     _maker: GraphMaker | None = None
     _asked: tuple[torch.device, Rerun] | None = None  # where its network was asked the last time
 
@@ -145,18 +147,14 @@ class LearnedController(Bundled):
         self._maker, self._asked = maker, None
 
     def said(self, features: Tensor) -> Tensor:
-        """What the network says of raw ``features``, on the host: one read, wherever they are."""
+        """`Judging.served` of raw ``features`` [B, F], on the host: one read, wherever they are."""
         device = features.device
         if self._asked is None or self._asked[0] != device:
             maker = self._maker
             if maker is not None and maker.device != device:
                 maker = None  # another device's would miss all of it
-            self._asked = device, Rerun(self.serve(device), maker)
+            self._asked = device, Rerun(copy.deepcopy(self.network).to(device).served, maker)
         return self._asked[1](features).cpu()
-
-    def serve(self, device: torch.device) -> Callable[[Tensor], Tensor]:
-        """The network on ``device`` as a function of raw features, all that is read of it in one row."""
-        raise NotImplementedError
 
     @property
     def num_features(self) -> int:

@@ -1,15 +1,30 @@
 """Controller ``source``: whatever promises most this round, a lookup, a tail after it, or the chain of ``survival``.
 
-Where something is found, `predictors.source_rule` weighs all sources by what they promise and what they cost. Elsewhere, and
+Where something is found, `SourceRule` weighs all sources by what they promise and what they cost. Elsewhere, and
 where the chain is worth more, ``survival`` decides as it does alone. The source follows from the root: lossless. Where settings
 or context were not captured, features lie far from those learned from or an answer is no number, ``survival`` decides, too.
+
+    h_i                P(the lookup's i-th token is accepted | those before it were) = σ(hazard · z_i),      S_n = Π_{i<=n} h_i
+    E(n, m)            1 + Σ_{i<=n} S_i + S_n gained_m              tokens of n looked up and a tail of m
+    worth of a lookup  max_{n,m} E(n, m) - ρ (C(n, m) + b E(n, m) [m = 0])
+    worth of a chain   tokens · x - ρ C(drafted · x)
+
+C is what rounds take, in rounds of none; b what the draft model takes per token to catch up with a round without it, which the
+next chain pays. ρ is a rate: ``share`` of that of the controller of chains, so that it is repriced with that one. z and x are
+what a root knows; answers are numbers of one root, or arrays of many. Shape suffixes: ... roots, L tokens of the lookup, M tails,
+Z and F features.
 """
 
 import math
-from dataclasses import replace
-from typing import Self
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple, Self
+
+import numpy as np
 
 from predictors.bundle import OTHERWISE, Bundle
+from predictors.config import Checked, NotNegative, Positive
 from predictors.controllers.base import Session, Sourced
 from predictors.controllers.learned import Bundled, Guard
 from predictors.controllers.survival import Survival, SurvivalSession
@@ -19,7 +34,118 @@ from predictors.lookup import Found
 from predictors.replay.prices import Prices
 from predictors.sampling import SamplingSettings
 from predictors.signals import Root
-from predictors.source_rule import Seen, SourceSetting
+from predictors.survival import LOG_OF
+
+TOKEN = ("one", "log_match", "log_place", "first", "share", "share_first", "log_seen", "log_seen_share")
+ROOT = ("one", "log_match", "share", "log_seen", "log_seen_share", "rejected", "luck", "log_found")
+
+PLACES = np.arange(256)
+BEHIND = 5  # tokens of a usual lookup, by which the price of catching up is read
+
+
+class Chosen(NamedTuple):
+    """What is drafted at a root, or at each of an array."""
+
+    takes: Any  # whether the lookup takes over
+    tokens: Any  # with so many tokens
+    tail: Any  # place of the tail after them
+    far: Any  # mean squared standardised coordinate of the root's features, by those learned from
+
+
+class Seen(NamedTuple):
+    """What a root knows."""
+
+    match: Any  # of the lookup (`predictors.lookup.Found`), as the next three
+    found: Any
+    seen: Any
+    agreed: Any
+    rejected: Any  # whether the last chain was
+    luck: Any  # of chains (`predictors.survival`)
+
+
+def token_features(seen: Seen, length: int) -> np.ndarray:
+    """Of the first ``length`` tokens of a lookup [..., L, Z]."""
+    match, share, times = (np.asarray(one)[..., None] for one in (seen.match, *_context(seen)))
+    first_L, place_L = PLACES[:length] == 0, PLACES[:length]
+    columns = (1.0, LOG_OF[match + place_L], LOG_OF[:length], first_L, share, share * first_L, times, times * share)
+    return _stacked(columns, (*match.shape[:-1], length))
+
+
+def root_features(seen: Seen) -> np.ndarray:
+    """[..., F]."""
+    share, times = _context(seen)
+    columns = (1.0, LOG_OF[seen.match], share, times, times * share, seen.rejected, seen.luck, LOG_OF[seen.found])
+    return _stacked(columns, np.shape(share))
+
+
+def _context(seen: Seen) -> tuple[Any, Any]:
+    """The share of earlier occurrences that agreed, and the log of how many there were."""
+    return seen.agreed / np.maximum(seen.seen, 1), np.log1p(seen.seen)
+
+
+def _stacked(columns: Sequence[Any], shape: Sequence[int]) -> np.ndarray:
+    made = np.empty((*shape, len(columns)))
+    for column, values in enumerate(columns):
+        made[..., column] = values
+    return made
+
+
+@dataclass(frozen=True)
+class SourceRule(Checked):
+    """See the module's docstring."""
+
+    share: NotNegative
+    hazard: tuple[float, ...]
+    tails: tuple[int, ...]
+    gained: tuple[NotNegative, ...]
+    tokens: tuple[float, ...]
+    drafted: tuple[float, ...]
+    costs: tuple[tuple[Positive, ...], ...]  # by tail and looked up tokens
+    behind: NotNegative
+    mean: tuple[float, ...]  # of the features of the roots learned from
+    scale: tuple[Positive, ...]
+    max_distance: Positive = 1.0  # squared, up to which roots are trusted
+
+    def survival(self, seen: Seen) -> np.ndarray:
+        """S [..., L]."""
+        logits = token_features(seen, len(self.costs[0]) - 1) @ self._numbers[0]
+        return np.asarray(np.cumprod(1 / (1 + np.exp(-logits)), axis=-1))
+
+    def chosen(self, seen: Seen, rate: float, cost_L: Sequence[float]) -> Chosen:
+        """The best source where chains are drawn at ``rate``, and rounds of theirs take ``cost_L`` by drafted tokens."""
+        _, gained_M1, price_ML, asleep_M1, chain_F2, mean_F, scale_F = self._numbers
+        rate, survives_1L, features = self.share * rate, self.survival(seen)[..., None, :], root_features(seen)
+        lines = features @ chain_F2  # tokens, drafted
+        drafted = np.minimum(np.maximum(lines[..., 1], 1.0), len(cost_L) - 1)
+        chain = lines[..., 0] - rate * np.interp(drafted, PLACES[: len(cost_L)], cost_L)
+        emitted = 1 + survives_1L.cumsum(axis=-1) + survives_1L * gained_M1
+        worth = emitted * (1 - rate * asleep_M1) - rate * price_ML
+        there = PLACES[: worth.shape[-1]] < np.asarray(seen.found)[..., None, None]
+        flat = np.where(there, worth, -np.inf).reshape(*worth.shape[:-2], worth.shape[-2] * worth.shape[-1])
+        tail, place = np.divmod(flat.argmax(axis=-1), worth.shape[-1])
+        far = np.square((features - mean_F) / scale_F).mean(axis=-1)
+        return Chosen(flat.max(axis=-1) > chain, place + 1, tail, far)
+
+    def at_prices(self, prices: Prices, context: float) -> "SourceRule":
+        """The same after ``context`` tokens at other ``prices``."""
+        costs = prices.lookup_costs(len(self.costs[0]) - 1, self.tails, context)
+        return replace(self, costs=costs, behind=prices.behind(BEHIND, context) / prices.chain(0, context))
+
+    @cached_property
+    def _numbers(self) -> tuple[np.ndarray, ...]:
+        """As arrays: hazards; of tails what they gain, cost, and leave to catch up with; of chains both lines; of roots two."""
+        asleep_M1 = self.behind * (np.array(self.tails) == 0)[:, None]
+        named = (self.hazard, np.array(self.gained)[:, None], np.array(self.costs)[:, 1:], asleep_M1)
+        return tuple(map(np.array, (*named, np.transpose([self.tokens, self.drafted]), self.mean, self.scale)))
+
+
+@dataclass(frozen=True)
+class SourceSetting(Checked):
+    """What is done at captured sampling ``settings``: follow ``rule`` where it ``pays``, else the chain alone."""
+
+    settings: SamplingSettings
+    rule: SourceRule
+    pays: bool
 
 
 class SourceSession(SourcedSession):

@@ -21,12 +21,17 @@ from predictors.replay.prices import Prices
 from predictors.rounds import Forecast, RoundRecord
 from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, Root, token_numbers
-from predictors.stopping.rule import StopCalibration
-from predictors.survival.features import FIRST_LUCK, SCALARS, luck_after
-from predictors.survival.network import HostCourse, HostNetwork, build_survival_network
-from predictors.survival.rule import SurvivalPrices, SurvivalSetting
-
-UNCHANGED = StopCalibration()
+from predictors.survival import (
+    FIRST_LUCK,
+    SCALARS,
+    Answering,
+    Course,
+    SurvivalNetwork,
+    SurvivalPrices,
+    SurvivalSetting,
+    build_survival_network,
+    luck_after,
+)
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,7 @@ class SurvivalSession(LearnedSession):
             return self.setting.static_length
         self._proposed = () if root.found is None else root.found.tokens
         match = 0 if root.found is None else root.found.length
-        self._course = HostCourse(self.controller.host, match, self.rejected, self.luck, self.greedy)
+        self._course = Course(match, self.rejected, self.luck, self.greedy)
         self._survival, self._cap = 1.0, root.cap
         self._unread: list[DrawnToken] = []
         return None
@@ -76,19 +81,21 @@ class SurvivalSession(LearnedSession):
         for token in self._unread:
             self._read(token)
         self._unread = []
-        promised = self._read(drawn)
-        return drafted >= setting.static_length if self.bypassed else promised <= setting.needed[drafted]
+        following = self._read(drawn)
+        if self.bypassed:
+            return drafted >= setting.static_length
+        return bool(setting.stops(self._survival, following, drafted))
 
     def _read(self, drawn: DrawnToken) -> float:
-        """Take a token into account; P(it and the next one are accepted, and all before them)."""
+        """Take a token into account; P(the next one is accepted, if it is)."""
         position = drawn.drafted - 1
         proposed = position < len(self._proposed) and self._proposed[position] == int(drawn.token)
-        said = self._course.add(*drawn.numbers(self.controller.look), proposed)
-        chance, following = self.setting.calibration.probability(said.now), UNCHANGED.probability(said.following)
+        said = self.controller.answering.of_one(self._course.add(drawn.numbers(self.controller.look), proposed))
+        chance, following = self.setting.chances(said)
         forecast = Forecast(position, chance, said.distance, said.sketch)
         self.heard(forecast, finite=math.isfinite(chance + following + said.distance))
         self._survival *= chance
-        return self._survival * following
+        return float(following)
 
     def end_round(self, outcome: RoundRecord) -> None:
         accepted = outcome.accepted_in_sequence
@@ -102,6 +109,7 @@ class Survival(RuledController):
     kind = "survival"
     config_class, setting_class, prices_class = SurvivalConfig, SurvivalSetting, SurvivalPrices
     follows_one_draft = True
+    network: SurvivalNetwork
     settings: tuple[SurvivalSetting, ...]
     prices: SurvivalPrices
 
@@ -170,9 +178,9 @@ class Survival(RuledController):
         return SurvivalSession(self, settings)
 
     @cached_property
-    def host(self) -> HostNetwork:
+    def answering(self) -> Answering:
         """The network on the host."""
-        return HostNetwork(self.network)
+        return Answering(self.network)
 
     @cached_property
     def look(self) -> Rerun:

@@ -19,8 +19,7 @@ import torch
 
 from predictors.decision_rule import DecisionRule, LengthRule
 from predictors.replay.grid import Drafts, Memory, Starts, first_of
-from predictors.stopping.features import BEHIND
-from predictors.stopping.rule import StopRule
+from predictors.stopping import StopRule
 
 
 def static(starts: Starts, length: int) -> Drafts:
@@ -48,12 +47,11 @@ def stopping(
     """
     if not rule.asks:
         return static(starts, static_length)
-    positions = range(chances_XSG.shape[2])
-    asked_G = np.array([rule.asks_at(position) and (inputs != BEHIND or position > 0) for position in positions])
+    drafted_G = np.arange(chances_XSG.shape[2])
+    asked_G = rule.asks_at(drafted_G, inputs)
     scores_XSG = np.where(asked_G, chances_XSG.astype(np.float64), 1.0)
-    low_XSG = (np.cumprod(scores_XSG, axis=2) if rule.product else scores_XSG) < rule.threshold
-    low_XSG[..., : rule.min_tokens] = False
-    stop_XS, cap_XS, asked_L = first_of(low_XSG), starts.cap_XS, np.append(0, asked_G.cumsum())
+    stops_XSG = rule.stops(np.cumprod(scores_XSG, axis=2) if rule.product else scores_XSG, drafted_G)
+    stop_XS, cap_XS, asked_L = first_of(stops_XSG), starts.cap_XS, np.append(0, asked_G.cumsum())
     submitted_XS, passes_XS = (np.minimum(stop_XS + more, cap_XS) for more in (int(rule.keeps), 1))
     far_XS = first_of(far_XSG & asked_G)
     aside_XS, end_XS = far_XS <= stop_XS, np.maximum(far_XS, static_length)
@@ -78,18 +76,16 @@ def heads(
     ``at_root``: decided before drafting (feature set ``paper``), else at the first distribution, whose pass is paid. States of
     memory are those of `previous_round`; ``largest_XSG`` is the ``confidence`` along the chain.
     """
-    is_length, least = isinstance(rule, LengthRule), 0 if at_root else 1
-    cut = replace(starts, cap_XS=np.minimum(starts.cap_XS, gamma))
-    if isinstance(rule, LengthRule):
-        options = [_paid(cut, length, max(length, least)) for length in range(gamma + 1)]
-    else:
-        some = confidence(cut, largest_XSG, rule.epsilon)
-        options = [_paid(cut, 0, least), some, static(cut, gamma)]
+    least, cut, options = 0 if at_root else 1, replace(starts, cap_XS=np.minimum(starts.cap_XS, gamma)), []
+    for decision in range(probabilities_XSML.shape[-1]):
+        most, epsilon = rule.limits(decision, gamma)
+        hard = _paid(cut, most, max(most, least))
+        options.append(hard if epsilon is None else confidence(cut, largest_XSG, epsilon))
     if rule.settled is not None:
         return options[rule.settled]
     rows_BL = torch.from_numpy(probabilities_XSML.reshape(-1, probabilities_XSML.shape[-1]))
     which_XSM = rule.decisions(rows_BL).numpy().reshape(probabilities_XSML.shape[:3])
-    further = max(static_length, 1) if is_length else static_length + 1
+    further = max(static_length, 1) if isinstance(rule, LengthRule) else static_length + 1
     options.append(static(starts, static_length) if at_root else _paid(cut, static_length, further))
     picked = _picked(options, np.where(far_XSM, len(options) - 1, which_XSM))
     asked_XS1 = np.where(at_root, 1, np.minimum(cut.cap_XS, 1))[..., None]

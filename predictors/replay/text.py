@@ -22,7 +22,7 @@ from predictors.lookup import LONGEST, NOTHING, Found, LookupSettings
 from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, NextLaw, Root, TokenNumbers
-from predictors.survival.features import numbers_of
+from predictors.survival import numbers_of
 
 
 class BeyondRecordError(ValueError):

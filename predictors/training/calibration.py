@@ -21,9 +21,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
 from scipy.optimize import least_squares, minimize
-from scipy.special import expit
 from torch import Tensor
 
 from predictors.decision_rule import Calibration
@@ -84,10 +82,3 @@ def product_calibration(
     scale, bias, rise = (float(value) for value in found.x)
     moved = least_squares(gaps, (bias, rise) if rises else (bias,)).x.tolist()
     return scale, moved[0], moved[1] if rises else 0.0
-
-
-def calibrated(
-    logits: np.ndarray, drafted: ArrayLike, scale: ArrayLike, bias: ArrayLike, rise: ArrayLike
-) -> np.ndarray:
-    """Chances of logits, each behind so many ``drafted`` tokens and with its own calibration; all of one shape when broadcast."""
-    return np.asarray(expit(np.multiply(scale, logits) + np.asarray(bias) + np.multiply(rise, drafted)))

@@ -11,9 +11,9 @@ import numpy as np
 from predictors.actions import Action
 from predictors.latency.actions import Traffic
 from predictors.schema import ROOT_COLUMNS, ROOT_TRACES_VERSION
-from predictors.selection.features import SCALARS, SelectionSpec
 from predictors.training.labelling.table import Labels
 from predictors.training.trace_table import Manifest, TraceTable
+from predictors.tree_choice import SCALARS, SelectionSpec
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from predictors.replay.prices import Prices
 from predictors.replay.text import LazyRows, RecordedText, RootStates
 from predictors.sampling import SamplingSettings
 from predictors.schema import PLACE_COLUMNS, TEXT_COLUMNS, TEXT_TRACES_VERSION
-from predictors.stopping.features import StopSpec
+from predictors.stopping import StopSpec
 from predictors.training.trace_table import Manifest, TraceTable
 
 ROOT, TOPS, STATES = "root", "tops", "states"

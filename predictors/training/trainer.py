@@ -112,7 +112,7 @@ class Trained(Generic[Network]):
     best_epoch: int
 
 
-class Rows(Dataset):
+class Batches(Dataset):
     """Columns of rows in memory, indexed by a whole batch at once (a DataLoader per row costs more than a head)."""
 
     def __init__(self, *columns: Tensor) -> None:
@@ -127,7 +127,12 @@ class Rows(Dataset):
 
 
 def trained(
-    make: Callable[[], Standard], config: TrainConfig, loss: Loss, rows: Rows, held_out: Rows, logger: Logger | None
+    make: Callable[[], Standard],
+    config: TrainConfig,
+    loss: Loss,
+    rows: Batches,
+    held_out: Batches,
+    logger: Logger | None,
 ) -> Trained[Standard]:
     """A network of ``make``, which standardises its features, as `fitted`: the same for the same rows, config and threads."""
     with seeded(config):
@@ -136,7 +141,9 @@ def trained(
         return fitted(Training(network, config, loss), rows, held_out, logger)
 
 
-def fitted(module: Training[Network], rows: Rows, held_out: Rows, logger: Logger | None = None) -> Trained[Network]:
+def fitted(
+    module: Training[Network], rows: Batches, held_out: Batches, logger: Logger | None = None
+) -> Trained[Network]:
     """Train ``module`` on ``rows`` until ``val_loss`` on ``held_out`` falls no more."""
     config, best = module.config, BestEpoch()
     trainer = L.Trainer(
@@ -159,7 +166,7 @@ def fitted(module: Training[Network], rows: Rows, held_out: Rows, logger: Logger
     return Trained(module.head.eval(), best.history, best.best_epoch)
 
 
-def _batches(rows: Rows, sampler: Sampler, size: int) -> DataLoader:
+def _batches(rows: Batches, sampler: Sampler, size: int) -> DataLoader:
     return DataLoader(rows, sampler=BatchSampler(sampler, size, drop_last=False), batch_size=None)
 
 

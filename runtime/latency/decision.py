@@ -4,8 +4,8 @@
                           step, as most of a round's are
     predictor  features   one decision of H-RAD's head (`predictors.network`) on so many numbers, the draft's first law among what
                           they are made of; class and distance from the training rows are read by the host
-    selection  features   one choice of a delayed-tree selector (`predictors.selection`) from hidden states of so many numbers (0:
-                          none) and both models' laws over the vocabulary
+    selection  features   one choice of a delayed-tree selector (`predictors.tree_choice`) from hidden states of so many numbers
+                          (0: none) and both models' laws over the vocabulary
     stopping   features   one question to a stop model (`predictors.stopping`): on a draft's law (few numbers) or on its state
                           (many); behind another question and a draft step, as most of a round's are
     survival   positions  one decision of the survival model (`predictors.survival`) about so many drafted tokens, likewise
@@ -28,15 +28,12 @@ from predictors.actions import ActionSet
 from predictors.controllers.base import Rerun
 from predictors.decision_rule import Calibration
 from predictors.features import FEATURE_SETS, FeatureSpec, served_features
-from predictors.network import HRADNetwork, ServedHead
+from predictors.network import HRADNetwork
 from predictors.sampling import SamplingSettings
-from predictors.selection.features import SelectionSpec, assembled, scalars_of, state_of
-from predictors.selection.network import SelectorNetwork, ServedSelector
 from predictors.signals import BothModels, DrawnToken, NextLaw, Root, TreeRoot, token_numbers
-from predictors.stopping.features import BEFORE, LAW, StopSpec, features_of
-from predictors.stopping.network import NetworkShape, StopNetwork, served_logits
-from predictors.stopping.rule import StopCalibration
-from predictors.survival.network import HostCourse, HostNetwork, SurvivalNetwork
+from predictors.stopping import BEFORE, LAW, NetworkShape, StopNetwork, StopSpec, features_of
+from predictors.survival import UNCHANGED, Answering, Course, SurvivalNetwork
+from predictors.tree_choice import SelectionSpec, SelectorNetwork, assembled, scalars_of, state_of
 from runtime.adapter import LanguageModel
 from runtime.graphs import maker_for
 from runtime.latency.cells import TAPPED, Cell, LatencyConfig
@@ -50,7 +47,6 @@ from runtime.self_drafting.progressive_tree import Node, ProgressiveTree, Progre
 
 SAMPLED = SamplingSettings(0.6)
 TOP = 10  # probabilities that a stop model reads of a law
-UNCHANGED = StopCalibration()
 HIDDEN = 16  # units of a survival model
 GUESSING = ProgressiveTreeConfig(geometry="paper", max_children=3, max_depth=64, pool_nodes=1024)
 LONGEST_PATH = 64  # of candidates
@@ -83,8 +79,8 @@ def head(num_features: int, laws: Laws, device: torch.device, generator: torch.G
     hidden = (num_features - scalars) // (TAPPED + 1)
     embedding = num_features - scalars - TAPPED * hidden
     spec = FeatureSpec("extended", tuple(range(TAPPED)), hidden, embedding, gamma=8)
-    served = ServedHead(HRADNetwork(spec.state_size, scalars, None).eval(), device)
-    rerun, calibration = Rerun(served, maker_for(device)), Calibration()
+    network = HRADNetwork(spec.state_size, scalars, None).eval().to(device)
+    rerun, calibration = Rerun(network.served, maker_for(device)), Calibration()
     count = len(calibration.bias)
     hidden_KD = torch.randn(TAPPED, hidden, generator=generator).to(device)
     embedding_E = torch.randn(embedding, generator=generator).to(device)
@@ -103,7 +99,7 @@ def selector(hidden: tuple[int, int], vocabulary_size: int, device: torch.device
     are sizes of the target's and the draft's states, 0 for a selector that reads none."""
     layers = (1,) if hidden[0] else ()
     spec = SelectionSpec(layers, layers, *hidden, ActionSet().actions)
-    rerun = Rerun(ServedSelector(SelectorNetwork(spec).eval(), device), maker_for(device))
+    rerun = Rerun(SelectorNetwork(spec).eval().to(device).served, maker_for(device))
     random = partial(torch.rand, generator=generator)
     logits_2V = random(2, vocabulary_size).to(device)
     target_V = random(vocabulary_size).softmax(0).to(device)
@@ -119,8 +115,8 @@ def selector(hidden: tuple[int, int], vocabulary_size: int, device: torch.device
         law = NextLaw(Root(32, 1, SAMPLED, None, target_1D), SAMPLED, 0, logits_2V[1], laws_2V[1])
         seen = TreeRoot(law, lambda: models)
         features = assembled(state_of(seen) if spec.layers else None, scalars_of(seen))
-        *logs_A, distance = rerun(features).tolist()
-        return int((np.exp(logs_A) - seconds_A).argmax()), distance
+        said = rerun(features.unsqueeze(0)).tolist()
+        return int((np.exp(said[: len(seconds_A)]) - seconds_A).argmax()), said[len(seconds_A)]
 
     return choose
 
@@ -129,7 +125,7 @@ def stop_model(inputs: str, spec: StopSpec, laws: Laws, device: torch.device, ge
     """A stop model over ``inputs``, with MCSD's hidden sizes: the logit, the squared distance and the features' sketch."""
     shape = NetworkShape(hidden_sizes=(64,) if inputs == LAW else (512, 128))
     network = StopNetwork(spec.size(inputs), shape).eval().to(device)
-    rerun = Rerun(partial(served_logits, network), maker_for(device))
+    rerun = Rerun(network.served, maker_for(device))
     hidden_KD = torch.rand(1, spec.draft_hidden_size, generator=generator).to(device)
 
     @torch.inference_mode()
@@ -143,14 +139,14 @@ def stop_model(inputs: str, spec: StopSpec, laws: Laws, device: torch.device, ge
 def survival_model(positions: int, laws: Laws, device: torch.device) -> Work:
     """The survival model about ``positions`` drafted tokens: what is said of the last one."""
     look = Rerun(token_numbers, maker_for(device))
-    network = HostNetwork(SurvivalNetwork(HIDDEN).eval())
+    answering = Answering(SurvivalNetwork(HIDDEN).eval())
     drawn = DrawnToken(laws.behind(Root(32, 1, SAMPLED, None)), torch.zeros((), dtype=torch.int64, device=device))
 
     @torch.inference_mode()
     def ask() -> float:
-        course, chance = HostCourse(network, 1, 0.0, 0.5, 0.0), 1.0
+        course, chance = Course(1, 0.0, 0.5, 0.0), 1.0
         for _ in range(positions):
-            said = course.add(*drawn.numbers(look), True)
+            said = answering.of_one(course.add(drawn.numbers(look), True))
             chance *= UNCHANGED.probability(said.now) * UNCHANGED.probability(said.following)
         return chance
 

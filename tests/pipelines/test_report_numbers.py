@@ -10,7 +10,7 @@ import pytest
 from pipelines.measuring.names import CHOICES, PLAIN
 from pipelines.measuring.tables import ORACLE, REPLAYED
 from pipelines.outputs import read_json, write_json
-from pipelines.reporting import branches, heads, latency, plots, release, replay, self_drafting, stopping
+from pipelines.reporting import branches, heads, latency, plots, release, replayed, self_drafting, stopping
 from pipelines.reporting.inputs import Inputs, Measured, read_measured
 from predictors.latency.acceptance import AcceptanceStatistics
 from predictors.latency.profile import LatencyProfile
@@ -200,7 +200,7 @@ def replayed(tmp_path):
         clocked = timed(rows.copy()).rename(columns={"drafter": "arm"}).assign(repeat=0)
         inputs = Inputs(tmp_path, DEVICE)
         vars(inputs)["measured"] = Measured(clocked, {"choices": []}, pd.DataFrame(), {})
-        return replay.section(inputs)
+        return replayed.section(inputs)
 
     return made
 

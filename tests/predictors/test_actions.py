@@ -11,7 +11,7 @@ from predictors.latency.profile import LatencyProfile
 from predictors.latency.tables import LatencyTable
 from predictors.latency.throughput import round_latency
 from predictors.sampling import SamplingSettings
-from predictors.selection.rule import RATIO, SURPLUS, SelectionRule, Setting, Static
+from predictors.tree_choice import RATIO, SURPLUS, SelectionRule, Setting
 from tests.bundles import most_traffic
 from tests.predictors.affine_profile import COSTS, PROFILE
 
@@ -112,14 +112,14 @@ def test_a_cell_is_no_dearer_than_a_larger_one():
 def test_a_choice_must_promise_more_than_the_margin():
     """Three actions of one second each, where time brings a token a second elsewhere; then one that takes two seconds."""
     rule, seconds = SelectionRule(SURPLUS, 1.0, 0.1, 9.0, ()), np.ones(3)
-    assert rule.choose(np.array([1.0, 1.05, 1.2]), seconds, Static(0, 1.0)) == 2
-    assert rule.choose(np.array([1.15, 1.05, 1.2]), seconds, Static(0, 1.0)) == 0
+    assert rule.chosen(np.array([1.0, 1.05, 1.2]), seconds, 0, 1.0) == 2
+    assert rule.chosen(np.array([1.15, 1.05, 1.2]), seconds, 0, 1.0) == 0
     longer = np.array([1.0, 1.0, 2.0])
-    assert rule.choose(np.array([1.0, 1.05, 2.05]), longer, Static(0, 1.0)) == 0, (
+    assert rule.chosen(np.array([1.0, 1.05, 2.05]), longer, 0, 1.0) == 0, (
         "1.05 less a second's token, not more than 1.1"
     )
-    assert rule.choose(np.array([1.0, 1.05, 2.15]), longer, Static(0, 1.0)) == 2
-    assert SelectionRule(SURPLUS, 1.2, 0.1, 9.0, ()).choose(np.array([1.0, 1.05, 2.25]), longer, Static(0, 1.0)) == 0
+    assert rule.chosen(np.array([1.0, 1.05, 2.15]), longer, 0, 1.0) == 2
+    assert SelectionRule(SURPLUS, 1.2, 0.1, 9.0, ()).chosen(np.array([1.0, 1.05, 2.25]), longer, 0, 1.0) == 0
 
 
 def test_choices_by_surplus_beat_choices_by_ratio():
@@ -132,11 +132,11 @@ def test_choices_by_surplus_beat_choices_by_ratio():
     own_ratio = (tokens / seconds).argmax(axis=1)
     best = max(throughput([a, b]) for a in (0, 1) for b in (0, 1))
     rule = SelectionRule(SURPLUS, 1.0, 0.0, 9.0, ())
-    found = rule.places(tokens, seconds, np.array([0, 0]), np.array([2.0, 2.0]))
+    found = rule.chosen(tokens, seconds, np.array([0, 0]), np.array([2.0, 2.0]))
     assert throughput(found) == pytest.approx(best) and best >= throughput(own_ratio)
-    by_ratio = SelectionRule(RATIO, 1.0, 0.0, 9.0, ()).places(tokens, seconds, np.array([0, 0]), np.array([2.0, 2.0]))
+    by_ratio = SelectionRule(RATIO, 1.0, 0.0, 9.0, ()).chosen(tokens, seconds, np.array([0, 0]), np.array([2.0, 2.0]))
     assert by_ratio.tolist() == own_ratio.tolist()
-    scaled = SelectionRule(RATIO, 1.0, 0.0, 9.0, ()).places(7 * tokens, seconds, np.array([0, 0]), np.array([2.0, 2.0]))
+    scaled = SelectionRule(RATIO, 1.0, 0.0, 9.0, ()).chosen(7 * tokens, seconds, np.array([0, 0]), np.array([2.0, 2.0]))
     assert scaled.tolist() == by_ratio.tolist(), "a factor does not matter to the ratio"
 
 

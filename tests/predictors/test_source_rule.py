@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from predictors.config import parse_config
+from predictors.controllers.source import ROOT, TOKEN, Seen, SourceRule
 from predictors.replay.prices import Prices
 from predictors.rounds import ReplayedRound
-from predictors.source_rule import ROOT, TOKEN, Seen, SourceRule
 from tests.bundles import WEIGHED
 from tests.predictors.affine_profile import PROFILE
 

@@ -7,9 +7,7 @@ import pytest
 import torch
 
 from predictors.signals import TokenNumbers
-from predictors.survival.features import FIRST_LUCK, SCALARS, Course, luck_after
-from predictors.survival.network import HostCourse, HostNetwork, SurvivalArrays, SurvivalNetwork
-from predictors.survival.rule import SurvivalRule
+from predictors.survival import FIRST_LUCK, SCALARS, Answering, Course, SurvivalNetwork, SurvivalRule, luck_after
 
 AFFINE = [1 + 0.2 * drafted for drafted in range(13)]
 STEPS = [1.0] + [1.6 if drafted <= 4 else 2.2 if drafted <= 8 else 2.8 for drafted in range(1, 13)]
@@ -64,24 +62,30 @@ def test_what_is_needed_is_the_rule():
 
 
 @pytest.mark.parametrize("match", [0, 3])
-def test_the_host_says_what_was_trained(match):
+def test_one_draft_is_answered_as_arrays_are(match):
     """Logits of both answers along a draft, with a lookup that it leaves, and the distance; nothing of no number."""
     torch.manual_seed(0)
     random, network = np.random.default_rng(1), SurvivalNetwork(6)
     network.mean.copy_(torch.randn(len(SCALARS)))
     network.scale.copy_(torch.rand(len(SCALARS)) + 0.5)
-    arrays, one = Course(np.array(match), 1.0, 0.6, 1.0), HostCourse(HostNetwork(network), match, 1.0, 0.6, 1.0)
+    answering, one = Answering(network), Course(match, 1.0, 0.6, 1.0)
+    arrays = Course(np.array([match, match]), np.ones(2), np.full(2, 0.6), 1.0)
     for position in range(6):
         token, proposed = TokenNumbers(*-random.random(2)), position < 3
-        features = np.array(arrays.add(token, proposed), dtype=np.float64)
-        logits, distance = SurvivalArrays(network)(features)
-        said = one.add(*token, proposed)
-        assert (said.now, said.following) == pytest.approx(logits.tolist(), abs=1e-6)
-        assert network(torch.from_numpy(features).float()).tolist() == pytest.approx(logits.tolist(), abs=1e-4)
-        standard = (features - network.mean.double().numpy()) / network.scale.double().numpy()
-        assert said.distance == pytest.approx(float(distance)) == pytest.approx(float((standard[:5] ** 2).mean()))
-        assert said.sketch == pytest.approx(standard[:4].tolist())
-    assert all(map(math.isnan, one.add(math.nan, -1.0, False)[:3]))
+        features, columns = one.add(token, proposed), arrays.add(token, np.full(2, proposed))
+        many = np.stack(np.broadcast_arrays(*columns), axis=-1)
+        assert many[0].tolist() == many[1].tolist() == features
+        said, answers = answering.of_one(features), answering(many)
+        for name in ("now", "following", "distance", "sketch"):
+            assert getattr(said, name) == pytest.approx(getattr(answers, name)[1].tolist(), rel=1e-12)
+        assert network(torch.tensor([features], dtype=torch.float32))[0].tolist() == pytest.approx(
+            [said.now, said.following], abs=1e-4
+        )
+        standard = (many[0] - network.mean.double().numpy()) / network.scale.double().numpy()
+        assert said.distance == pytest.approx(float((standard[:5] ** 2).mean()))
+        assert list(said.sketch) == pytest.approx(standard[:4].tolist())
+    nobody = answering.of_one(one.add(TokenNumbers(math.nan, -1.0), False))
+    assert all(map(math.isnan, nobody[:3])) and np.isnan(answering(np.full(len(SCALARS), np.nan))[:3]).all()
 
 
 def test_features_of_a_course():

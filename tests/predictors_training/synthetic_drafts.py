@@ -7,7 +7,7 @@ import numpy as np
 
 from predictors.contract import CaptureContract, Identity, ModelIdentity, ServingRange
 from predictors.schema import EDIT, TEXT_COLUMNS, TEXT_TRACES_VERSION
-from predictors.stopping.features import StopSpec
+from predictors.stopping import StopSpec
 from trace_collection.shards import shard_name, trace_schema, write_manifest, write_shard
 
 GAMMA, TOKENS, CANDIDATES, PROMPT = 6, 24, 2, 9

@@ -8,7 +8,7 @@ import numpy as np
 from predictors.actions import Action
 from predictors.contract import CaptureContract, Identity, ModelIdentity, ServingRange
 from predictors.schema import ROOT_COLUMNS, ROOT_TRACES_VERSION
-from predictors.selection.features import SCALARS, SelectionSpec
+from predictors.tree_choice import SCALARS, SelectionSpec
 from trace_collection.shards import columns_of, shard_name, trace_schema, write_manifest, write_shard
 
 ACTIONS = (Action(1, 1, 0), Action(1, 8, 0), Action(4, 0, 2))

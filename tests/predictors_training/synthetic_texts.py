@@ -10,7 +10,7 @@ import numpy as np
 
 from predictors.contract import CaptureContract, Identity, ModelIdentity, ServingRange
 from predictors.schema import TEXT_COLUMNS, TEXT_TRACES_VERSION
-from predictors.stopping.features import StopSpec
+from predictors.stopping import StopSpec
 from trace_collection.shards import columns_of, shard_name, trace_schema, write_manifest, write_shard
 
 GAMMA_MAX, LAYERS, HIDDEN, EMBEDDING = 5, (2, 3), 6, 4

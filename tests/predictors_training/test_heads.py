@@ -9,25 +9,30 @@ import torch
 import torch.nn.functional as F
 import yaml
 
+from predictors.branch_settings import BranchSettings
 from predictors.bundle import Bundle
 from predictors.config import parse_config
 from predictors.controllers import build_controller, learned_controller
+from predictors.latency.actions import undisturbed
+from predictors.latency.branching import BranchCosts
 from predictors.replay.chains import ChainPolicy
 from predictors.replay.decode import Clock, Reading
+from predictors.replay.prices import Prices
 from predictors.schema import EDIT
 from predictors.training.calibration import prior_shift
 from predictors.training.heads import predictor, training
 from predictors.training.heads.predictor import HeadFit, HeadPredictor, changed, require_served
 from predictors.training.heads.quality import fit_baselines, length_accuracy
 from predictors.training.heads.roots import Rows
-from predictors.training.heads.served import Decoding
+from predictors.training.heads.rules import Candidates
+from predictors.training.heads.served import Decoding, balanced, best_k_max
 from predictors.training.heads.training import HeadTrainConfig, train
 from predictors.training.metrics import MacroAuc
 from predictors.training.text_table import TextTable
-from tests.predictors.affine_profile import PROFILE
+from tests.predictors.affine_profile import PROFILE, toy_profile
 from tests.predictors_training.conftest import labelled
 from tests.predictors_training.stages import FAST, GAMMA, HEAD
-from tests.predictors_training.synthetic_texts import LAYERS, synthetic_rows, write_texts
+from tests.predictors_training.synthetic_texts import CANDIDATES, GAMMA_MAX, LAYERS, synthetic_rows, write_texts
 
 CONFIG = parse_config(HeadPredictor, {key: value for key, value in HEAD.items() if key != "family"}, "test")
 
@@ -331,6 +336,48 @@ def test_branches_have_rules_of_their_own_for_what_is_retained(materials):
     assert all(setting["static_gamma"] < GAMMA for setting in made.card["settings"])
     assert made.card["decoder"]["preset"] == "specbranch" and made.card["decoder"]["gamma"] == GAMMA
     assert "oracle" not in made.quality["parts"]["T=0"]["policies"]
+
+
+def branching(**given):
+    values = {"method": "branches", **given}
+    made = parse_config(
+        HeadPredictor, {"decoding": values, "training": FAST | {"epochs": 1}, "bootstrap_replicates": 5}, "x"
+    )
+    return replace(made, candidates=Candidates(epsilons=(0.3,), probabilities=()), iterations=1)
+
+
+def test_gamma_and_k_max_of_branches_follow_the_pair(materials):
+    """γ is the longest branch within a target pass over as many tokens; k_max the fastest of those recorded, by real sessions."""
+    chosen = branching().fit("branches", materials).card["decoder"]
+    costs = BranchCosts(undisturbed(PROFILE), sampled=True, concurrent=False)
+    context = TextTable.read(materials.texts).median_context
+    hidden = [gamma for gamma in range(GAMMA, GAMMA_MAX + 1) if costs.balanced_gamma(gamma, 1, context) >= gamma]
+    assert chosen["gamma"] == max(hidden, default=GAMMA) and 1 <= chosen["k_max"] <= CANDIDATES
+    given = branching(gamma=GAMMA, k_max=2).fit("branches", materials).card["decoder"]
+    assert (given["gamma"], given["k_max"]) == (GAMMA, 2), "what is given is kept"
+
+
+@pytest.mark.parametrize("dear", [False, True])
+def test_a_machine_where_drafting_is_dear_hides_shorter_branches(dear):
+    profile = toy_profile(draft=lambda rows, context: 5.0 if dear else 0.01)
+    assert balanced(Decoding(method="branches"), Prices(profile, True), 2, 9, 40.0) == (2 if dear else 9)
+
+
+def test_k_max_is_the_fastest_by_real_sessions(materials):
+    unsaid, speeds = HeadFit(branching(gamma=GAMMA, k_max=1), materials).unsaid, {}
+    several, always = (
+        [unsaid["validation", place] for place in range(2)],
+        build_controller({"kind": "fixed", "gamma": 3}),
+    )
+    readings = [reading for one in several for reading in one.idle.readings]
+    for k_max in range(1, CANDIDATES + 1):
+        settings = BranchSettings(gamma=GAMMA, k_max=k_max)
+        decodes = [
+            Clock(PROFILE).branches(reading, always, settings, "block", concurrent=False) for reading in readings
+        ]
+        speeds[k_max] = sum(one.tokens for one in decodes) / sum(one.seconds for one in decodes)
+    assert best_k_max(several, CANDIDATES, lambda _: (3, 3)) == max(speeds, key=speeds.get)
+    assert best_k_max(several, 1, lambda _: (3, 3)) == 1 and len(set(speeds.values())) == CANDIDATES
 
 
 @pytest.mark.parametrize(

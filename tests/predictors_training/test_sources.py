@@ -8,10 +8,10 @@ import pytest
 
 from predictors.bundle import OTHERWISE, Bundle
 from predictors.controllers import CONTROLLERS, Survival
+from predictors.controllers.source import Seen
 from predictors.lookup import LookupSettings
 from predictors.replay.chains import ChainPolicy
 from predictors.replay.decode import Clock, Reading
-from predictors.source_rule import Seen
 from predictors.training.sources.contest import _hazard
 from predictors.training.sources.predictor import SOURCE, TAKEOVER, SourcePredictor
 from predictors.training.text_table import TextTable

@@ -14,16 +14,15 @@ from predictors.controllers import EarlyStop
 from predictors.replay.acceptance import reached
 from predictors.replay.chains import ChainPolicy
 from predictors.replay.decode import Clock, Reading
-from predictors.stopping.network import RESIDUAL, NetworkShape
-from predictors.stopping.rule import StopRule
-from predictors.training.calibration import calibrated, product_calibration
+from predictors.stopping import RESIDUAL, NetworkShape, RisingCalibration, StopRule
+from predictors.training.calibration import product_calibration
 from predictors.training.labelling.table import write_labels
 from predictors.training.labelling.tokens import KIND, TokenLabelConfig, label
 from predictors.training.predictor import Materials
 from predictors.training.stops import predictor as rules
 from predictors.training.stops.model import StopModel, fit_calibration, log_loss, quality
 from predictors.training.stops.predictor import StopPredictor, _metrics
-from predictors.training.stops.rows import HARD, Drafts, SlotFeatures, TokenRows
+from predictors.training.stops.rows import HARD, SlotFeatures, TokenRows, WholeDrafts
 from predictors.training.text_table import TextTable
 from tests.predictors.affine_profile import toy_profile
 from tests.predictors_training.synthetic_drafts import GAMMA, SPEC, SPLITS, write_texts
@@ -70,7 +69,7 @@ def test_a_trained_model_knows_what_its_inputs_tell(table, name):
     config, labels = replace(MODELS[name], calibrated_tokens=GAMMA), label(table, TokenLabelConfig())
     model = StopModel(table, labels, config)
     features = model.features["test"]
-    drafts = Drafts.of(features, GAMMA - features.sees)
+    drafts = WholeDrafts.of(features, GAMMA - features.sees)
     measured = quality(model.tokens["test"], drafts, partial(model.chances, "test"))
     known = measured["tokens"]["all"]
     assert known["auroc"] > (0.7 if config.inputs == "law" else 0.8), known
@@ -83,7 +82,7 @@ def test_a_trained_model_knows_what_its_inputs_tell(table, name):
 def test_texts_too_short_for_a_whole_draft_promise_nothing(table):
     config = replace(MODELS["early_stop-1"], calibrated_tokens=3)
     model = StopModel(table, label(table, TokenLabelConfig()), config)
-    drafts = Drafts.of(model.features["test"], GAMMA)
+    drafts = WholeDrafts.of(model.features["test"], GAMMA)
     short = drafts.take(~drafts.whole_DG.all(axis=1))
     measured = quality(model.tokens["test"], short, partial(model.chances, "test"))
     assert len(short.start_D) and measured["product_bias"] == {"predicted": [], "observed": []}
@@ -204,7 +203,7 @@ def test_drafts_survive_as_a_tokenwise_verifier_lets_them(table, inputs):
     """Σ weights of drafts with n or more tokens accepted is P(N >= n | text), and what is read is what a replay reads."""
     part, depth = table.rows("test"), GAMMA - (inputs == "behind")
     features = SlotFeatures(part, inputs)
-    drafts, ratio_N = Drafts.of(features, depth), part.column("ratio")
+    drafts, ratio_N = WholeDrafts.of(features, depth), part.column("ratio")
     for start in (0, 30, 41):
         of = drafts.take(drafts.start_D == start)
         assert of.weight_D.sum() == pytest.approx(1) and of.whole_DG.all() == (start != 41)
@@ -228,7 +227,7 @@ def made_drafts(logits_DG, survives_D):
     count, depth = logits_DG.shape
     row_DG, slot_DG = np.indices((count, depth))
     whole = np.ones((count, depth), bool)
-    return Drafts(np.arange(count), survives_D, np.ones(count), row_DG, slot_DG, whole, whole)
+    return WholeDrafts(np.arange(count), survives_D, np.ones(count), row_DG, slot_DG, whole, whole)
 
 
 def halves(*arrays):
@@ -258,7 +257,7 @@ def test_calibration_recovers_a_rise_along_the_draft():
     fitted = fit_calibration([(logits_DG, drafts)])
     assert astuple(fitted) == pytest.approx((0.7, -0.4, 0.3), abs=0.05)
     logit = float(logits_DG[0, 2])
-    assert calibrated(logits_DG, np.arange(4), *astuple(fitted))[0, 2] == pytest.approx(fitted.after(2, logit))
+    assert fitted.after(np.arange(4), logits_DG)[0, 2] == pytest.approx(fitted.after(2, logit))
     assert fitted.after(0, logit) == fitted.probability(logit) < fitted.after(1, logit)
 
 
@@ -274,7 +273,7 @@ def test_calibration_without_position_in_the_draft_leaves_products_too_low():
     rises, single = (astuple(fit_calibration([(logits_DG, made)])) for made in (drafts, firsts))
     level = product_calibration(logits_DG, drafts.survives_DG, np.ones((20_000, depth)), rises=False)
     observed = (accepted_D[:, None] > np.arange(depth)).mean(axis=0)
-    made = (calibrated(logits_DG, np.arange(depth), *calibration) for calibration in (rises, level, single))
+    made = (RisingCalibration(*one).after(np.arange(depth), logits_DG) for one in (rises, level, single))
     risen, flat, low = (np.cumprod(chances, axis=1).mean(axis=0) - observed for chances in made)
     assert low[-1] < -0.12 and np.abs(flat).max() > 0.05 and np.abs(risen).max() < 0.01
 
@@ -286,7 +285,7 @@ def test_mean_forecasts_are_those_of_the_drafts_even_where_no_scale_fits():
     kept_DG = random.random((5_000, depth)) < 1 / (1 + np.exp(-missed_D[:, None] - np.tanh(logits_DG)))
     accepted_D = np.cumprod(kept_DG, axis=1).sum(axis=1)
     fitted = fit_calibration([(logits_DG, made_drafts(logits_DG, accepted_D))])
-    forecast = np.cumprod(calibrated(logits_DG, np.arange(depth), *astuple(fitted)), axis=1).mean(axis=0)
+    forecast = np.cumprod(fitted.after(np.arange(depth), logits_DG), axis=1).mean(axis=0)
     assert forecast == pytest.approx((accepted_D[:, None] > np.arange(depth)).mean(axis=0), abs=1e-6)
 
 

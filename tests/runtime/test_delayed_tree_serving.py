@@ -8,13 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from predictors.bundle import read_bundle
 from predictors.contract import ContractError
 from predictors.controllers import DelayedTree
 from predictors.sampling import SamplingSettings
-from predictors.selection.features import SCALARS, assembled, scalars_of, state_of
-from predictors.selection.network import ServedSelector
-from predictors.selection.rule import NEVER
+from predictors.tree_choice import NEVER, SCALARS, scalars_of, state_of
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from runtime.laws import processed_law
 from tests.ancestral import LlamaLogits, target_law
@@ -71,22 +68,6 @@ def test_served_features_are_those_of_a_pass_over_the_whole_text(pair, tmp_path,
         )
 
 
-@pytest.mark.parametrize("states", [True, False])
-def test_the_served_network_is_the_trained_one(pair, tmp_path, states):
-    controller = DelayedTree.from_bundle(read_bundle(selector_bundle(tmp_path / "b", pair, states=states)))
-    network, width = controller.network, controller.spec.state_size + controller.spec.num_scalars
-    torch.manual_seed(1)
-    for name in ("mean", "centre"):
-        getattr(network, name).normal_()
-    for name in ("scale", "spread"):
-        getattr(network, name).uniform_(0.5, 2)
-    features = torch.randn(20, width)
-    served = ServedSelector(network, torch.device("cpu"))
-    said = torch.stack([served(row) for row in features])
-    assert torch.allclose(said[:, :-1], network(features), atol=1e-4)
-    assert torch.allclose(said[:, -1], network.reduced(features).square().mean(1), rtol=1e-4)
-
-
 def test_prices_enter_the_choice(pair, tmp_path):
     """The same worths, and a price that rises with the context for one action only."""
 
@@ -100,19 +81,6 @@ def test_prices_enter_the_choice(pair, tmp_path):
     names = chosen_trees(decoder)
     decoder.generate([1, 2, 3], max_new_tokens=40, temperature=1.0, randomness=Randomness(0))
     assert names[0] == "chain-2" and set(names[1:]) == {"chain-1"}
-
-
-def test_other_settings_and_contexts_fall_back_to_the_static_tree(pair, tmp_path):
-    def short(card):
-        card["contract"]["serving_range"]["max_context"] = 20
-
-    decoder = load_decoder(selector_bundle(tmp_path / "b", pair, change=short), pair)
-    with pytest.warns(UserWarning, match=r"calibrated for \(temperature.*Decoding goes on at the best static tree"):
-        rounds = decoder.generate([1, 2], max_new_tokens=10, temperature=0.3, randomness=Randomness(0)).rounds[1:-1]
-    assert all(record.bypassed and record.levels == 1 for record in rounds), "the first action is the static one"
-    with pytest.warns(UserWarning, match="a context of 2[0-9] tokens lies outside the captured 1 to 20"):
-        rounds = decoder.generate([1, 2], max_new_tokens=40, temperature=1.0, randomness=Randomness(0)).rounds
-    assert not rounds[1].bypassed and rounds[-1].bypassed
 
 
 @pytest.mark.parametrize("fault, reason", [("nan", "not finite"), ("far", "squared distance")])
@@ -162,10 +130,6 @@ def test_a_machine_of_other_prices(pair, tmp_path):
     file.write_text(json.dumps(dataclasses.replace(PROFILE, noise=("cell 0",)).to_record()))
     with pytest.warns(UserWarning, match="was noisy when the latency profile of toy was measured .cell 0."):
         load_decoder(folder, pair, latency=file, reprice=True)
-
-
-def test_features_are_the_state_and_the_scalars():
-    assert assembled(torch.zeros(2).half(), torch.ones(9)).tolist() == [0.0] * 2 + [1.0] * 9
 
 
 def test_where_choosing_does_not_pay_nothing_is_asked_or_tapped(pair, tmp_path, monkeypatch):

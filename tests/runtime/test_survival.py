@@ -1,8 +1,7 @@
-"""The survival controller in the decoder: exact whatever it says, a biased twin noticed, caught up, bypassed, repriced."""
+"""The survival controller in the decoder: a biased twin noticed, caught up, repriced."""
 
 import json
 import warnings
-from itertools import product
 
 import pytest
 import torch
@@ -10,15 +9,16 @@ import torch
 from predictors.latency.actions import undisturbed
 from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, NextLaw, Root, token_numbers
-from predictors.survival.features import numbers_of
-from runtime import ModelPair, Randomness, build_decoder, load_decoder
+from predictors.survival import numbers_of
+from runtime import Randomness, build_decoder, load_decoder
 from runtime.drafting.chain import Chain, ChainDraft
 from tests.ancestral import LlamaLogits, target_law
 from tests.bundles import survival_bundle
 from tests.predictors.affine_profile import PROFILE
+from tests.runtime.test_controller_contract import undecided
 from tests.runtime.test_exactness import PROMPT
 from tests.selectors import law_of, tiniest_pair
-from tests.toys import tiny_llama, total_variation
+from tests.toys import total_variation
 
 SETTINGS = SamplingSettings(1.0)
 
@@ -26,16 +26,6 @@ SETTINGS = SamplingSettings(1.0)
 @pytest.fixture(scope="module")
 def pair():
     return tiniest_pair()
-
-
-def balanced(folder, pair, **rule):
-    """A bundle that stops somewhere in between at many roots."""
-    for seed, rate in product(range(40), (1.6, 1.2, 0.6)):
-        made = survival_bundle(folder / f"b{seed}-{rate}", pair, seed=seed, rate=rate, **rule)
-        decoder = load_decoder(made, pair)
-        if len(set(lengths(decoder))) > 1 and len(set(drafted_first(decoder))) > 1:
-            return made
-    raise AssertionError("no random network that stops now and then")
 
 
 def lengths(decoder):
@@ -47,23 +37,9 @@ def lengths(decoder):
     return found
 
 
-def drafted_first(decoder):
-    """What the first round behind the prompt of enumerations drafts, of some draws."""
-    for seed in range(20):
-        options = {"max_new_tokens": 12, "temperature": 1.0, "randomness": Randomness(seed), "eos_token_id": ()}
-        yield decoder.generate(PROMPT, **options).rounds[1].levels
-
-
-@pytest.mark.parametrize("least", [1, 2])
-def test_output_law(pair, tmp_path, least):
-    decoder = load_decoder(balanced(tmp_path, pair, least=least), pair)
-    expected = target_law(LlamaLogits(pair.target.model), PROMPT, 4, SETTINGS)
-    assert total_variation(law_of(decoder, 4, SETTINGS), expected) < 1e-5
-
-
 def test_dropping_the_token_it_stopped_at_is_noticed(pair, tmp_path, monkeypatch):
     """Twin: a token that was looked at and then not verified."""
-    decoder, draw = load_decoder(balanced(tmp_path, pair), pair), ChainDraft.draw
+    decoder, draw = undecided("survival", tmp_path, pair, {}, {}, 1.0), ChainDraft.draw
 
     def dropped(self, root, cap, *others):
         chain = draw(self, root, cap, *others)
@@ -72,16 +48,6 @@ def test_dropping_the_token_it_stopped_at_is_noticed(pair, tmp_path, monkeypatch
     monkeypatch.setattr(ChainDraft, "draw", dropped)
     expected = target_law(LlamaLogits(pair.target.model), PROMPT, 4, SETTINGS)
     assert total_variation(law_of(decoder, 4, SETTINGS), expected) > 1e-3
-
-
-def test_greedy_output_is_the_targets(tmp_path):
-    pair = ModelPair(tiny_llama(seed=0), tiny_llama(seed=1, layers=1, hidden=16))
-    plain = build_decoder(pair, {"method": "autoregressive"})
-    for seed in range(3):
-        decoder = load_decoder(survival_bundle(tmp_path / f"{seed}", pair, seed=seed), pair)
-        for prompt in ([1, 2, 3], [9, 8]):
-            options = {"max_new_tokens": 24, "eos_token_id": ()}
-            assert decoder.generate(prompt, **options).tokens == plain.generate(prompt, **options).tokens
 
 
 def test_tokens_before_the_first_decision_are_caught_up(pair, tmp_path):
@@ -113,20 +79,6 @@ def test_numbers_of_a_token_are_alike_everywhere(dtype):
         given = torch.cat([logits_V.float(), token.reshape(1).float()])
         assert tuple(drawn.numbers(lambda _: torch.zeros(2))) == pytest.approx(tuple(expected), abs=1e-5)
         assert token_numbers(given).tolist() == pytest.approx(list(expected), abs=1e-5)
-
-
-def test_untrusted_rounds_draft_the_static_length(pair, tmp_path):
-    def far(card):
-        card["max_distance"] = 1e-9
-
-    decoder = load_decoder(survival_bundle(tmp_path / "far", pair, change=far), pair)
-    with pytest.warns(UserWarning, match="bypassed"):
-        records = decoder.generate([1, 2], max_new_tokens=20, temperature=1.0, eos_token_id=()).rounds[1:-3]
-    assert all(record.bypassed and record.levels == 1 for record in records)
-    elsewhere = load_decoder(survival_bundle(tmp_path / "b", pair), pair)
-    with pytest.warns(UserWarning, match="calibrated for"):
-        records = elsewhere.generate([1, 2], max_new_tokens=20, temperature=0.6, eos_token_id=()).rounds[1:-3]
-    assert all(record.bypassed and record.levels == 1 and not record.asked for record in records)
 
 
 def test_a_rule_that_does_not_pay_is_not_asked_unless_told(pair, tmp_path):

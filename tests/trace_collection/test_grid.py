@@ -11,13 +11,12 @@ import torch
 from predictors.bundle import read_bundle
 from predictors.controllers import build_controller, learned_controller
 from predictors.features import assemble
-from predictors.network import squared_distance
 from predictors.replay.chains import ChainPolicy
 from predictors.replay.decode import Clock, Reading
 from predictors.replay.grid import Starts, decoded, no_memory
 from predictors.replay.policies import confidence, heads, previous_round, remembered, static, stopping
 from predictors.replay.prices import Prices
-from predictors.stopping.features import LAW
+from predictors.stopping import LAW
 from predictors.training.rule_choice import static_length
 from predictors.training.text_table import TextTable
 from runtime import ModelPair
@@ -67,9 +66,8 @@ def stop_drafts(starts, controller, retains=False):
             rows = np.concatenate([columns["tops"][..., : controller.spec.top], columns["entropy"][..., None]], axis=-1)
         features = torch.from_numpy(rows.reshape(-1, controller.num_features))
         with torch.inference_mode():
-            logits = controller.network(features)
-            distance = squared_distance(controller.network.standard(features))
-        chances.append(np.array(list(map(made.calibration.probability, logits.tolist()))).reshape(rows.shape[:2]))
+            logits, distance = controller.network.judged(features)
+        chances.append(made.calibration.probability(logits.double().numpy()).reshape(rows.shape[:2]))
         far.append(distance.reshape(rows.shape[:2]).numpy() > controller.max_distance)
     values = starts.gather(chances), made.rule, controller.inputs, made.static_length, starts.gather(far)
     return stopping(starts, *values), no_memory
@@ -91,8 +89,8 @@ def head_drafts(starts, controller, retains=False):
         states, *laws = (torch.from_numpy(values).repeat_interleave(num_states, 0) for values in rows)
         features = assemble(spec, states, *(values.repeat(count) for values in before), *laws)
         with torch.inference_mode():
-            probabilities = made.calibration.probabilities(controller.network(features))
-            distance = squared_distance(controller.network.reduction(features))
+            logits, distance = controller.network.judged(features)
+            probabilities = made.calibration.probabilities(logits)
         said.append(probabilities.reshape(count, num_states, -1).numpy())
         far.append(distance.reshape(count, -1).numpy() > controller.max_distance)
     values = rule, spec.gamma, at_root, starts.column("confidence"), length, starts.by_start(far)

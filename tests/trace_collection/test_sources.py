@@ -16,7 +16,7 @@ from predictors.replay.policies import confidence, static
 from predictors.replay.prices import Prices
 from predictors.replay.text import BeyondRecordError, RecordedText
 from predictors.sampling import SamplingSettings
-from predictors.stopping.features import StopSpec
+from predictors.stopping import StopSpec
 from predictors.training.sources.lookups import Lookups
 from predictors.training.text_table import TextTable
 from runtime import ModelPair, Randomness, build_decoder, load_decoder

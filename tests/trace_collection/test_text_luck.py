@@ -10,7 +10,7 @@ from predictors.replay.chains import ChainPolicy
 from predictors.replay.decode import Reading
 from predictors.replay.text import RecordedText
 from predictors.sampling import SamplingSettings
-from predictors.stopping.features import StopSpec
+from predictors.stopping import StopSpec
 from runtime import ModelPair, Randomness, build_decoder
 from runtime.leading import GivenText, plan
 from runtime.leading.leader import KEEP, seeded_uniforms

@@ -17,7 +17,7 @@ from predictors.replay.chains import ChainPolicy, replayed
 from predictors.replay.text import RecordedText
 from predictors.sampling import SamplingSettings
 from predictors.signals import NextLaw
-from predictors.stopping.features import StopSpec
+from predictors.stopping import StopSpec
 from runtime import ModelPair, Randomness, build_decoder
 from runtime.branching.draft import BranchConfig
 from runtime.laws import processed_law

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from predictors.sampling import SamplingSettings
-from predictors.stopping.features import StopSpec
+from predictors.stopping import StopSpec
 from predictors.training.labelling import tokens
 from predictors.training.labelling.tokens import TokenLabelConfig, label
 from runtime import ModelPair, build_decoder

@@ -10,8 +10,8 @@ from predictors.actions import ActionSet
 from predictors.controllers import DelayedTree
 from predictors.sampling import SamplingSettings
 from predictors.schema import ROOT_COLUMNS
-from predictors.selection.features import SCALARS, scalars_of, state_of
 from predictors.training.root_table import RootTable
+from predictors.tree_choice import SCALARS, scalars_of, state_of
 from runtime import ModelPair, Randomness, load_decoder
 from tests.bundles import selector_bundle
 from tests.toys import tiny_llama

@@ -33,7 +33,16 @@ from predictors.training.heads.quality import (
 )
 from predictors.training.heads.roots import CLASS, TARGETS, Roots, Rows
 from predictors.training.heads.rules import Candidates, Chosen, choose_rules, static_pair
-from predictors.training.heads.served import Choice, Decoding, Said, Served, served_texts
+from predictors.training.heads.served import (
+    Answered,
+    Choice,
+    Decoding,
+    Served,
+    at_k_max,
+    balanced,
+    best_k_max,
+    served_texts,
+)
 from predictors.training.heads.training import HeadTrainConfig, TrainedHead, train
 from predictors.training.labelling.chains import KIND
 from predictors.training.metrics import MacroAuc
@@ -97,12 +106,23 @@ class HeadFit:
         table = materials.text_table
         labels = materials.labels_of(KIND, table.manifest)
         self.manifest, self.settings, self.context = table.manifest, table.settings, table.median_context
-        require_served(config.decoding, labels.facts)
+        decoding = config.decoding
+        if "gamma" in decoding.open:
+            prices = Prices(self.profile, not all(made.greedy for made in self.settings))
+            shortest, longest = int(labels.facts["gamma"]), table.manifest.gamma_max
+            decoding = replace(decoding, gamma=balanced(decoding, prices, shortest, longest, self.context))
+        require_served(decoding, labels.facts)
         self.roots = Roots.of(table, labels, config.feature_set, config.target)
         features = self.roots.spec.state_size + len(self.roots.spec.scalars)
         query = undisturbed(self.profile).latency("predictor", features=features).seconds
         seed = int(labels.facts["seed"])
-        self.unsaid = served_texts(table, self.roots, query, config.decoding, self.profile, config.repeats, seed)
+        self.unsaid = served_texts(table, self.roots, query, decoding, self.profile, config.repeats, seed)
+        if "k_max" in decoding.open:
+            learned = [one for (split, _), one in self.unsaid.items() if split != TEST]
+            k_max = best_k_max(learned, table.manifest.candidates, static_pair)
+            decoding = replace(decoding, k_max=k_max)
+            self.unsaid = {where: at_k_max(one, k_max) for where, one in self.unsaid.items()}
+        self.decoding = decoding
 
     def fitted(self, logger: Logger | None) -> Fitted:
         """Iterate rows, network and rules; then measure on test texts."""
@@ -142,7 +162,7 @@ class HeadFit:
     def made(self, rows: Mapping[str, Rows], statics: Mapping[int, tuple[int, int]], logger: Logger | None) -> Made:
         rows = {split: some.distinct for split, some in rows.items()}
         head = train(rows[TRAIN], rows[VALIDATION], self.config.training, logger)
-        said = Said.of(head.network, self.roots)
+        said = Answered.of(head.network, self.roots)
         limit, served = self.config.largest(said.of_rows(rows[VALIDATION])[1]), {}
         calibrations = [self.calibration(head, said, rows, place) for place in range(len(self.settings))]
         for (split, place), one in self.unsaid.items():
@@ -151,7 +171,7 @@ class HeadFit:
         chosen = {place: self.chosen(served[VALIDATION, place], place) for place in statics}
         return Made(head, rows, served, chosen)
 
-    def calibration(self, head: TrainedHead, said: Said, rows: Mapping[str, Rows], place: int) -> Calibration:
+    def calibration(self, head: TrainedHead, said: Answered, rows: Mapping[str, Rows], place: int) -> Calibration:
         """Bias from the setting's class shares among training rows (zero without ``prior_correction``), then the temperature on
         validation rows that goes with it."""
         count, held, labels = len(self.roots.target.classes), rows[VALIDATION].at(place), rows[TRAIN].at(place).label_P
@@ -182,7 +202,7 @@ class HeadFit:
         return found
 
     def exported(self, made: Made, rows: Mapping[str, Rows], record: Sequence[Mapping[str, Any]]) -> Fitted:
-        config, spec, target, head = self.config, self.roots.spec, self.roots.target, made.head
+        spec, target, head = self.roots.spec, self.roots.target, made.head
         kind, entry = CONTROLLERS[target.ordered]
         counted = {**made.rows, TEST: rows[TEST]}
         settings, parts = [], {}
@@ -199,7 +219,7 @@ class HeadFit:
             "classes": list(target.classes),
             "gamma": spec.gamma,
             "feature_set": spec.feature_set,
-            "decoding": asdict(config.decoding),
+            "decoding": asdict(self.decoding),
             "rows": {split: len(some) for split, some in counted.items()},
             "documents": {split: len(np.unique(some.document_P)) for split, some in counted.items()},
             "class_shares": {"natural": head.natural_shares, "training": head.training_shares},
@@ -211,7 +231,7 @@ class HeadFit:
             "max_distance": any_setting.max_distance,
             "parts": parts,
         }
-        card = card_of(kind, self.manifest, config.decoding.decoder) | {
+        card = card_of(kind, self.manifest, self.decoding.decoder) | {
             "feature_spec": asdict(spec),
             "settings": settings,
             "max_distance": any_setting.max_distance,

@@ -7,7 +7,8 @@ either a static length, a confidence ε (a float), or a rule on the head's calib
 Shape suffixes: R rows of the table, X readings, S starts, M states of memory, L classes.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any
 
@@ -17,6 +18,7 @@ import torch
 from predictors.branch_settings import BranchSettings
 from predictors.config import Count, one_of
 from predictors.decision_rule import Calibration, DecisionRule, LengthRule
+from predictors.latency.branching import BranchCosts
 from predictors.latency.profile import LatencyProfile
 from predictors.network import HRADNetwork, squared_distance
 from predictors.replay.branch_grid import BranchStarts, branch_decoded
@@ -30,16 +32,26 @@ from predictors.training.text_table import TextTable
 Rule = DecisionRule | LengthRule
 Choice = int | float | Rule
 CHAIN, BRANCHES = METHODS = ("chain", "branches")
+OWN = ("method", "open")  # of `Decoding`, and no options of the decoder
+OPEN = ("gamma", "k_max")  # of branches: by the pair, where parameters do not name them
+MOST_BRANCHES = (1, 2, 3, 4, 6, 8, 12, 18)  # k_max tried
 
 
 @dataclass(frozen=True)
 class Decoding(BranchSettings):
-    """``method`` chain or branches (priced on the virtual clock), drafts of at most ``gamma`` tokens, verified by
-    ``verifier``."""
+    """``method`` chain or branches (priced on the virtual clock), drafts of at most ``gamma`` tokens, verified by ``verifier``.
+    What is ``open`` is chosen by the fit (`balanced`, `best_k_max`)."""
 
     method: Annotated[str, one_of(*METHODS)] = CHAIN
     gamma: Count = 12
     verifier: str = "block"
+    open: tuple[str, ...] = ()
+
+    @classmethod
+    def completed(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Of branches, what parameters do not name is open."""
+        unnamed = [name for name in OPEN if name not in values] if values.get("method") == BRANCHES else []
+        return {"open": unnamed, **values}
 
     @property
     def decoder(self) -> dict[str, Any]:
@@ -52,7 +64,7 @@ class Decoding(BranchSettings):
 
 
 @dataclass(frozen=True)
-class Said:
+class Answered:
     """What a network says of every row with every past, if it reads one: raw ``logits_RML``, and squared distances
     ``distance_RM``."""
 
@@ -62,17 +74,17 @@ class Said:
 
     @staticmethod
     @torch.inference_mode()
-    def of(network: HRADNetwork, roots: Roots) -> "Said":
+    def of(network: HRADNetwork, roots: Roots) -> "Answered":
         """The state is reduced once a row; of the features only scalars follow from the past."""
         every, states = np.arange(len(roots.setting_R)), roots.spec.gamma + 2 if roots.spec.scalars else 1
-        reduced = [network.reduction(roots.features(every, np.zeros_like(every)))]
+        reduced = [network.reduced(roots.features(every, np.zeros_like(every)))]
         size = roots.spec.state_size
         mean, scale = network.reduction.mean[size:], network.reduction.scale[size:]
         for past in range(1, states):
             scalars = (roots.features(every, np.full_like(every, past), states=False) - mean) / scale
             reduced.append(torch.cat([reduced[0][:, : -len(mean)], scalars], dim=1))
-        logits = torch.stack([network.head(rows) for rows in reduced], dim=1)
-        return Said(roots, logits, torch.stack([squared_distance(rows) for rows in reduced], dim=1).numpy())
+        logits = torch.stack([network.outputs(rows) for rows in reduced], dim=1)
+        return Answered(roots, logits, torch.stack([squared_distance(rows) for rows in reduced], dim=1).numpy())
 
     def of_rows(self, rows: Rows) -> tuple[torch.Tensor, np.ndarray]:
         """Logits [P, L] and squared distances [P] of rows with a past."""
@@ -94,7 +106,7 @@ class Served:
     idle: Starts
     row_XS: np.ndarray
     branches: BranchStarts | None = None
-    said: Said | None = None
+    said: Answered | None = None
     calibration: Calibration | None = None
     max_distance: float = 0.0
     static: tuple[int, int] = (0, 0)
@@ -167,6 +179,34 @@ class Served:
     def _far_XSM(self) -> np.ndarray:
         assert self.said is not None, "it has said nothing"
         return self.said.distance_RM[self.row_XS] > self.max_distance
+
+
+def balanced(decoding: Decoding, prices: Prices, least: int, most: int, context: float) -> int:
+    """γ by the balance of both jobs: the most tokens, from ``least`` to ``most``, that one branch grows by within the target's
+    pass over as many; ``least`` where none do."""
+    costs = BranchCosts(prices.profile, prices.sampled)
+    hidden = [gamma for gamma in range(least, most + 1) if costs.balanced_gamma(gamma, 1, context) >= gamma]
+    return max(hidden, default=least)
+
+
+def at_k_max(served: "Served", k_max: int) -> "Served":
+    """The same with at most ``k_max`` branches."""
+    assert served.branches is not None, "it grows branches"
+    return replace(served, branches=replace(served.branches, config=replace(served.branches.config, k_max=k_max)))
+
+
+def best_k_max(
+    several: Sequence["Served"], recorded: int, pair: Callable[[Sequence["Served"]], tuple[int, int]]
+) -> int:
+    """Of `MOST_BRANCHES`, as far as candidates' hits were ``recorded``, that of most replayed tokens per second over all texts
+    given, each with the best static ``pair`` of lengths."""
+    speeds = {1: 0.0}
+    for k_max in (count for count in MOST_BRANCHES if count <= recorded):
+        made = [at_k_max(one, k_max) for one in several]
+        totals = [one.totals(*pair(made)) for one in made]
+        tokens, seconds = (sum(one.sums_2X[row].sum() for one in totals) for row in (0, 1))
+        speeds[k_max] = float(tokens / seconds)
+    return max(speeds, key=speeds.__getitem__)
 
 
 def served_texts(

@@ -26,8 +26,7 @@ from predictors.network import HRADNetwork, Reduction
 from predictors.training.balance import METHODS, balance, natural_shares
 from predictors.training.calibration import prior_shift
 from predictors.training.heads.roots import Rows
-from predictors.training.trainer import Rows as Batches
-from predictors.training.trainer import TrainConfig, Trained, Training, fitted, seeded, spread, standardise
+from predictors.training.trainer import Batches, TrainConfig, Trained, Training, fitted, seeded, spread, standardise
 
 DRAWN, EXPECTED = TARGETS = ("drawn", "expected")
 
@@ -69,7 +68,7 @@ def train(rows: Rows, validation: Rows, config: HeadTrainConfig, logger: Logger 
         network = HRADNetwork(*sizes, (first, second), config.dropout, len(classes))
         features = rows.features
         fit_reduction(network.reduction, features, config.seed)
-        reduced, seen = network.reduction(features), network.reduction(validation.features)
+        reduced, seen = network.reduced(features), network.reduced(validation.features)
         balanced = balance(config.balance, reduced, labels, config.seed, classes, expected)
         shares = natural_shares(labels, len(classes))
         shift, weights = prior_shift(shares, balanced.shares), balanced.class_weights

@@ -15,14 +15,14 @@ from functools import cached_property
 import numpy as np
 from sklearn.linear_model import LogisticRegression
 
+from predictors.controllers.source import Seen, SourceRule, root_features, token_features
 from predictors.controllers.takeover import TakeoverConfig
 from predictors.lookup import LookupSettings
 from predictors.replay.grid import Totals
-from predictors.source_rule import Seen, SourceRule, root_features, token_features
 from predictors.training.rule_choice import RuleChoice, best_of
 from predictors.training.sources.lookups import Lookups
 from predictors.training.survival.model import LENGTHS
-from predictors.training.survival.predictor import Played, SurvivalModel
+from predictors.training.survival.predictor import ChainPolicies, SurvivalModel
 
 LEAST_SCALE = 1e-3
 MIDDLE = LENGTHS[len(LENGTHS) // 2]
@@ -38,7 +38,7 @@ class Paced:
 
 
 @dataclass(frozen=True)
-class Contest(Played):
+class Contest(ChainPolicies):
     """Chains as they are done at a setting, and what ``lookups`` offer, with ``tails`` of so many drawn tokens after them."""
 
     tails: tuple[int, ...]

@@ -11,10 +11,10 @@ from functools import cached_property
 
 import numpy as np
 
+from predictors.controllers.source import Seen, SourceRule
 from predictors.controllers.takeover import TakeoverConfig
 from predictors.replay.grid import Columns, Drafts, Starts, first_of
-from predictors.source_rule import Seen, SourceRule
-from predictors.training.survival.model import Source
+from predictors.training.survival.model import SourceChoice
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Lookups:
         match_V, found_V, seen_V, agreed_V = (values[reading_V, start_V] for values in self.known)
         return Seen(match_V, found_V, seen_V, agreed_V, rejected_V, luck_V)
 
-    def takeover(self, config: TakeoverConfig) -> Source:
+    def takeover(self, config: TakeoverConfig) -> SourceChoice:
         """As `predictors.controllers.takeover` decides."""
         match_XS, found_XS, seen_XS, agreed_XS = self.known
         tokens_XS = config.tokens(match_XS, found_XS)
@@ -65,7 +65,7 @@ class Lookups:
 
         return source
 
-    def weighed(self, rule: SourceRule, rate: float, costs: Sequence[float]) -> Source:
+    def weighed(self, rule: SourceRule, rate: float, costs: Sequence[float]) -> SourceChoice:
         """As `predictors.controllers.source` decides."""
 
         def source(*rounds: np.ndarray) -> Columns:

@@ -1,7 +1,7 @@
 """Family ``source``: which source drafts a round, in front of a controller ``survival`` that is fitted with it.
 
     takeover    a lookup where the match is long enough: match, length and tail by replayed tokens per second
-    source      what every source promises and costs (`predictors.source_rule`), at the best rate by the same
+    source      what every source promises and costs (`predictors.controllers.source`), at the best rate by the same
 
 Rules are chosen on validation texts and judged out of fold; scored once on test texts, over the best static chain, over
 ``survival`` alone, and ``source`` over ``takeover``, too. Edits are left out.

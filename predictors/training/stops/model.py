@@ -19,27 +19,23 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from predictors.config import Count, Positive, one_of
-from predictors.network import squared_distance
 from predictors.schema import SPLITS, TRAIN, VALIDATION
-from predictors.stopping.features import BEFORE, INPUTS
-from predictors.stopping.network import NetworkShape, StopNetwork
-from predictors.stopping.rule import RisingCalibration
-from predictors.training.calibration import calibrated, product_calibration
+from predictors.stopping import BEFORE, INPUTS, NetworkShape, RisingCalibration, StopNetwork
+from predictors.training.calibration import product_calibration
 from predictors.training.labelling.table import Labels
 from predictors.training.metrics import binary
-from predictors.training.stops.rows import LABELS, SOFT, Drafts, SlotFeatures, TokenRows
+from predictors.training.stops.rows import LABELS, SOFT, SlotFeatures, TokenRows, WholeDrafts
 from predictors.training.text_table import TextTable
-from predictors.training.trainer import Rows, TrainConfig, trained
+from predictors.training.trainer import Batches, TrainConfig, trained
 
-CALIBRATED = ("scale", "bias", "rise")
-Said = Sequence[tuple[np.ndarray, Drafts]]  # logits [N, G] of a split's rows, and drafts from them
+Parts = Sequence[tuple[np.ndarray, WholeDrafts]]  # logits [N, G] of a split's rows, and drafts from them
 # of rows and slots, each behind so many tokens
 Chances = Callable[[np.ndarray, np.ndarray, np.ndarray | int], np.ndarray]
 
 
 @dataclass(frozen=True)
 class StopTrainConfig(TrainConfig):
-    """How a stop model is trained: controller ``kind``, ``inputs`` of `predictors.stopping.features`, ``network``, ``labels``.
+    """How a stop model is trained: controller ``kind``, ``inputs`` of `predictors.stopping`, ``network``, ``labels``.
     ``mismatch_weight``: what the rejected share of a token counts in the loss against the accepted one. The products of
     ``calibrated_tokens`` chances, of those recorded, are calibrated."""
 
@@ -68,7 +64,7 @@ class StopModel:
         self.trained = trained(make, config, loss, self._rows(TRAIN), self._rows(VALIDATION), logger)
         said = {split: features.everywhere(self._said) for split, features in self.features.items()}
         self.logits, self.distance = ({split: made[place] for split, made in said.items()} for place in (0, 1))
-        every = {split: Drafts.of(self.features[split], config.calibrated_tokens) for split in (TRAIN, VALIDATION)}
+        every = {split: WholeDrafts.of(self.features[split], config.calibrated_tokens) for split in (TRAIN, VALIDATION)}
         whole = [(self.logits[split], drafts) for split, drafts in every.items()]
         self.calibrations = []
         for number in range(len(self.settings)):
@@ -77,22 +73,20 @@ class StopModel:
             # where all tokens of a setting have one fate, it is calibrated with the others
             self.calibrations.append(fit_calibration(parts if mixed(parts) else whole))
 
-    def _rows(self, split: str) -> Rows:
+    def _rows(self, split: str) -> Batches:
         tokens = self.tokens[split]
         features_NF = self.features[split].at(tokens.row_N, tokens.slot_N)
-        return Rows(features_NF, torch.from_numpy(tokens.target_N), torch.from_numpy(tokens.weight_N))
+        return Batches(features_NF, torch.from_numpy(tokens.target_N), torch.from_numpy(tokens.weight_N))
 
     def chances(self, split: str, row: np.ndarray, slot: np.ndarray, drafted: np.ndarray | int) -> np.ndarray:
         """Calibrated chances at rows and slots of a split's texts, each behind so many ``drafted`` tokens; shapes broadcast."""
-        setting = self._setting_N(split)[row]
-        fitted = (np.array([getattr(one, name) for one in self.calibrations])[setting] for name in CALIBRATED)
-        return calibrated(self.logits[split][row, slot], drafted, *fitted)
+        setting, logits = self._setting_N(split)[row], self.logits[split][row, slot]
+        of_setting = [one.after(drafted, logits) for one in self.calibrations]
+        return np.choose(setting, of_setting)
 
     @torch.inference_mode()
     def _said(self, features_NF: Tensor) -> tuple[Tensor, ...]:
-        """Logits, and squared distances from the training rows."""
-        standard_NF = self.trained.network.standard(features_NF)
-        return self.trained.network.logits(standard_NF), squared_distance(standard_NF)
+        return self.trained.network.judged(features_NF)
 
     def _setting_N(self, split: str) -> np.ndarray:
         """Each row's sampling setting, as a place in ``settings``."""
@@ -109,7 +103,7 @@ def log_loss(mismatch_weight: float, network: nn.Module, batch: tuple[Tensor, ..
     return -(weights_B * (accepted_B + mismatch_weight * rejected_B)).mean()
 
 
-def fit_calibration(parts: Said) -> RisingCalibration:
+def fit_calibration(parts: Parts) -> RisingCalibration:
     """Of least log loss over the drafts of all ``parts``. `ValueError` if all tokens have one fate."""
     if not mixed(parts):
         raise ValueError("every drafted token has one fate, so nothing can be calibrated. Collect more prompts.")
@@ -120,12 +114,12 @@ def fit_calibration(parts: Said) -> RisingCalibration:
     return RisingCalibration(*product_calibration(*map(np.concatenate, zip(*columns, strict=True))))
 
 
-def mixed(parts: Said) -> bool:
+def mixed(parts: Parts) -> bool:
     """Whether some of the tokens survive and others do not."""
     return len(np.unique(np.concatenate([drafts.survives_DG[drafts.known_DG] for _, drafts in parts]))) == 2
 
 
-def quality(tokens: TokenRows, drafts: Drafts, chances: Chances) -> dict[str, Any]:
+def quality(tokens: TokenRows, drafts: WholeDrafts, chances: Chances) -> dict[str, Any]:
     """Of ``chances`` on texts that were never seen: of tested ``tokens``, each once (as the first of a draft), and by position;
     and their ``product_bias`` along whole ``drafts``: mean Π P̂ (predicted) beside P(N >= n) (observed), empty for none. Tokens
     count by their probability given the text."""

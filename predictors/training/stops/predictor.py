@@ -11,7 +11,7 @@ All on the same texts with the same luck (`predictors.replay.grid`); one price t
 Shape suffixes: N rows of a table, X readings, S starts, G slots or positions of a chain.
 """
 
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import product
 from typing import Any
@@ -24,14 +24,12 @@ from predictors.replay.grid import Starts, Totals, decoded
 from predictors.replay.policies import confidence, stopping
 from predictors.replay.prices import Prices
 from predictors.schema import TEST, TRAIN, VALIDATION
-from predictors.stopping.features import BEHIND
-from predictors.stopping.rule import StopPrices, StopRule, StopSetting
-from predictors.training.calibration import calibrated
+from predictors.stopping import BEHIND, StopPrices, StopRule, StopSetting
 from predictors.training.labelling.tokens import KIND
 from predictors.training.predictor import Fitted, Materials, Trust, card_of, told, tracked_name
 from predictors.training.rule_choice import RuleChoice, best_of, scored, static_length, static_totals
 from predictors.training.stops.model import StopModel, StopTrainConfig, quality
-from predictors.training.stops.rows import Drafts
+from predictors.training.stops.rows import WholeDrafts
 
 THRESHOLDS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
 LEAST = (0, 1, 2, 3, 4)
@@ -42,7 +40,7 @@ MCSD = StopRule(0.4, keeps=True)  # β
 
 
 @dataclass(frozen=True)
-class Played:
+class StopPolicies:
     """A model of ``inputs`` on texts at one sampling setting: its chances, where it would stand aside as its features lie too
     ``far``, and seconds of a ``question``."""
 
@@ -86,7 +84,7 @@ class StopPredictor(StopTrainConfig, Trust):
             choices.append(choice)
             parts[settings.name] = self._scored(test, setting, epsilon)
         features = model.features[TEST]
-        known = quality(model.tokens[TEST], Drafts.of(features, self.gamma), partial(model.chances, TEST))
+        known = quality(model.tokens[TEST], WholeDrafts.of(features, self.gamma), partial(model.chances, TEST))
         gains = [one.gain["value"] or 0.0 if one.pays else 0.0 for one in choices]
         measured = known | {
             "documents": len(set(features.table.column("document"))),
@@ -112,7 +110,7 @@ class StopPredictor(StopTrainConfig, Trust):
         }
         return Fitted(card, model.trained.network.state_dict(), measured, _metrics(measured), sentence(measured))
 
-    def _played(self, model: StopModel, split: str, number: int, prices: Prices, limit: float) -> Played:
+    def _played(self, model: StopModel, split: str, number: int, prices: Prices, limit: float) -> StopPolicies:
         """With what the model says at every slot of the texts; a token that it cannot judge has no chance."""
         table = model.features[split].table
         starts, texts = table.starts(model.settings[number], self.gamma, self.verifier, prices, self.seed)
@@ -121,11 +119,11 @@ class StopPredictor(StopTrainConfig, Trust):
         said = np.nan_to_num(model.logits[split], nan=-np.inf), model.distance[split] > limit
         logits_XSG, far_XSG = (starts.gather([values_NG[rows] for rows in texts]) for values_NG in said)
         drafted_G = np.maximum(np.arange(logits_XSG.shape[2]) - (self.inputs == BEHIND), 0)
-        chances_XSG = calibrated(logits_XSG, drafted_G, *astuple(model.calibrations[number]))
-        return Played(starts, chances_XSG, far_XSG, self.inputs, question)
+        chances_XSG = model.calibrations[number].after(drafted_G, logits_XSG)
+        return StopPolicies(starts, chances_XSG, far_XSG, self.inputs, question)
 
     def _chosen(
-        self, model: StopModel, number: int, train: Starts, validation: Played
+        self, model: StopModel, number: int, train: Starts, validation: StopPolicies
     ) -> tuple[StopSetting, RuleChoice, float]:
         """What is served at a setting, how its rule was chosen, and the confidence rule's ε: the static length on training and
         validation texts, the rules on validation texts."""
@@ -136,7 +134,7 @@ class StopPredictor(StopTrainConfig, Trust):
         rule = tried if choice.pays else StopRule(0.0)
         return StopSetting(model.settings[number], rule, length, tried, model.calibrations[number]), choice, epsilon
 
-    def _scored(self, test: Played, made: StopSetting, epsilon: float) -> dict[str, Any]:
+    def _scored(self, test: StopPolicies, made: StopSetting, epsilon: float) -> dict[str, Any]:
         """Every policy's tokens per second on texts that chose nothing."""
         length = made.static_length
         policies = {

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from predictors.stopping.features import BEHIND, LAW
+from predictors.stopping import BEHIND, LAW
 from predictors.training.labelling.table import Labels
 from predictors.training.labelling.tokens import accepted
 from predictors.training.text_table import STATES, TOPS, TextTable
@@ -32,7 +32,7 @@ ROWS_AT_ONCE = 2000
 
 @dataclass(frozen=True)
 class SlotFeatures:
-    """Raw features of ``inputs`` (`predictors.stopping.features`) at the slots of ``table``."""
+    """Raw features of ``inputs`` (`predictors.stopping`) at the slots of ``table``."""
 
     table: TextTable
     inputs: str
@@ -107,7 +107,7 @@ class TokenRows:
 
 
 @dataclass(frozen=True)
-class Drafts:
+class WholeDrafts:
     """Drafts from row ``start_D`` of which ``accepted_D`` tokens are accepted, with probability ``weight_D``: where a model reads
     what it says of each token, and whether text and budget hold so many (``whole_DG``) and all of it was recorded
     (``known_DG``)."""
@@ -121,7 +121,7 @@ class Drafts:
     known_DG: np.ndarray
 
     @staticmethod
-    def of(features: SlotFeatures, depth: int) -> "Drafts":
+    def of(features: SlotFeatures, depth: int) -> "WholeDrafts":
         """Of ``depth`` tokens, or as many as were recorded, as a model of these inputs is asked about them."""
         table, last = features.table, len(features.table) - 1
         position_G = np.arange(min(depth, table.manifest.gamma_max - features.sees))
@@ -141,10 +141,12 @@ class Drafts:
         row_DG = np.minimum(row_DG, last)
         known_DG &= features.known_NG[row_DG, slot_DG] & whole_SG[start_D]
         known_DG = np.logical_and.accumulate(known_DG, axis=1)
-        return Drafts(start_D, accepted_D, weight_SL[start_D, accepted_D], row_DG, slot_DG, whole_SG[start_D], known_DG)
+        return WholeDrafts(
+            start_D, accepted_D, weight_SL[start_D, accepted_D], row_DG, slot_DG, whole_SG[start_D], known_DG
+        )
 
-    def take(self, mask_D: np.ndarray) -> "Drafts":
-        return Drafts(*(values[mask_D] for values in vars(self).values()))
+    def take(self, mask_D: np.ndarray) -> "WholeDrafts":
+        return WholeDrafts(*(values[mask_D] for values in vars(self).values()))
 
     def said(self, values_NG: np.ndarray, unknown: float) -> np.ndarray:
         """What a model says of the tokens [D, G]; ``unknown`` where nothing was drafted."""

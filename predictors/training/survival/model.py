@@ -24,25 +24,24 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from predictors.config import Count, NotNegative, Positive
 from predictors.replay.grid import Columns, Drafts, Path, Starts, Totals
 from predictors.replay.prices import Prices
-from predictors.stopping.rule import StopCalibration
-from predictors.survival.features import FIRST_LUCK, LUCK, REJECTED, SCALARS, Course, luck_after, numbers_of
-from predictors.survival.network import NOW, SurvivalArrays
+from predictors.stopping import StopCalibration
+from predictors.survival import FIRST_LUCK, LUCK, REJECTED, SCALARS, Answering, Course, luck_after, numbers_of
 from predictors.training.calibration import product_calibration
 from predictors.training.metrics import binary
-from predictors.training.trainer import Rows, TrainConfig
+from predictors.training.trainer import Batches, TrainConfig
 
 LENGTHS = (2, 3, 4, 6, 8)  # of the static chains whose rounds are learned from
 # from readings, starts, and of past chains whether the last was rejected, and luck [V]: how many tokens of a chain to draft, and
 # queries asked [V]
 Chain = Callable[..., Columns]
 # from the same: another source's tokens in all, those of them that were looked up, queries, and whether it takes over [V]
-Source = Callable[..., Columns]
+SourceChoice = Callable[..., Columns]
 
 
 @dataclass(frozen=True)
 class SurvivalGrid:
-    """``starts`` at one sampling setting, with the features of every chain from each (`predictors.survival.features`, the same
-    lines that are served) but for those that follow from past rounds, ``known_XSGF``."""
+    """``starts`` at one sampling setting, with the features of every chain from each (`predictors.survival`, the same lines
+    that are served) but for those that follow from past rounds, ``known_XSGF``."""
 
     starts: Starts
     known_XSGF: np.ndarray
@@ -74,7 +73,7 @@ class SurvivalGrid:
         made[..., REJECTED], made[..., LUCK] = rejected_V[:, None], luck_V[:, None]
         return made
 
-    def path(self, chain: Chain, source: Source | None = None) -> Path:
+    def path(self, chain: Chain, source: SourceChoice | None = None) -> Path:
         """Rounds that draft a ``chain`` where no ``source`` takes over, with what is known of past chains before each."""
 
         def draft(*round_V: np.ndarray) -> Columns:
@@ -131,13 +130,13 @@ class SurvivalTrainConfig(TrainConfig):
     stop_patience: Count = 4
 
 
-def token_rows(grids: Sequence[SurvivalGrid]) -> Rows:
+def token_rows(grids: Sequence[SurvivalGrid]) -> Batches:
     """Features, whether `now` and `next` were accepted, and what either counts (0: not tested); all settings count alike."""
     parts = [[_of_length(grid, length) for length in LENGTHS] for grid in grids]
     columns = [tuple(map(np.concatenate, zip(*of_grid, strict=True))) for of_grid in parts]
     total = np.mean([weight_N2.sum() for *_, weight_N2 in columns])
     columns = [(features, target, weight * total / weight.sum()) for features, target, weight in columns]
-    return Rows(*(torch.from_numpy(np.concatenate(column)).float() for column in zip(*columns, strict=True)))
+    return Batches(*(torch.from_numpy(np.concatenate(column)).float() for column in zip(*columns, strict=True)))
 
 
 def _of_length(grid: SurvivalGrid, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -165,12 +164,7 @@ def follows(train: SurvivalGrid) -> float:
     return float((would_V[tested_V] >= 3).mean()) if tested_V.any() else 0.0
 
 
-def chances(logits: np.ndarray, calibration: StopCalibration) -> np.ndarray:
-    """Calibrated probabilities of logits of any shape."""
-    return np.asarray(1 / (1 + np.exp(-(calibration.scale * logits + calibration.bias))))
-
-
-def calibrated(grids: Sequence[SurvivalGrid], served: SurvivalArrays, length: int) -> StopCalibration:
+def calibrated(grids: Sequence[SurvivalGrid], served: Answering, length: int) -> StopCalibration:
     """On the rounds of a static chain of ``length`` tokens."""
     columns = zip(*(said(grid, served, length) for grid in grids), strict=True)
     logits_VG, survives_VG, known_VG = map(np.concatenate, columns)
@@ -178,18 +172,21 @@ def calibrated(grids: Sequence[SurvivalGrid], served: SurvivalArrays, length: in
     return StopCalibration(scale, bias)
 
 
-def said(grid: SurvivalGrid, served: SurvivalArrays, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def said(grid: SurvivalGrid, served: Answering, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Along rounds of a static chain of ``length`` tokens [V, G]: logits of `now`, whether the chain survives each token, and
     whether it was drafted."""
     (places, would_V1, cap_V1), position_G = grid.static(length), np.arange(length)
-    logits_VG2, _ = served(grid.features(*places)[:, :length])
-    return logits_VG2[..., NOW], np.asarray(would_V1 > position_G), np.asarray(position_G < cap_V1)
+    return (
+        served(grid.features(*places)[:, :length]).now,
+        np.asarray(would_V1 > position_G),
+        np.asarray(position_G < cap_V1),
+    )
 
 
-def quality(grid: SurvivalGrid, served: SurvivalArrays, calibration: StopCalibration, length: int) -> dict[str, Any]:
+def quality(grid: SurvivalGrid, served: Answering, calibration: StopCalibration, length: int) -> dict[str, Any]:
     """Along the rounds of a static chain of ``length`` tokens."""
     logits_VG, survives_VG, known_VG = said(grid, served, length)
-    chances_VG = chances(logits_VG, calibration)
+    chances_VG = calibration.probability(logits_VG)
     tested_VG = known_VG & np.insert(survives_VG, 0, True, axis=1)[:, :-1]
     whole_V = known_VG.all(axis=1)
     accepted_N, chances_N = survives_VG[tested_VG], chances_VG[tested_VG]

@@ -24,18 +24,22 @@ from predictors.latency.profile import LatencyProfile
 from predictors.replay.grid import Columns, Totals
 from predictors.replay.prices import Prices
 from predictors.schema import SPLITS, TEST, TRAIN, VALIDATION
-from predictors.stopping.rule import StopCalibration
-from predictors.survival.features import SCALARS
-from predictors.survival.network import NEXT, NOW, SurvivalArrays, SurvivalNetwork
-from predictors.survival.rule import Priced, SurvivalPrices, SurvivalRule, SurvivalSetting
+from predictors.survival import (
+    SCALARS,
+    Answering,
+    Priced,
+    SurvivalNetwork,
+    SurvivalPrices,
+    SurvivalRule,
+    SurvivalSetting,
+)
 from predictors.training.predictor import Fitted, Materials, Trust, card_of, told, tracked_name
 from predictors.training.rule_choice import RuleChoice, best_of, scored, static_length, static_totals
 from predictors.training.survival.model import (
-    Source,
+    SourceChoice,
     SurvivalGrid,
     SurvivalTrainConfig,
     calibrated,
-    chances,
     follows,
     log_loss,
     quality,
@@ -46,11 +50,11 @@ from predictors.training.trainer import Trained, trained
 
 
 @dataclass(frozen=True)
-class Played:
+class ChainPolicies:
     """A model on texts at one sampling setting, as ``made`` there."""
 
     grid: SurvivalGrid
-    served: SurvivalArrays
+    served: Answering
     max_distance: float
     made: SurvivalSetting
 
@@ -61,7 +65,7 @@ class Played:
     def static(self) -> Totals:
         return static_totals(self.grid.starts, self.made.static_length)
 
-    def decoded(self, source: Source | None = None, question: float | None = None) -> Totals:
+    def decoded(self, source: SourceChoice | None = None, question: float | None = None) -> Totals:
         """What is done at the setting, where no ``source`` takes over."""
         return self.grid.totals(
             self.grid.path(self.chain, source), self.grid.question if question is None else question
@@ -73,12 +77,10 @@ class Played:
         if not made.pays:
             return self.grid.chains(made.static_length)(*rounds)
         starts, depth = self.grid.starts, self.grid.starts.depth
-        logits_VG2, distance_VG = self.served(self.grid.features(*rounds))
-        survival_VG = np.cumprod(chances(logits_VG2[..., NOW], made.calibration), axis=1)
-        following_VG = chances(logits_VG2[..., NEXT], StopCalibration())
-        stop_VG = survival_VG * following_VG <= np.array(made.needed)[1:]
-        stop_VG[:, : made.rule.least - 1] = False
-        far_VG = distance_VG > self.max_distance
+        said = self.served(self.grid.features(*rounds))
+        now_VG, following_VG = made.chances(said)
+        stop_VG = made.stops(np.cumprod(now_VG, axis=1), following_VG, np.arange(1, depth + 1))
+        far_VG = said.distance > self.max_distance
         far_VG[:, -1] = False  # nothing is asked about the last token
         cap_V = starts.cap_XS[rounds[0], rounds[1]]
         submitted_V = np.minimum(stop_VG.argmax(axis=1) + 1, cap_V)
@@ -99,13 +101,13 @@ class SurvivalModel:
     profile: LatencyProfile
     grids: dict[str, list[SurvivalGrid]]
     trained: Trained[SurvivalNetwork]
-    served: SurvivalArrays
+    served: Answering
     limit: float
     settings: Sequence[SurvivalSetting] = ()
     choices: Sequence[RuleChoice] = ()
 
-    def played(self, grid: SurvivalGrid, made: SurvivalSetting) -> Played:
-        return Played(grid, self.served, self.limit, made)
+    def played(self, grid: SurvivalGrid, made: SurvivalSetting) -> ChainPolicies:
+        return ChainPolicies(grid, self.served, self.limit, made)
 
 
 @dataclass(frozen=True)
@@ -145,10 +147,10 @@ class SurvivalPredictor(Trust):
         make = partial(SurvivalNetwork, self.training.hidden)
         # the rows are large, and not kept
         fit = trained(make, self.training, log_loss, token_rows(grids[TRAIN]), token_rows(grids[VALIDATION]), logger)
-        served, distances = SurvivalArrays(fit.network), []
+        served, distances = Answering(fit.network), []
         for grid in grids[VALIDATION]:  # of all tokens of the longest chains
             places, _, cap_V1 = grid.static(self.gamma)
-            distances.append(served(grid.features(*places)[np.arange(self.gamma) < cap_V1])[1])
+            distances.append(served(grid.features(*places)[np.arange(self.gamma) < cap_V1]).distance)
         model = SurvivalModel(table, profile, grids, fit, served, self.largest(np.concatenate(distances)))
         made, choices = zip(*(self._setting(model, number) for number in range(len(table.settings))), strict=True)
         return replace(model, settings=made, choices=choices)
@@ -216,7 +218,7 @@ class SurvivalPredictor(Trust):
         return replace(played.made, rule=rule, pays=choice.pays), choice
 
 
-def _scored(test: Played) -> dict[str, Any]:
+def _scored(test: ChainPolicies) -> dict[str, Any]:
     """Every policy's tokens per second on texts that chose nothing."""
     made, always = test.made, test.static()
     asked = test.asked(made.rule)

@@ -10,8 +10,7 @@ tokens only through few sampled trees, and a maximum over noisy labels is biased
 one and is scored on that one, each in turn: a lower bound of what a perfect choice brings (``oracle``). Where other draws mislead
 it so far that it loses to static, static is the bound, which was open to it. Chosen and scored on all draws, at the roots' own
 prices and in each part for itself, it is an upper bound (``oracle_same_draws``). Neither can lie below static, whatever a profile
-says. Share of the gap closed = (selector - static) / (oracle - static), where that gap is surely one. Intervals by bootstrap over
-documents. Shape suffixes: N roots, D draws, A actions.
+says. Intervals by bootstrap over documents. Shape suffixes: N roots, D draws, A actions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,11 +21,10 @@ import numpy as np
 import torch
 
 from predictors.config import Count
-from predictors.selection.network import ServedSelector
-from predictors.selection.rule import NEVER, RATIO, SURPLUS, SelectionRule
 from predictors.training.intervals import DocumentBootstrap, percentiles
 from predictors.training.predictor import Trust
-from predictors.training.trees.rows import Labelling, Outcome, Said, SelectorRows, at
+from predictors.training.trees.rows import Judged, Labelling, Outcome, SelectorRows, at
+from predictors.tree_choice import NEVER, RATIO, SURPLUS, SelectionRule, SelectorNetwork
 
 RATE_FACTORS = (0.8, 0.9, 1.0, 1.1, 1.2, 1.3)
 MARGINS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
@@ -41,15 +39,15 @@ class RuleCalibration(Trust):
     seed: int = 0
 
 
-def served(selector: ServedSelector, rows: SelectorRows) -> Said:
-    """Expected tokens [N, A] and squared distances [N], one root at a time as decoding asks for them."""
-    with torch.inference_mode():
-        said = torch.stack([selector(features) for features in rows.features]).double()
-    return said[:, :-1].exp().numpy(), said[:, -1].numpy()
+@torch.inference_mode()
+def judged(network: SelectorNetwork, rows: SelectorRows) -> Judged:
+    """Expected tokens [N, A] and squared distances [N]."""
+    logs_NA, distance_N = network.judged(rows.features)
+    return logs_NA.double().exp().numpy(), distance_N.double().numpy()
 
 
 def calibrated_rule(
-    said: Said, labelling: Labelling, validation: SelectorRows, scores: Sequence[str], config: RuleCalibration
+    said: Judged, labelling: Labelling, validation: SelectorRows, scores: Sequence[str], config: RuleCalibration
 ) -> tuple[SelectionRule, float]:
     """The score, rate factor and margin of most tokens per second on validation roots (of equals the largest margin), with the
     trusted distance; and the gain over the static choice there. Where that gain is not surely one, nothing is asked: 0."""
@@ -66,7 +64,7 @@ def calibrated_rule(
     return (rules[best], gain) if low is not None and low > 0 else (rules[-1], 0.0)
 
 
-def rates_by_setting(said: Said, rows: SelectorRows, rule: SelectionRule) -> dict[str, dict[str, float]]:
+def rates_by_setting(said: Judged, rows: SelectorRows, rule: SelectionRule) -> dict[str, dict[str, float]]:
     """Tokens per second of the ``static`` choice and of the ``selector`` at every sampling setting."""
     outcomes = {"static": rows.static, "selector": rows.chosen(said, rule)}
     return {
@@ -114,7 +112,7 @@ def hindsight(rows: SelectorRows, mask_N: np.ndarray) -> Outcome:
 
 
 def evaluate_selector(
-    said: Said, labelling: Labelling, rule: SelectionRule, test: SelectorRows, config: RuleCalibration
+    said: Judged, labelling: Labelling, rule: SelectionRule, test: SelectorRows, config: RuleCalibration
 ) -> dict[str, Any]:
     """Every policy's block efficiency and tokens per second with intervals, at all settings and at each; what is chosen."""
     policies = {"static": test.static, "selector": test.chosen(said, rule)}
@@ -139,7 +137,6 @@ def evaluate_selector(
             name: _measured(policies | {"oracle_same_draws": hindsight(test, mask)}, mask, documents, config)
             for name, mask in parts.items()
         },
-        "uses": _uses(test, policies["selector"], labelling),
     }
 
 
@@ -161,20 +158,4 @@ def _measured(
         }
         for name, one in found.items()
     }
-    if "oracle" in found and record["oracle"]["gain"]["low"] > 0:
-        value = (rates["selector"] - rates["static"]) / (rates["oracle"] - rates["static"])
-        values = (speeds["selector"] - speeds["static"]) / (speeds["oracle"] - speeds["static"])
-        record["gap_closed"] = percentiles(value, values)
     return record
-
-
-def _uses(test: SelectorRows, outcome: Outcome, labelling: Labelling) -> dict[str, dict[str, float]]:
-    """Share of every action by slice."""
-    slice_N, places_N, uses = test.table.column("slice"), outcome.places, {}
-    assert places_N is not None
-    for name in sorted(set(slice_N.tolist())):
-        own_N = places_N[slice_N == name]
-        uses[name] = {
-            labelling.actions[place].name: float((own_N == place).mean()) for place in np.unique(own_N).tolist()
-        }
-    return uses

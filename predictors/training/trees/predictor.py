@@ -12,7 +12,6 @@ from lightning.pytorch.loggers import Logger
 from predictors.config import Checked, not_empty
 from predictors.latency.profile import LatencyProfile
 from predictors.schema import SPLITS
-from predictors.selection.network import ServedSelector
 from predictors.training.labelling.trees import KIND
 from predictors.training.predictor import Fitted, Materials, card_of, told
 from predictors.training.root_table import RootTable
@@ -20,8 +19,8 @@ from predictors.training.trees.evaluation import (
     RuleCalibration,
     calibrated_rule,
     evaluate_selector,
+    judged,
     rates_by_setting,
-    served,
 )
 from predictors.training.trees.rows import Labelling
 from predictors.training.trees.training import SCORED, THROUGHPUT, Candidate, SelectorConfig, fit_selector
@@ -73,8 +72,7 @@ class TreePredictor(Checked):
         if logger is not None:
             for place, epoch in enumerate(trained.history):
                 logger.log_metrics({f"{candidate.name}_{key}": value for key, value in epoch.items()}, place)
-        selector = ServedSelector(trained.network, train.features.device)
-        held, said = served(selector, validation), served(selector, test)
+        held, said = judged(trained.network, validation), judged(trained.network, test)
         rule, gain = calibrated_rule(held, labelling, validation, SCORED[candidate.objective], self.calibration)
         quality = evaluate_selector(said, labelling, rule, test, self.calibration) | {
             "candidate": candidate.name,

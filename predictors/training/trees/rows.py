@@ -13,11 +13,10 @@ from torch import Tensor
 from predictors.actions import Action
 from predictors.latency.actions import Prices, Traffic, prices
 from predictors.latency.profile import LatencyProfile
-from predictors.selection.features import SelectionSpec, assembled
-from predictors.selection.rule import SelectionRule, Setting, Static
 from predictors.training.root_table import RootTable
+from predictors.tree_choice import SelectionRule, SelectionSpec, Setting, Static, assembled
 
-Said = tuple[np.ndarray, np.ndarray]  # a selector's expected tokens [N, A] and squared distances [N]
+Judged = tuple[np.ndarray, np.ndarray]  # a selector's expected tokens [N, A] and squared distances [N]
 
 
 @dataclass(frozen=True)
@@ -54,12 +53,12 @@ class SelectorRows:
         """The static choice of every root's setting."""
         return self.outcome(self.static_N, 0.0)
 
-    def chosen(self, said: Said, rule: SelectionRule) -> "Outcome":
+    def chosen(self, said: Judged, rule: SelectionRule) -> "Outcome":
         """What the rule makes of what a selector ``said`` of every root; an untrusted root is static."""
         if not rule.asks:
             return self.static
         tokens_NA, distance_N = said
-        places_N = rule.places(tokens_NA, self.seconds_NA, self.static_N, self.rate_N)
+        places_N = rule.chosen(tokens_NA, self.seconds_NA, self.static_N, self.rate_N)
         return self.outcome(np.where(distance_N <= rule.max_distance, places_N, self.static_N), self.decision)
 
 

@@ -26,10 +26,9 @@ import torch
 from torch import Tensor, nn
 
 from predictors.config import Checked, Count, NotNegative, Positive, Share, above, at_most, of_length, one_of
-from predictors.selection.network import SelectorNetwork
-from predictors.selection.rule import RATIO, SURPLUS
-from predictors.training.trainer import Rows, TrainConfig, Trained, Training, fitted, seeded, standardise
+from predictors.training.trainer import Batches, TrainConfig, Trained, Training, fitted, seeded, standardise
 from predictors.training.trees.rows import Labelling, SelectorRows
+from predictors.tree_choice import RATIO, SURPLUS, SelectorNetwork
 
 SHARPNESS = 20.0
 TOKENS, THROUGHPUT = OBJECTIVES = ("tokens", "throughput")
@@ -152,9 +151,9 @@ def fit_selector(
     return trained
 
 
-def _in_memory(rows: SelectorRows) -> Rows:
+def _in_memory(rows: SelectorRows) -> Batches:
     """Features, expected tokens, seconds, static places and their tokens per second."""
-    return Rows(
+    return Batches(
         rows.features,
         torch.from_numpy(rows.efficiency_NA).float(),
         torch.from_numpy(rows.seconds_NA).float(),

@@ -1,30 +1,101 @@
-"""The H-RAD controller in the decoder: exact under every decision, served features, fallbacks."""
+"""Controllers with a head in the decoder: H-RAD's classes and explicit lengths. What holds of all controllers is tested in
+`test_controller_contract`."""
 
+import itertools
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
 
 from predictors.bundle import read_bundle
 from predictors.controllers import HRAD, build_controller, learned_controller
+from predictors.controllers.head import HeadSession, Length
 from predictors.features import assemble, state_vector
+from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
+from runtime.branching.draft import BranchConfig
+from runtime.decoding.branch_parallel import BranchParallelDecoder
 from runtime.decoding.sequential import SequentialDecoder
-from runtime.drafting.chain import ChainConfig
+from runtime.drafting.chain import ChainConfig, ChainDraft
+from runtime.drafting.drafted import DraftedTree
+from runtime.tree import EMPTY_TREE, chain_tree
 from runtime.verification import VERIFIERS
-from tests.ancestral import LlamaLogits, target_law
-from tests.bundles import random_bundle
-from tests.by_rounds import decoded_law
+from tests.ancestral import target_law
+from tests.bundles import head_setting, random_bundle
+from tests.by_rounds import decoded_law, merged_law
+from tests.greedy import greedy_text
 from tests.predictors.affine_profile import PROFILE
+from tests.runtime.test_controller_contract import GAMMA, SETTINGS, law, root
 from tests.runtime.test_exactness import PROMPT
-from tests.runtime.test_greedy import plain
 from tests.toys import TableModel, tiny_llama, total_variation
+
+FEATURES = ("paper", "extended")
 
 
 @pytest.fixture(scope="module")
 def pair():
     return ModelPair(tiny_llama(seed=0), tiny_llama(seed=0, layers=1))
+
+
+@pytest.fixture(scope="module")
+def head(pair, tmp_path_factory):
+    """Build a head of a kind over a feature set."""
+
+    def build(kind, features):
+        folder = random_bundle(tmp_path_factory.mktemp(kind) / "b", pair, features, gamma=GAMMA, kind=kind)
+        return build_controller({"kind": kind, "bundle": str(folder)})
+
+    return build
+
+
+def length_bundle(folder, pair, features="extended", **options):
+    return random_bundle(folder, pair, features, kind="length", **options)
+
+
+@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("kind", ["hrad", "length"])
+def test_a_learned_decision_stands_for_its_round(head, kind, features):
+    """Laws behind the first cannot move it, and every round decides anew."""
+    session = head(kind, features).start(SETTINGS)
+    decisions = []
+    for seed in range(40):
+        start = root(seed=seed)
+        session.plan(start)
+        session.stop_before(law([0.6, 0.4], drafted=0, place=start))
+        decisions.append(session.decision)
+        session.stop_before(law([0.9, 0.1], drafted=1, place=start))
+        assert session.decision == decisions[-1] is not None
+    assert len(set(decisions)) > 1, "a random head that always decides alike tests little"
+
+
+@pytest.mark.parametrize("kind", ["hrad", "length"])
+def test_a_head_reads_what_the_target_tested(head, kind):
+    """Of a round that drafted six levels, submitted three and was hit at the branch point too, it knows 3 of 3 tokens."""
+    controller, plain = head(kind, "extended"), RoundRecord(drafted=3, accepted=3)
+    branched = RoundRecord(drafted=9, levels=6, submitted=3, accepted=4)
+    other = RoundRecord(drafted=4, accepted=4)  # what levels and hits would make of it
+    found = []
+    for previous in (plain, branched, other):
+        start = replace(root(seed=0), previous=previous)
+        found.append(controller.predict(start, law([0.6, 0.4], drafted=0, place=start))[0])
+    assert torch.equal(found[0], found[1]) and not torch.equal(found[0], found[2])
+
+
+def test_another_soft_threshold_makes_another_hrad(head):
+    """A head that says "some" stops at the ε it is given; the controller it came from keeps its own."""
+    made = head("hrad", "paper")
+    changed = made.with_epsilon(0.9)
+    stops = []
+    for controller in (made, changed):
+        controller.predict = lambda start, law: (torch.tensor([0.0, 1.0, 0.0]), 0.0, ())
+        session, start = controller.start(SETTINGS), root(seed=0)
+        session.plan(start)
+        stops.append(bool(session.stop_before(law([0.6, 0.4], drafted=1, place=start))))
+    assert stops == [False, True] and made.settings[0].rule.epsilon == 0.5
+    with pytest.raises(ValueError, match="'length' controller has no soft threshold"):
+        head("length", "paper").with_epsilon(0.9)
 
 
 def recorded_decisions(decoder):
@@ -38,15 +109,6 @@ def recorded_decisions(decoder):
 
     decoder.controller.predict = recorded
     return decisions
-
-
-@pytest.mark.parametrize("feature_set", ["paper", "extended"])
-def test_greedy_equality_and_all_decisions_taken(pair, tmp_path, feature_set):
-    decoder = load_decoder(random_bundle(tmp_path / "b", pair, feature_set, gamma=3), pair)
-    decisions = recorded_decisions(decoder)
-    for prompt in ([1, 2, 3], [9, 8], [4, 4, 7, 30], [11]):
-        assert decoder.generate(prompt, max_new_tokens=30).tokens == plain(pair.target.model, prompt, 30)
-    assert len(set(decisions)) >= 2, "a random head that always decides alike tests little"
 
 
 @pytest.mark.parametrize("static_gamma, retained_gamma", [(1, 3), (2, 2)])
@@ -94,82 +156,6 @@ def test_a_head_is_not_asked_where_its_rule_would_not_listen(pair, tmp_path, fea
     assert [(r.submitted, r.accepted) for r in out.rounds] == [(r.submitted, r.accepted) for r in expected.rounds]
 
 
-def undecided_decoder(tmp_path, pair, feature_set, temperature):
-    """The first random head that takes more than one decision in a few sampled texts."""
-    for seed in range(50):
-        bundle = random_bundle(
-            tmp_path / f"b{seed}", pair, feature_set, gamma=2, temperatures=(temperature,), seed=seed
-        )
-        decoder = load_decoder(bundle, pair)
-        decisions = recorded_decisions(decoder)
-        for chance in range(5):
-            decoder.generate(PROMPT, max_new_tokens=4, temperature=temperature, randomness=Randomness(chance))
-        if len(set(decisions)) >= 2:
-            return load_decoder(bundle, pair)
-    raise AssertionError("no random head decides more than one thing")
-
-
-@pytest.mark.parametrize("feature_set", ["paper", "extended"])
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_output_law_is_the_targets(tmp_path, feature_set, temperature):
-    """The real head on tiny Llamas, every random choice enumerated."""
-    pair = ModelPair(tiny_llama(4, seed=0), tiny_llama(4, seed=1))
-    settings = SamplingSettings(temperature)
-    decoder = undecided_decoder(tmp_path, pair, feature_set, temperature)
-    decisions = recorded_decisions(decoder)
-    law = decoded_law(decoder, PROMPT, 4, settings)
-    assert len(set(decisions)) >= 2, "a head that always decides alike is a static setting"
-    assert total_variation(law, target_law(LlamaLogits(pair.target.model), PROMPT, 4, settings)) < 1e-5
-
-
-@pytest.mark.parametrize("feature_set", ["paper", "extended"])
-def test_output_law_with_the_signal_driven_through_its_values(pair, tmp_path, feature_set):
-    """Decisions that depend on everything a head may see, on toy models in float64."""
-    controller = HRAD(read_bundle(random_bundle(tmp_path / "b", pair, feature_set, gamma=2)))
-
-    def predict(root, law):
-        decision = root.position + (0 if law is None else int(law.confidence > 0.6))
-        return torch.nn.functional.one_hot(torch.tensor(decision % 3), 3).double(), 0.0, ()
-
-    controller.predict = predict
-    controller.layers = ()
-    toys = ModelPair(TableModel(3, seed=1), TableModel(3, seed=2))
-    decoder = SequentialDecoder(toys, ChainConfig(gamma=2), VERIFIERS["block"], controller)
-    settings = SamplingSettings(1.0)
-    law = decoded_law(decoder, PROMPT, 5, settings)
-    assert total_variation(law, target_law(toys.target, PROMPT, 5, settings)) < 1e-9
-
-
-def drafted(decoder, **options):
-    out = decoder.generate([1, 2, 3], max_new_tokens=20, **options)
-    return {record.drafted for record in out.rounds[1:-2]}
-
-
-def test_uncalibrated_temperature_falls_back_to_the_static_setting(pair, tmp_path):
-    decoder = load_decoder(random_bundle(tmp_path / "b", pair, gamma=3, static_gamma=2, temperatures=(0.0,)), pair)
-    with pytest.warns(UserWarning, match="hrad is bypassed.*calibrated for.*best static gamma"):
-        assert drafted(decoder, temperature=0.9) == {2}
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        drafted(decoder, temperature=0.9)  # warned once, not every request
-
-
-def test_features_far_from_training_fall_back(pair, tmp_path):
-    decoder = load_decoder(random_bundle(tmp_path / "b", pair, gamma=3, static_gamma=1, max_distance=1e-9), pair)
-    with pytest.warns(UserWarning, match="squared distance"):
-        assert drafted(decoder) == {1}
-
-
-def test_contexts_outside_the_captured_range_fall_back(pair, tmp_path):
-    decoder = load_decoder(
-        random_bundle(tmp_path / "b", pair, gamma=3, static_gamma=1), pair
-    )  # captured up to 200 tokens
-    with pytest.warns(UserWarning, match="context of 20[0-9] tokens"):
-        out = decoder.generate(list(range(30)) * 6 + [1] * 15, max_new_tokens=20)
-    flags = [record.bypassed for record in out.rounds[1:]]
-    assert flags == sorted(flags) and set(flags) == {False, True}, "rounds inside the range are the head's"
-
-
 def test_every_kind_of_bypass_is_told(pair, tmp_path):
     folder = random_bundle(tmp_path / "b", pair, gamma=3, temperatures=(0.0,), max_distance=1e-9)
     decoder = load_decoder(folder, pair)
@@ -178,29 +164,6 @@ def test_every_kind_of_bypass_is_told(pair, tmp_path):
     with pytest.warns(UserWarning, match="squared distance"):
         out = decoder.generate([1, 2], max_new_tokens=8)
     assert all(record.bypassed for record in out.rounds[1:-1])
-
-
-def test_a_head_that_returns_nan_falls_back(pair, tmp_path):
-    decoder = load_decoder(random_bundle(tmp_path / "b", pair, gamma=3, static_gamma=1), pair)
-    with torch.no_grad():
-        decoder.controller.network.head[-1].bias.fill_(float("nan"))
-    with pytest.warns(UserWarning, match="not finite"):
-        out = decoder.generate([1, 2, 3], max_new_tokens=20)
-    assert out.tokens == plain(pair.target.model, [1, 2, 3], 20)
-    assert {record.drafted for record in out.rounds[2:-1]} == {1}
-
-
-def test_build_decoder_takes_the_bundle_as_a_controller(pair, tmp_path):
-    folder = random_bundle(tmp_path / "b", pair, gamma=3)
-    config = {
-        "method": "speculative",
-        "drafter": {"kind": "chain", "gamma": 3},
-        "controller": {"kind": "hrad", "bundle": str(folder)},
-    }
-    built, loaded = build_decoder(pair, config), load_decoder(folder, pair)
-    assert isinstance(built, SequentialDecoder)
-    texts = [decoder.generate([5, 6], max_new_tokens=20) for decoder in (built, loaded)]
-    assert [record.drafted for record in texts[0].rounds] == [record.drafted for record in texts[1].rounds]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
@@ -331,7 +294,9 @@ def test_a_head_that_is_never_asked_taps_nothing(pair, tmp_path, kind):
     decoder = load_decoder(folder, pair)
     assert decoder.controller.layers == () and not decoder.controller.start(SamplingSettings(0.0)).stops
     out = decoder.generate([1, 2, 3], max_new_tokens=20)
-    assert out.tokens == plain(pair.target.model, [1, 2, 3], 20) and {record.asked for record in out.rounds} == {0}
+    assert out.tokens == greedy_text(pair.target.model, [1, 2, 3], 20) and {record.asked for record in out.rounds} == {
+        0
+    }
     asking = random_bundle(
         tmp_path / "c",
         pair,
@@ -340,3 +305,161 @@ def test_a_head_that_is_never_asked_taps_nothing(pair, tmp_path, kind):
         change=lambda card: card["settings"][0].update(rule=None, retention=None),
     )
     assert load_decoder(asking, pair).controller.layers == (1, 2)
+
+
+# ---- decisions driven through their values
+
+
+def toys():
+    return ModelPair(TableModel(3, seed=1), TableModel(3, seed=2))
+
+
+def scripted(controller, predict):
+    """The controller with ``predict(root, law)``, a class, for a head."""
+    num_classes = controller.num_classes
+
+    def one_hot(root, law):
+        return torch.nn.functional.one_hot(torch.tensor(predict(root, law)), num_classes).double(), 0.0, ()
+
+    controller.predict, controller.layers = one_hot, ()
+    return controller
+
+
+def toy_decoder(controller, predict, gamma=2):
+    """A decoder of float64 table models under a scripted head."""
+    return SequentialDecoder(toys(), ChainConfig(gamma=gamma), VERIFIERS["block"], scripted(controller, predict))
+
+
+def law_error(decoder, length=5):
+    """Total variation of the decoder's output law from the target's own."""
+    made = decoded_law(decoder, PROMPT, length, SETTINGS)
+    return total_variation(made, target_law(decoder.pair.target, PROMPT, length, SETTINGS))
+
+
+def all_a_head_may_see(root, law):
+    return (root.position + (0 if law is None else int(law.confidence > 0.6))) % 3
+
+
+@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("kind", [HRAD, Length])
+def test_output_law_with_the_decision_driven_through_its_values(pair, tmp_path, kind, features):
+    """Decisions that depend on everything a head may see, on toy models in float64."""
+    controller = kind(read_bundle(random_bundle(tmp_path / "b", pair, features, gamma=2, kind=kind.kind)))
+    assert law_error(toy_decoder(controller, all_a_head_may_see)) < 1e-9
+
+
+@pytest.mark.parametrize("retention", ["posterior", "prior"])
+@pytest.mark.parametrize("features", FEATURES)
+def test_output_law_beside_branches(pair, tmp_path, features, retention):
+    """In the branch-parallel loop the length is also how much of a branch is kept, or how far branches are drafted."""
+    controller = scripted(
+        Length(read_bundle(length_bundle(tmp_path / "b", pair, features, gamma=2))), all_a_head_may_see
+    )
+    config = BranchConfig(gamma=2, k_max=1, k_rule="const", overlap="none", retention=retention)
+    decoder = BranchParallelDecoder(toys(), config, VERIFIERS["block"], controller)
+    settings = SamplingSettings(1.0)
+    law = merged_law(decoder, PROMPT, 5, settings)
+    assert total_variation(law, target_law(decoder.pair.target, PROMPT, 5, settings)) < 1e-9
+
+
+def test_a_length_that_saw_the_draft_is_noticed(pair, tmp_path, monkeypatch):
+    """The wrong twin: the whole draft is drawn, and its length decided from what was drawn."""
+    honest = ChainDraft.draft
+
+    def draft(self, root, cap, session, clock):
+        drafted = honest(self, root, cap, session, clock)
+        tree, laws = drafted.tree, drafted.laws
+        kept = next((place for place, token in enumerate(tree.token_list) if token == 2), len(laws))
+        self._scratch = {node: place for node, place in self._scratch.items() if node < kept}
+        if kept == 0:
+            return DraftedTree(EMPTY_TREE, [])
+        probs = torch.cat([tree.draft_probs[:kept], tree.draft_probs[-1:]])
+        return DraftedTree(chain_tree(tree.tokens[:kept], probs), laws[:kept])
+
+    controller = Length(read_bundle(length_bundle(tmp_path / "b", pair, "paper", gamma=2)))
+    decoder = toy_decoder(controller, lambda root, law: 2)
+    assert law_error(decoder, 4) < 1e-9
+    monkeypatch.setattr(ChainDraft, "draft", draft)
+    assert law_error(decoder, 4) > 1e-3
+
+
+def tokens_and_passes(decoder, monkeypatch, rounds=12):
+    """Drafted tokens and draft passes of each round."""
+    passes, feed = [], ChainDraft._next_row
+    monkeypatch.setattr(ChainDraft, "_next_row", lambda self, tokens: (passes.append(1), feed(self, tokens))[1])
+    steps = decoder.stream(PROMPT, max_new_tokens=200, temperature=1.0, randomness=Randomness(0))
+    found = []
+    for step in itertools.islice(steps, 1, 1 + rounds):
+        found.append((step.record.drafted, len(passes)))
+        passes.clear()
+    return found
+
+
+def in_turn(root, law):
+    """Lengths 0, 1, 2, 3, in the order of the rounds."""
+    in_turn.calls += 1
+    return in_turn.calls % 4
+
+
+@pytest.fixture
+def in_turn_rounds(pair, tmp_path, monkeypatch):
+    def run(features):
+        in_turn.calls = -1
+        controller = Length(read_bundle(length_bundle(tmp_path / "b", pair, features, gamma=3)))
+        return tokens_and_passes(toy_decoder(controller, in_turn, gamma=3), monkeypatch)
+
+    return run
+
+
+@pytest.mark.parametrize(("features", "none"), [("paper", 0), ("extended", 1)])
+def test_exactly_that_many_tokens_are_drafted_in_as_many_passes(in_turn_rounds, features, none):
+    """Only reading the first law to decide on nothing costs a pass that drafts no token."""
+    assert in_turn_rounds(features) == [(0, none), (1, 1), (2, 2), (3, 3)] * 3
+
+
+def test_a_law_read_only_to_stop_is_noticed(in_turn_rounds, monkeypatch):
+    monkeypatch.setattr(HeadSession, "stop_after", lambda self, drawn: False)
+    assert in_turn_rounds("extended") == [(0, 1), (1, 2), (2, 3), (3, 3)] * 3
+
+
+@pytest.mark.parametrize("features", FEATURES)
+def test_the_rule_is_the_bundles(pair, tmp_path, features):
+    """A head that sees none or all of three: the likeliest length drafts nothing, the expected value everything."""
+    drafted = {}
+    for choice in ("argmax", "expectation"):
+        rule = {"choice": choice, "draft_cost": 0.1}
+        decoder = load_decoder(length_bundle(tmp_path / choice, pair, features, gamma=3, rule=rule), pair)
+        decoder.controller.predict = lambda root, law: (torch.tensor([0.5, 0.0, 0.0, 0.5]), 0.0, ())
+        out = decoder.generate([1, 2, 3], max_new_tokens=30)
+        drafted[choice] = {record.drafted for record in out.rounds[1:6]}  # none that the budget cuts
+    assert drafted == {"argmax": {0}, "expectation": {3}}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda card: card["settings"][0]["calibration"].update(bias=[0.0, 0.0, 0.0]),
+            r"has 4 classes, but settings\[0\]: calibration.bias has 3",
+        ),
+        (lambda card: card["feature_spec"].update(gamma=2), "length at gamma=2 has 3 classes, but the head has 4"),
+        (lambda card: card["settings"][0]["rule"].update(choice="mean"), r"settings\[0\].rule: choice must be one of"),
+        (lambda card: card["settings"][0].update(rule={"epsilon": 0.5}), r"settings\[0\].rule: unknown key 'epsilon'"),
+        (lambda card: card["decoder"]["drafter"].update(gamma=1), "gamma=1 is shorter than the 3 tokens the length"),
+    ],
+)
+def test_length_bundles_exported_wrong_are_refused(pair, tmp_path, change, message):
+    with pytest.raises(ValueError, match=message):
+        load_decoder(length_bundle(tmp_path / "b", pair, gamma=3, change=change), pair)
+
+
+def test_hrads_head_is_no_length_predictor(pair, tmp_path):
+    def rename(card):
+        rule = {"choice": "argmax", "draft_cost": 0.1}
+        card.update(kind="length", settings=[head_setting(0.0, 4, rule, {})])
+
+    folder = random_bundle(tmp_path / "b", pair, gamma=3, change=rename)
+    with pytest.raises(
+        ValueError, match="length at gamma=3 has 4 classes, but the head has 3. Export the bundle again"
+    ):
+        load_decoder(folder, pair)

@@ -1,0 +1,334 @@
+"""One contract for all controllers: state of a request, exact whatever is decided, aside where not to be trusted, whole in a
+bundle, and one row decided as many.
+
+Cases are those of `CONTROLLERS`: one that is added there is tested here, with the bundle that `controller_bundle` writes of it.
+"""
+
+import pickle
+import warnings
+from dataclasses import replace
+from itertools import islice, product
+
+import pytest
+import torch
+
+from predictors.controllers import CONTROLLERS, NETWORKS, build_controller
+from predictors.controllers.takeover import Sourcing
+from predictors.controllers.unlearned import ROC
+from predictors.rounds import RoundRecord
+from predictors.sampling import SamplingSettings
+from predictors.signals import BothModels, DrawnToken, NextLaw, Root, TreeRoot
+from runtime import ModelPair, Randomness, build_decoder, load_decoder
+from tests.ancestral import LlamaLogits, target_law
+from tests.bundles import ACTIONS, LAYERS, controller_bundle
+from tests.greedy import greedy_text
+from tests.runtime.test_exactness import PROMPT
+from tests.selectors import balance, law_of, tiniest_pair
+from tests.toys import tiny_llama, total_variation
+
+SETTINGS = SamplingSettings(1.0)
+GAMMA, HIDDEN, FEATURES = 4, 32, ("paper", "extended")
+EXPORTED = [kind for kind, cls in CONTROLLERS.items() if kind in NETWORKS or issubclass(cls, Sourcing)]
+SETTLED = [kind for kind in CONTROLLERS if kind not in EXPORTED or kind == "takeover"]  # by their settings
+OF_KIND = {kind: [{"feature_set": features} for features in FEATURES] for kind in ("hrad", "length")}
+VARIANTS = [(kind, options) for kind in EXPORTED for options in OF_KIND.get(kind, [{}])]
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return ModelPair(tiny_llama(seed=0, hidden=HIDDEN), tiny_llama(seed=0, hidden=HIDDEN, layers=1))
+
+
+# ---- state belongs to a request
+
+
+def root(settings=SETTINGS, cap=GAMMA, seed=None):
+    """A root; with a ``seed`` also with states."""
+    states = {}
+    if seed is not None:
+        random = torch.Generator().manual_seed(seed)
+        states = {"hidden_KD": torch.randn(len(LAYERS), HIDDEN, generator=random)}
+        states["embedding_E"] = torch.randn(HIDDEN, generator=random)
+    return Root(position=10, cap=cap, settings=settings, previous=None, **states)
+
+
+def law(probs, drafted=1, settings=SETTINGS, place=None, hidden_KD=None):
+    probs_V = torch.tensor(probs, dtype=torch.float64)
+    return NextLaw(place or root(settings), settings, drafted, probs_V.log(), probs_V, hidden_KD)
+
+
+def tree_root(place, seed):
+    """A root as a controller that taps the draft sees it."""
+    random = torch.Generator().manual_seed(seed)
+    laws = torch.rand(3, 5, generator=random).softmax(1)
+    place = replace(place, hidden_KD=place.hidden_KD[:1])
+    here = NextLaw(place, place.settings, 0, laws[0].log(), laws[0])
+    models = BothModels(laws[1], laws[2], torch.randn(2, 1, HIDDEN, generator=random))
+    return TreeRoot(here, lambda: models)
+
+
+def state_of(made):
+    """What an object remembers, collections as they are now."""
+    return {name: value.copy() if isinstance(value, list | dict) else value for name, value in vars(made).items()}
+
+
+def keep_the_contract(controller):
+    first, second = controller.start(SETTINGS), controller.start(SETTINGS)
+    assert first is not second, "state belongs to a request"
+    before, settings = state_of(second), state_of(controller)
+    for seed in range(20):  # rounds
+        start = root(seed=seed)
+        plan = first.plan(start)
+        assert plan is None or 0 <= plan <= GAMMA
+        if controller.actions:
+            assert first.tree(tree_root(start, seed)) in controller.actions
+        for drafted in range(GAMMA if plan is None else plan):
+            signal = law([0.6, 0.4], drafted, place=start, hidden_KD=torch.randn(1, HIDDEN))
+            stops = first.stop_before(signal), first.stop_after(DrawnToken(signal, torch.tensor(0)))
+            for stop in map(torch.as_tensor, stops):
+                assert stop.dtype == torch.bool and stop.dim() == 0
+        first.end_round(RoundRecord(drafted=4, accepted=1))
+        assert state_of(second) == before, "state belongs to a request"
+        known = state_of(controller)  # besides, learned ones keep their recorded programs
+        assert {name: known[name] for name in settings} == settings, "state belongs to a request"
+    assert not first.bypassed
+
+
+@pytest.mark.parametrize("kind", SETTLED)
+def test_state_of_settled_controllers(kind):
+    controller = build_controller({"kind": kind})
+    assert controller.kind == kind
+    keep_the_contract(controller)
+    session = controller.start(SETTINGS)
+    session.plan(root())
+    certain = law([1.0, 0.0])
+    assert not bool(session.stop_before(certain)) and not bool(session.stop_after(DrawnToken(certain, torch.tensor(0))))
+    with pytest.raises(ValueError, match=f"controller {kind}: unknown key 'epsilonn'"):
+        build_controller({"kind": kind, "epsilonn": 1})
+
+
+@pytest.mark.parametrize(("kind", "options"), VARIANTS, ids=str)
+def test_state_of_exported_controllers(pair, tmp_path, kind, options):
+    wider = {"gamma": GAMMA} if "feature_set" in options else {}
+    controller = load_decoder(controller_bundle(kind, tmp_path / "b", pair, **options, **wider), pair).controller
+    assert controller.kind == kind
+    keep_the_contract(controller)
+
+
+def test_a_controller_whose_sessions_share_a_list_breaks_the_contract():
+    class Shared(ROC):
+        """The wrong twin: its lists are the controller's."""
+
+        def begin(self):
+            if not hasattr(self, "scores"):
+                super().begin()
+
+    controller = Shared()
+    controller.begin()
+    with pytest.raises(AssertionError, match="state belongs to a request"):
+        keep_the_contract(controller)
+
+
+# ---- exact
+
+
+FORK = {"drafter": {"kind": "fork", "width": 2, "depth": 2}, "verifier": "rrs_without_replacement"}
+RULES = [{}, {"keeps": True}, {"product": True}, {"product": True, "keeps": True}]
+HEADS = [
+    ({"feature_set": features, "gamma": 2, "temperatures": (heat,)}, {}, heat)
+    for features, heat in product(FEATURES, (1.0, 0.7))
+]
+EXACT = {  # options of the bundle, of the decoder, and a temperature
+    "hrad": HEADS,
+    "length": HEADS,
+    "early_stop": [
+        ({"inputs": inputs, **rule}, drafter, 1.0)
+        for inputs, drafter, rule in product(("law", "before", "behind"), ({}, FORK), RULES)
+    ],
+    "survival": [({"least": least}, {}, 1.0) for least in (1, 2)],
+    "delayed_tree": [
+        ({"actions": ACTIONS[:3], "verifier": verifier, "states": states}, {}, 1.0)
+        for verifier, states in (("specinfer", True), ("traversal", True), ("traversal", False))
+    ],
+}
+CASES = [(kind, *case) for kind in EXPORTED for case in EXACT.get(kind, [({}, {}, 1.0)])]
+THRESHOLDS = {"survival": [{"rate": rate} for rate in (1.6, 1.2, 0.6)]}
+THRESHOLDS |= {
+    kind: [{"threshold": at} for at in (0.5, 0.7, 0.3, 0.9, 0.1)] for kind in ("logistic", "early_stop", "specdecpp")
+}
+
+
+def first_drafts(decoder, temperature):
+    """Levels and tokens that are drafted in both rounds after the prompt of enumerations, in some draws of chance."""
+    options = {"max_new_tokens": 12, "temperature": temperature, "eos_token_id": ()}
+    rounds = (decoder.generate(PROMPT, randomness=Randomness(seed), **options).rounds for seed in range(8))
+    return {(one.levels, one.drafted) for made in rounds for one in made[1:3]}
+
+
+def undecided(kind, folder, pair, options, changes, temperature):
+    """A decoder by the first random model that does not always draft alike."""
+    for seed, rule in product(range(40), THRESHOLDS.get(kind, [{}])):
+        bundle = controller_bundle(kind, folder / f"{seed}-{rule}", pair, seed=seed, **{**rule, **options})
+        decoder = load_decoder(bundle, pair, changes)
+        if kind == "delayed_tree":
+            balance(decoder, SamplingSettings(temperature))
+        # a fork's second level is always kept
+        settled = changes and options.get("inputs") == "behind" and options.get("keeps")
+        if settled or len(first_drafts(decoder, temperature)) > 1:
+            return decoder
+    raise AssertionError("no random model decides more than one thing, so that its law would prove little")
+
+
+@pytest.mark.parametrize(("kind", "options", "changes", "temperature"), CASES, ids=str)
+def test_the_output_law_is_the_targets(tmp_path, kind, options, changes, temperature):
+    """Real networks on tiny Llamas, every random choice enumerated."""
+    pair = tiniest_pair(4 if "feature_set" in options else 3)
+    settings, length = SamplingSettings(temperature), 3 if changes or kind == "delayed_tree" else 4
+    made = law_of(undecided(kind, tmp_path, pair, options, changes, temperature), length, settings)
+    expected = target_law(LlamaLogits(pair.target.model), PROMPT, length, settings)
+    assert total_variation(made, expected) < 1e-5
+
+
+PROMPTS = ([1, 2, 3, 1, 2], [9, 8], [4, 4, 7, 30])
+
+
+@pytest.fixture(scope="module")
+def texts(pair):
+    """What the target writes greedily after every prompt."""
+    return [greedy_text(pair.target.model, prompt, 30) for prompt in PROMPTS]
+
+
+@pytest.mark.parametrize(("kind", "options"), VARIANTS, ids=str)
+def test_greedy_output_is_the_targets(pair, texts, tmp_path, kind, options):
+    settings = {"temperatures": (0.0, 1.0)} if kind == "delayed_tree" else {}
+    drafted = set()
+    for seed in range(3):
+        folder = controller_bundle(kind, tmp_path / f"{seed}", pair, seed=seed, **options, **settings)
+        decoder = load_decoder(folder, pair)
+        for prompt, text in zip(PROMPTS, texts, strict=True):
+            with warnings.catch_warnings(action="error"):
+                out = decoder.generate(prompt, max_new_tokens=30, eos_token_id=())
+            assert out.tokens == text
+            drafted |= {(one.drafted, one.looked_up) for one in out.rounds[1:-4]}
+    assert len(drafted) > 1, "it always drafts alike"
+
+
+# ---- aside
+
+
+def distrusted(card):
+    (card["rule"] if card["kind"] == "delayed_tree" else card)["max_distance"] = 1e-9
+
+
+def narrowed(card):
+    card["contract"]["serving_range"]["max_context"] = 20
+
+
+def bypassing(kind, folder, pair, options, **more):
+    lengths = {"static_gamma": 1} if "feature_set" in options else {}
+    heat = {} if "temperatures" in more else {"temperatures": (0.0, 1.0)}
+    return load_decoder(controller_bundle(kind, folder, pair, **options, **lengths, **heat, **more), pair)
+
+
+MODELS = [(kind, options) for kind, options in VARIANTS if kind in NETWORKS]
+
+
+@pytest.mark.parametrize("reason", ["far", "not a number"])
+@pytest.mark.parametrize(("kind", "options"), MODELS, ids=str)
+def test_an_answer_that_cannot_be_trusted_leaves_rounds_to_the_static_setting(
+    pair, texts, tmp_path, kind, options, reason
+):
+    decoder = bypassing(kind, tmp_path / "b", pair, options, change=distrusted if reason == "far" else None)
+    if reason != "far":
+        with torch.no_grad():
+            decoder.controller.network.head[-1].bias.fill_(float("nan"))
+    with pytest.warns(
+        UserWarning, match=f"{kind} is bypassed.*{'squared distance' if reason == 'far' else 'not finite'}"
+    ):
+        out = decoder.generate(PROMPTS[0], max_new_tokens=20, eos_token_id=())
+    assert out.tokens == texts[0][:20]
+    assert {(one.levels, one.bypassed) for one in out.rounds[1:-3]} == {(1, True)}
+
+
+@pytest.mark.parametrize(("kind", "options"), MODELS, ids=str)
+def test_settings_that_were_not_captured_are_left_to_the_static_setting(pair, tmp_path, kind, options):
+    decoder, request = (
+        bypassing(kind, tmp_path / "b", pair, options, temperatures=(1.0,)),
+        {"temperature": 0.5, "eos_token_id": ()},
+    )
+    with pytest.warns(UserWarning, match=f"{kind} is bypassed.*calibrated for.*Decoding goes on at the best static"):
+        rounds = decoder.generate([1, 2, 3], max_new_tokens=20, **request).rounds[1:-3]
+    assert {(one.levels, one.bypassed, one.asked) for one in rounds} == {(1, True, 0)}
+    with warnings.catch_warnings(action="error"):
+        decoder.generate([1, 2, 3], max_new_tokens=20, **request)  # warned once, not every request
+
+
+@pytest.mark.parametrize(("kind", "options"), MODELS, ids=str)
+def test_contexts_outside_the_captured_range_are_left_to_the_static_setting(pair, tmp_path, kind, options):
+    decoder = bypassing(kind, tmp_path / "b", pair, options, change=narrowed)
+    with pytest.warns(
+        UserWarning, match=f"{kind} is bypassed: a context of 2[0-9] tokens lies outside the captured 1 to 20"
+    ):
+        rounds = decoder.generate([1, 2], max_new_tokens=40, eos_token_id=()).rounds[1:-3]
+    flags = [one.bypassed for one in rounds]
+    assert flags == sorted(flags) and set(flags) == {False, True}, "rounds inside the range are the model's"
+    assert {one.levels for one in rounds if one.bypassed} == {1}
+
+
+# ---- bundles
+
+
+@pytest.mark.parametrize(("kind", "options"), VARIANTS, ids=str)
+def test_a_bundle_holds_the_controller_whole(pair, tmp_path, kind, options):
+    """As a decoder's own, as an option of another, and by value in another process."""
+    folder = controller_bundle(kind, tmp_path / "b", pair, **options)
+    loaded = load_decoder(folder, pair)
+    drafter = "delayed_tree" if loaded.controller.actions else "chain"
+    chain = (
+        {"kind": "chain", "gamma": 3, "lookup": {"length": 3}} if kind in ("takeover", "source") else {"kind": drafter}
+    )
+    sizes = {"gamma": 3 if "feature_set" not in options else 2} if drafter == "chain" else {}
+    config = {"method": "speculative", "drafter": chain | sizes, "verifier": loaded.controller.verifier or "block"}
+    runs, sent = [], load_decoder(folder, pair)
+    sent.controller = pickle.loads(pickle.dumps(loaded.controller))
+    named = {"kind": kind, "bundle": str(folder)}
+    built = [loaded, sent] + (
+        [build_decoder(pair, config | {"controller": named})] if kind in NETWORKS or kind == "source" else []
+    )
+    for decoder in built:
+        out = decoder.generate(
+            [1, 2, 1, 2], max_new_tokens=24, temperature=1.0, randomness=Randomness(0), eos_token_id=()
+        )
+        runs.append([(one.levels, one.drafted, one.looked_up, one.asked, one.forecasts) for one in out.rounds])
+    assert all(run == runs[0] for run in runs)
+
+
+@pytest.mark.parametrize(("kind", "options"), [case for case in VARIANTS if case[0] != "takeover"], ids=str)
+def test_a_bundle_of_another_kind_is_refused(pair, tmp_path, kind, options):
+    folder = controller_bundle(kind, tmp_path / "b", pair, **options)
+    other = next(name for name in NETWORKS if name != kind)
+    with pytest.raises(ValueError, match=f"holds a '{kind}' controller, not '{other}'"):
+        build_controller({"kind": other, "bundle": str(folder)})
+    with pytest.raises(ValueError, match=f"controller {kind}: unknown key 'bundel'"):
+        build_controller({"kind": kind, "bundel": str(folder)})
+    with pytest.raises(ValueError, match="no bundle is named"):
+        build_controller({"kind": kind})
+
+
+# ---- one row as many
+
+
+@pytest.mark.parametrize(("kind", "options"), MODELS, ids=str)
+def test_one_row_is_judged_as_many_are(pair, tmp_path, kind, options):
+    controller = load_decoder(controller_bundle(kind, tmp_path / "b", pair, **options), pair).controller
+    torch.manual_seed(1)
+    features = torch.randn(6, controller.num_features)
+    with torch.inference_mode():
+        outputs, distances = controller.network.judged(features)
+        many = controller.outputs(features)
+        for row, whole, distance, answers in zip(features, outputs.reshape(6, -1), distances, many, strict=True):
+            said = controller.said(row.unsqueeze(0))
+            torch.testing.assert_close(said[: len(whole)], whole, atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(said[len(whole)], distance, atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(controller.outputs(row.unsqueeze(0))[0], answers, atol=1e-5, rtol=1e-4)
+    assert len({tuple(one) for one in islice(many.tolist(), 6)}) > 1
