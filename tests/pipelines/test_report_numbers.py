@@ -10,7 +10,8 @@ import pytest
 from pipelines.measuring.names import CHOICES, PLAIN
 from pipelines.measuring.tables import ORACLE, REPLAYED
 from pipelines.outputs import read_json, write_json
-from pipelines.reporting import branches, heads, latency, plots, release, replayed, self_drafting, stopping
+from pipelines.reporting import branches, heads, latency, plots, release, self_drafting, stopping
+from pipelines.reporting import replayed as replay_section
 from pipelines.reporting.inputs import Inputs, Measured, read_measured
 from predictors.latency.acceptance import AcceptanceStatistics
 from predictors.latency.profile import LatencyProfile
@@ -50,7 +51,7 @@ def rows_of(made, table=0):
     return {row[shown["columns"][0]]: row for row in shown["rows"]}
 
 
-@pytest.mark.parametrize("one", [branches, heads, latency, release, replay, self_drafting, stopping])
+@pytest.mark.parametrize("one", [branches, heads, latency, release, replay_section, self_drafting, stopping])
 def test_a_section_of_what_was_not_measured_is_left_out(tmp_path, one):
     speed = {arm: rate for arm, rate in MAIN_SPEED.items() if arm != "entropy"}
     assert one.section(inputs_of(tmp_path, speed)) is None
@@ -200,7 +201,7 @@ def replayed(tmp_path):
         clocked = timed(rows.copy()).rename(columns={"drafter": "arm"}).assign(repeat=0)
         inputs = Inputs(tmp_path, DEVICE)
         vars(inputs)["measured"] = Measured(clocked, {"choices": []}, pd.DataFrame(), {})
-        return replayed.section(inputs)
+        return replay_section.section(inputs)
 
     return made
 

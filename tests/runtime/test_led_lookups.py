@@ -146,7 +146,7 @@ def test_every_arm_emits_the_text_and_replays_its_rounds(llamas, number):
     assert any(one.looked_up for one in first.rounds) and any(one.accepted for one in first.rounds)
 
 
-@pytest.mark.parametrize("graphed", [False, True])
+@pytest.mark.parametrize("recorded", [False, True])
 @pytest.mark.parametrize("number", range(3))
 def test_recorded_programs_read_the_tape_too(llamas, number, recorded):
     pair = ModelPair(*llamas, forward="graphed")

@@ -187,7 +187,7 @@ def test_at_temperature_0_nothing_is_led(pair):
 # ---- recorded programs
 
 
-@pytest.mark.parametrize("graphed", [False, True])
+@pytest.mark.parametrize("recorded", [False, True])
 @pytest.mark.parametrize("arm", ["plain", "fixed", "long", "entropy"])
 def test_recorded_programs_read_the_tape_too(arm, recorded):
     pair = ModelPair(*(tiny_llama(seed=seed).double() for seed in (0, 1)), forward="graphed")
