@@ -1,4 +1,5 @@
-"""The one command-line parser. A subcommand is the module of that name here, with ``add_arguments(parser)`` and ``run(args)``.
+"""The one command-line parser. A subcommand is the module of that name in room `stages` or `commands`, with
+``add_arguments(parser)`` and ``run(args)``.
 
 Those that share a module (`SHARED`) are functions there, by their names; its ``add_arguments(parser, name)`` tells them apart.
 Modules are imported only when their subcommand is chosen, so ``draftwright generate`` imports nothing but the runtime and
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pipelines import PACKAGES
+from pipelines.applicability import left_out
 
 COMMANDS = {
     "generate": "decode a prompt with any decoder or exported bundle",
@@ -45,6 +47,7 @@ COMMANDS = {
 }
 SHARED = dict.fromkeys(("register", "fetch", "status", "history", "rollback"), "releases")
 SHARED |= dict.fromkeys(("pair list", "pair add"), "ready_pairs")
+MODULES = SHARED | {"profile": "latency"}  # where it is not the command's own name
 
 
 def add_command(subparsers: "argparse._SubParsersAction", name: str) -> argparse.ArgumentParser:
@@ -71,8 +74,9 @@ def joined(argv: Sequence[str]) -> list[str]:
 
 
 def module_of(name: str) -> Any:
-    """The module that runs a command, for who must not depend on its code."""
-    return importlib.import_module(f"pipelines.{SHARED.get(name, name)}")
+    """The module that runs a command; those of stages have a room of their own."""
+    room = "stages" if COMMANDS[name].startswith("stage") else "commands"
+    return importlib.import_module(f"pipelines.{room}.{MODULES.get(name, name)}")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -97,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             else:
                 subparsers.add_parser(name, help=summary)
         args = parser.parse_args(argv)
-        if not module_of("applicability").left_out(args):
+        if not left_out(args):
             args.run(args)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] in PACKAGES:  # what lacks one of these is broken

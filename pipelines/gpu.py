@@ -28,9 +28,9 @@ import torch
 from transformers import AutoTokenizer, LlamaForCausalLM
 
 from pipelines.builtin.inflation import InflatedDraft, InflatedShape, inflated_bundle, inflated_to
-from pipelines.device import describe_device
 from pipelines.hardware import copy_bandwidth, joules, pass_bytes, watched
 from pipelines.outputs import write_json
+from pipelines.stages.device import describe_device
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.rounds import rounds_seconds
 from predictors.rounds import PHASES, RoundRecord

@@ -50,7 +50,7 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(scope="session")
 def template_db(tmp_path_factory):
     """An empty MLflow database: making its schema takes seconds, copying it does not."""
-    from pipelines.tracking import new_client
+    from pipelines.registry.tracking import new_client
 
     path = tmp_path_factory.mktemp("mlflow") / "template.db"
     new_client(f"sqlite:///{path}").search_experiments()

@@ -12,12 +12,12 @@ import pytest
 import yaml
 
 from pipelines.documents import Source, load_documents
+from pipelines.gate.plan import load_plan
 from pipelines.measuring.measurement import MeasureConfig
 from pipelines.parameters import load_parameters
-from pipelines.promotion.plan import load_plan
 from pipelines.prompt_table import FILE, Prompt, read_prompts, write_prompts
-from pipelines.prompts import PromptParameters
-from pipelines.traces import CONFIGS
+from pipelines.stages.prompts import PromptParameters
+from pipelines.stages.traces import CONFIGS
 from predictors.bundle import read_bundle, write_bundle
 from predictors.latency.profile import read_profile
 from predictors.training.text_table import TextTable

@@ -92,7 +92,7 @@ def test_a_stage_depends_on_every_package_that_it_runs(stage, imports):
 
 def test_a_change_in_reporting_collects_nothing_anew():
     for stage in ("pair", "prompts", "latency", "traces", "labels@chains", "fit", "replay"):
-        assert not any(dep.startswith(("pipelines/reporting", "pipelines/promotion")) for dep in body(stage)["deps"])
+        assert not any(dep.startswith(("pipelines/report", "pipelines/gate")) for dep in body(stage)["deps"])
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -173,8 +173,8 @@ def test_nine_predictors_are_fitted_by_default():
 
 
 def test_every_recipe_is_a_predictor_that_is_fitted_by_its_name(tmp_path):
-    from pipelines.fit import FAMILIES, load_predictor
     from pipelines.parameters import RECIPES
+    from pipelines.stages.fit import FAMILIES, load_predictor
     from predictors.decision_rule import DecisionRule
 
     names = list(yaml.safe_load(RECIPES.read_text()))
@@ -200,7 +200,7 @@ def test_prompts_of_edits_leave_the_pair_room_to_decode():
     """A passage, half of its copy and the line between them, in the context that the pair was trained with."""
     from pipelines.builtin.builtin_pair import BuiltinParameters
     from pipelines.parameters import load_parameters
-    from pipelines.prompts import Mix, PromptParameters
+    from pipelines.stages.prompts import Mix, PromptParameters
 
     pair = load_parameters(BuiltinParameters, "pystdlib", "models.builtin", ROOT / "params.yaml")
     prompts = load_parameters(PromptParameters, "pystdlib", "prompts", ROOT / "params.yaml")

@@ -9,13 +9,12 @@ from typing import Any
 
 import torch
 
-from pipelines.device import read_device
 from pipelines.measuring.measurement_log import MeasurementLog
 from pipelines.measuring.provenance import MEASURED_CODE, provenance, source_hash, versions
 from pipelines.outputs import digest
 from pipelines.pair_folder import PairLocation, read_facts, read_pair
 from pipelines.parameters import add_pair_arguments
-from pipelines.places import place_of
+from pipelines.places import place_of, read_device
 from pipelines.prompt_table import Prompt, read_prompts
 from predictors.latency.serving import Serving
 from runtime import ModelPair

@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from pipelines.chain_policy import chain_policy
-from pipelines.device import read_device_profile
-from pipelines.evidence.ledger import Replayed
-from pipelines.evidence.prices import PriceFit, RoundParts
+from pipelines.gate.evidence.ledger import Replayed
+from pipelines.gate.evidence.prices import PriceFit, RoundParts
 from pipelines.measuring.bench import Bench
+from pipelines.measuring.chain_policy import chain_policy
 from pipelines.measuring.led import RecordedTexts
 from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.names import TEST, VALIDATION
+from pipelines.places import read_device_profile
 from pipelines.prompt_table import Prompt
 from predictors.latency.profile import LatencyProfile
 from predictors.replay.acceptance import CHAIN_RULES

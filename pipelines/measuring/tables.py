@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipelines.evidence.ledger import Replayed
-from pipelines.evidence.prices import PriceFit
+from pipelines.gate.evidence.ledger import Replayed
+from pipelines.gate.evidence.prices import PriceFit
 from pipelines.measuring.decode_rows import COUNTED, OF_ROUND, SECONDS, STEADY, SUMMED
 from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.names import DECODES_FILE, PLAIN, ROUNDS_FILE, TEST
@@ -59,7 +59,7 @@ ROUNDS = pa.schema(
         *columns(pa.float64(), *SECONDS),
     ]
 )
-FORESEEN_ROWS = pa.schema(  # `pipelines.evidence.ledger.Replayed`
+FORESEEN_ROWS = pa.schema(  # `pipelines.gate.evidence.ledger.Replayed`
     [
         *columns(pa.string(), "kind", "split", "arm", "prompt", "document", "slice", "block"),
         *SETTING,

@@ -18,10 +18,10 @@ from pipelines.builtin import corpus
 from pipelines.builtin.corpus import Document
 from pipelines.builtin.language_model import Shape, new_model
 from pipelines.builtin.tokenizer import train_tokenizer
+from pipelines.gate.names import CHALLENGER, CHAMPION
 from pipelines.measuring import harness
-from pipelines.pair import run
-from pipelines.promotion.names import CHALLENGER, CHAMPION
-from pipelines.tracking import new_client
+from pipelines.registry.tracking import new_client
+from pipelines.stages.pair import run
 from runtime import ModelPair
 from tests.bundles import random_bundle
 from tests.pipelines.toy_bench import toy_bench
@@ -88,7 +88,7 @@ def processes() -> BaseContext:
     """Starts processes that promote, as copies of one that has imported what they need and done nothing else: importing takes
     longer than promoting. They begin in its folder and environment."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["mlflow", "pipelines.promotion.attempt", "pipelines.promote"])
+    context.set_forkserver_preload(["mlflow", "pipelines.gate.attempt", "pipelines.commands.promote"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(ROOT))
         forkserver.ensure_running()

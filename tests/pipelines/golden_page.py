@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
-from pipelines import report
 from pipelines.outputs import write_json
-from pipelines.reporting.latency_table import measured_tables
+from pipelines.report.latency_table import measured_tables
+from pipelines.stages import report
 from predictors.latency.profile import LatencyProfile
 from tests.pipelines.hand_made_measured import decodes, head_record, write_measured, write_records
 from tests.pipelines.hand_made_profile import PROFILE

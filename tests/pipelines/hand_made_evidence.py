@@ -3,9 +3,9 @@
 import dataclasses
 import math
 
-from pipelines.evidence.estimate import Estimate
-from pipelines.evidence.gain import SliceGain
-from pipelines.promotion.evidence import Evidence
+from pipelines.gate.evidence.estimate import Estimate
+from pipelines.gate.evidence.gain import SliceGain
+from pipelines.gate.trial_evidence import Evidence
 
 
 def estimate(gain, error=0.015, **changes):

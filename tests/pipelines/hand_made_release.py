@@ -2,11 +2,11 @@
 
 import math
 
+from pipelines.gate.conditions import judged
+from pipelines.gate.names import VERDICT
+from pipelines.gate.plan import Bounds
 from pipelines.measuring.names import CHOICES, PLAIN
 from pipelines.outputs import write_json
-from pipelines.promotion.gate import judged
-from pipelines.promotion.names import VERDICT
-from pipelines.promotion.plan import Bounds
 from tests.pipelines.hand_made_evidence import GOOD, change, gains
 
 RATES = {PLAIN: 50.0, "chain-2": 100.0, "ema": 110.0}

@@ -36,7 +36,7 @@ class KilledCollector:
     """A collector whose process is killed amid the fourth shard, once."""
 
     def __init__(self, file, *of):
-        from pipelines.traces import loaded
+        from pipelines.stages.traces import loaded
 
         self.made, self.file = loaded(*of), file
 

@@ -15,13 +15,13 @@ from typing import TypeVar
 
 from tqdm import tqdm
 
-from pipelines.evidence.gain import gain
-from pipelines.evidence.timed_blocks import TimedBlocks
+from pipelines.gate.conditions import judge
+from pipelines.gate.evidence.gain import gain
+from pipelines.gate.evidence.timed_blocks import TimedBlocks
+from pipelines.gate.plan import Bounds
+from pipelines.gate.trial_evidence import Evidence, compared
+from pipelines.gate.verdict import INCONCLUSIVE, PASSED, REFUSED
 from pipelines.parameters import PARAMETERS, load_parameters
-from pipelines.promotion.evidence import Evidence, compared
-from pipelines.promotion.gate import judge
-from pipelines.promotion.plan import Bounds
-from pipelines.promotion.verdict import INCONCLUSIVE, PASSED, REFUSED
 from tests.pipelines.simulated import CHALLENGER, PLAIN, Measurement, World
 
 RIVAL = "chain-4"  # the closest

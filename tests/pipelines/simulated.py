@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from pipelines.evidence.allocation import allocated
-from pipelines.evidence.ledger import Replayed
-from pipelines.evidence.prices import COMPONENTS, K, PriceFit
+from pipelines.gate.evidence.allocation import allocated
+from pipelines.gate.evidence.ledger import Replayed
+from pipelines.gate.evidence.prices import COMPONENTS, K, PriceFit
 from pipelines.prompt_table import Prompt
 
 CHALLENGER, PLAIN = "challenger", "autoregressive"

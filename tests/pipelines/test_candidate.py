@@ -4,11 +4,11 @@ import shutil
 
 import pytest
 
+from pipelines.gate import trial
+from pipelines.gate.names import CHAMPION
+from pipelines.gate.trial import Calibration, calibration_of
 from pipelines.measuring import exactness
 from pipelines.measuring.arms import Run
-from pipelines.promotion import trial
-from pipelines.promotion.names import CHAMPION
-from pipelines.promotion.trial import Calibration, calibration_of
 from predictors.sampling import SamplingSettings
 from tests.bundles import auto_bundle, random_bundle, routed_bundle, selector_bundle, settings_bundle, stop_bundle
 

@@ -51,7 +51,7 @@ def test_a_folder_that_cannot_be_written_is_named_in_one_line(where, tmp_path, m
 def test_a_package_of_another_extra_is_named_in_one_line(monkeypatch):
     """As where only the runtime is installed; a module of our own that is missing is a bug."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///nowhere.db")
-    for missing, error in (("mlflow", SystemExit), ("pipelines.releases", ModuleNotFoundError)):
+    for missing, error in (("mlflow", SystemExit), ("pipelines.commands.releases", ModuleNotFoundError)):
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, missing, None)
             with pytest.raises(error) as raised:

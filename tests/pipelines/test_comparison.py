@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from pipelines.reporting.comparison import of_rates, rate, rate_ratio
-from pipelines.reporting.text import UNDEFINED
+from pipelines.report.comparison import of_rates, rate, rate_ratio
+from pipelines.report.text import UNDEFINED
 
 T_1 = 12.7062  # of one degree of freedom, 97.5 %
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from pipelines import device
 from pipelines.cli import main
-from pipelines.device import read_device, read_device_profile
 from pipelines.outputs import write_json
+from pipelines.places import read_device, read_device_profile
+from pipelines.stages import device
 from predictors.latency.soundness import noise_warning
 from tests.predictors.affine_profile import PROFILE
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import pipelines.drift
+import pipelines.commands.drift
 from pipelines.cli import main
-from pipelines.drift import DRIFT, LEAST, UNKNOWN
+from pipelines.commands.drift import DRIFT, LEAST, UNKNOWN
 from predictors.bundle import bundle_hash, read_bundle
 from predictors.monitoring import Level, Reference, RequestCounts, fractions_of, read_reference
 from runtime import ModelPair
@@ -157,7 +157,7 @@ def test_what_cannot_be_compared_ends_in_4(bundle, pair, tmp_path, capsys):
     ("drifts", "retrains", "ends"), [(0, 0, 0), (DRIFT, 0, 0), (DRIFT, 5, 5), (UNKNOWN, 0, 1), (1, 0, 1)]
 )
 def test_the_retraining_line_hides_no_failure(drifts, retrains, ends):
-    (line,) = [line.strip() for line in pipelines.drift.__doc__.splitlines() if "case $?" in line]
+    (line,) = [line.strip() for line in pipelines.commands.drift.__doc__.splitlines() if "case $?" in line]
     assert line.split("; ", 1)[1] in (Path(__file__).parents[2] / "docs/drift.md").read_text()
     tools = f"draftwright() {{ return {drifts}; }}\ndvc() {{ echo $*; return {retrains}; }}\n"
     done = subprocess.run(["sh", "-c", tools + line], capture_output=True, text=True, check=False)

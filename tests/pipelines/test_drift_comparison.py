@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy.special import stdtrit
 
-from pipelines import drift
-from pipelines.drift import compared, exceeded
+from pipelines.commands import drift
+from pipelines.commands.drift import compared, exceeded
 from predictors.monitoring import Level
 
 SETTINGS, STREAMS, RATE, WINDOW, GAMMA = ("T=0", "T=1"), 3000, 0.05, 64, 8

@@ -2,11 +2,11 @@
 
 import pytest
 
-from pipelines.evidence.gain import SliceGain
-from pipelines.promotion.evidence import compared
-from pipelines.promotion.gate import FEW, judge
-from pipelines.promotion.plan import Bounds
-from pipelines.promotion.verdict import INCONCLUSIVE, REFUSED
+from pipelines.gate.conditions import FEW, judge
+from pipelines.gate.evidence.gain import SliceGain
+from pipelines.gate.plan import Bounds
+from pipelines.gate.trial_evidence import compared
+from pipelines.gate.verdict import INCONCLUSIVE, REFUSED
 from tests.pipelines.hand_made_decodes import decodes
 from tests.pipelines.hand_made_evidence import change
 

@@ -6,16 +6,16 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pipelines.measure import _checks
+from pipelines.gate import attempt as one_look
+from pipelines.gate.names import CHALLENGER
 from pipelines.measuring import exactness
 from pipelines.measuring.arm_rows import ArmRow
 from pipelines.measuring.arms import Run, hugging_face_arm
 from pipelines.measuring.exactness import GREEDY, first_unlikely, float32_pair, greedy_differences, near_tie
 from pipelines.measuring.measurement import MeasureConfig
 from pipelines.pair_folder import read_pair
-from pipelines.promotion import attempt as one_look
-from pipelines.promotion.names import CHALLENGER
-from pipelines.reporting.inputs import Measured
+from pipelines.report.inputs import Measured
+from pipelines.stages.measure import _checks
 from predictors.latency.serving import ModelServing, Serving
 from runtime import ModelPair
 from tests.bundles import random_bundle

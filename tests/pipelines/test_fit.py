@@ -15,11 +15,11 @@ import torch
 import yaml
 from filelock import FileLock
 
-from pipelines import fit
 from pipelines.cli import main
 from pipelines.outputs import replacing, write_json
-from pipelines.registry import BUNDLE_TAG
-from pipelines.tracking import HEAD_TAG, Tracking, require_reachable
+from pipelines.registry.tracking import HEAD_TAG, Tracking, require_reachable
+from pipelines.registry.versions import BUNDLE_TAG
+from pipelines.stages import fit
 from predictors.bundle import bundle_hash, read_bundle
 from predictors.monitoring import read_reference
 from predictors.training.predictor import Fitted
@@ -272,6 +272,6 @@ def test_an_output_appears_whole_or_not_at_all(tmp_path):
 
 def test_help_imports_no_heavy_library():
     code = """
-import sys, pipelines.labels, pipelines.fit, pipelines.releases, pipelines.ready_pairs
+import sys, pipelines.stages.labels, pipelines.stages.fit, pipelines.commands.releases, pipelines.commands.ready_pairs
 print([name for name in ("torch", "mlflow", "lightning", "sklearn", "pyarrow") if name in sys.modules])"""
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import yaml
 
-from pipelines import measure, traces
-from pipelines.evidence.estimate import CLOCK, CORRECTED
+from pipelines.gate.attempt import attempt
+from pipelines.gate.evidence.estimate import CLOCK, CORRECTED
+from pipelines.gate.names import CHALLENGER
 from pipelines.measuring.foreseen import Foresight, led_reading, recorder
 from pipelines.measuring.led import RecordedTexts
 from pipelines.measuring.names import DECODES_FILE, FORESEEN, ROUNDS_FILE
 from pipelines.measuring.tables import read_decodes, read_foreseen, read_rounds
 from pipelines.outputs import write_json
-from pipelines.promotion.attempt import attempt
-from pipelines.promotion.names import CHALLENGER
 from pipelines.prompt_table import FILE, read_prompts, write_prompts
+from pipelines.stages import measure, traces
 from predictors.latency.serving import ModelServing, Serving
 from runtime import ModelPair, build_decoder
 from tests.bundles import random_bundle

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipelines.gate.conditions import fingerprint, judge, judged
+from pipelines.gate.plan import Bounds
+from pipelines.gate.trial_evidence import VERSION, Evidence, read_evidence, require_match
+from pipelines.gate.verdict import EXHAUSTED, INCONCLUSIVE, PASSED, REFUSED, lines, reasons
 from pipelines.outputs import write_json
-from pipelines.promotion.champions import Version
-from pipelines.promotion.evidence import VERSION, Evidence, read_evidence, require_match
-from pipelines.promotion.gate import fingerprint, judge, judged
-from pipelines.promotion.plan import Bounds
-from pipelines.promotion.verdict import EXHAUSTED, INCONCLUSIVE, PASSED, REFUSED, lines, reasons
+from pipelines.registry.champions import Version
 from predictors.config import parse_config
 from tests.pipelines.hand_made_evidence import GOOD, PLAIN, STATIC, change, estimate, gains, part
 

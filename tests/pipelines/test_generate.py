@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from pipelines import generate
 from pipelines.cli import main
+from pipelines.commands import generate
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.serving import ModelServing, Serving
 from runtime import ModelPair
@@ -146,7 +146,7 @@ def test_mistakes_end_with_one_line(models, more, message):
 
 def test_imports_nothing_but_the_runtime():
     code = (
-        "import sys, pipelines.cli, pipelines.generate\n"
+        "import sys, pipelines.cli, pipelines.commands.generate\n"
         "banned = {'lightning', 'mlflow', 'dvc', 'imblearn', 'datasets', 'matplotlib', 'trace_collection',"
         " 'predictors.training', 'pipelines.builtin'}\n"
         "assert not banned & set(sys.modules), banned & set(sys.modules)"

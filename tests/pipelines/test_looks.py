@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal, norm
 
-from pipelines.evidence.estimate import Estimate
-from pipelines.promotion.plan import levels, next_look, require_new, spent
+from pipelines.gate.evidence.estimate import Estimate
+from pipelines.gate.plan import levels, next_look, require_new, spent
 
 PLAN = (0.5, 0.75, 1.0)
 ACCUMULATING = (

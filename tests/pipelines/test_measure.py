@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from pipelines import measure
 from pipelines.measuring.measurement import MeasureConfig, Measurement
 from pipelines.measuring.names import DECODES_FILE, FINDINGS, PROVENANCE, ROUNDS_FILE
 from pipelines.measuring.tables import read_decodes, read_rounds
 from pipelines.pair_folder import read_pair
+from pipelines.stages import measure
 from predictors.rounds import PHASES
 from runtime import ModelPair
 from tests.bundles import random_bundle

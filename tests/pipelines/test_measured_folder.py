@@ -7,9 +7,9 @@ import pytest
 
 from pipelines.measuring.names import DECODES_FILE, FINDINGS, ROUNDS_FILE
 from pipelines.outputs import write_json
-from pipelines.reporting.comparison import ALL, By
-from pipelines.reporting.inputs import Inputs, read_measured
-from pipelines.reporting.text import UNDEFINED
+from pipelines.report.comparison import ALL, By
+from pipelines.report.inputs import Inputs, read_measured
+from pipelines.report.text import UNDEFINED
 from tests.pipelines.hand_made_measured import MAIN_SPEED, SPEED, decodes, write_measured
 
 AT = By("T=0")

@@ -6,14 +6,14 @@ from collections import Counter
 
 import pytest
 
-from pipelines.evidence.estimate import CLOCK, CORRECTED
+from pipelines.gate import attempt as one_look
+from pipelines.gate.attempt import attempt
+from pipelines.gate.evidence.estimate import CLOCK, CORRECTED
+from pipelines.gate.names import CHALLENGER
 from pipelines.measuring.names import DECODES_FILE, PROVENANCE, ROUNDS_FILE
 from pipelines.measuring.tables import read_decodes, read_rounds
 from pipelines.measuring.tuning.candidates import HERE
 from pipelines.outputs import write_json
-from pipelines.promotion import attempt as one_look
-from pipelines.promotion.attempt import attempt
-from pipelines.promotion.names import CHALLENGER
 from runtime import ModelPair
 from tests.bundles import auto_bundle
 from tests.pipelines import test_foreseen as foreseen

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from moto.server import ThreadedMotoServer
 
-from pipelines import traces
 from pipelines.measuring.provenance import source_hash
 from pipelines.places import place_of
 from pipelines.scale import workers
-from pipelines.traces import COLLECTING, TRAINING, loaded
+from pipelines.stages import traces
+from pipelines.stages.traces import COLLECTING, TRAINING, loaded
 from predictors.training.text_table import TextTable
 from tests.pipelines.toy_bench import toy_bench
 from tests.trace_collection.collecting import contents, interrupted

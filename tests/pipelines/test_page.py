@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipelines.reporting.page import markdown_table
-from pipelines.reporting.section import OVER_CHAIN, Check, Table
-from pipelines.reporting.text import GAIN, MS, NUMBER, SHARE, TIMES, TINY, UNDEFINED, shown
+from pipelines.report.page import markdown_table
+from pipelines.report.section import OVER_CHAIN, Check, Table
+from pipelines.report.text import GAIN, MS, NUMBER, SHARE, TIMES, TINY, UNDEFINED, shown
 
 
 @pytest.mark.parametrize(

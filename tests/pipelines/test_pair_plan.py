@@ -9,13 +9,13 @@ import torch
 import yaml
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from pipelines import plan
 from pipelines.cli import main
+from pipelines.commands import plan
+from pipelines.commands.plan import meta_pair
+from pipelines.commands.ready_pairs import ready_pairs, with_pair
 from pipelines.pair_folder import read_pair
-from pipelines.plan import meta_pair
 from pipelines.prompt_table import Prompt
-from pipelines.ready_pairs import ready_pairs, with_pair
-from pipelines.traces import CONFIGS, collector
+from pipelines.stages.traces import CONFIGS, collector
 from predictors.config import parse_config
 from runtime import ModelPair, Randomness, build_decoder
 from runtime.memory import weight_bytes
@@ -184,6 +184,6 @@ def test_a_configuration_that_is_nowhere_here_is_fetched_alone(stage, monkeypatc
         asked.append((name, local_files_only))
         return LlamaConfig(**LLAMA)
 
-    monkeypatch.setattr("pipelines.plan.AutoConfig.from_pretrained", from_pretrained)
+    monkeypatch.setattr("pipelines.commands.plan.AutoConfig.from_pretrained", from_pretrained)
     assert "models.check_memory" in stage(1000, config={})
     assert asked == [("org/target", False), ("org/draft", False)]

@@ -6,11 +6,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from pipelines import pair
 from pipelines.builtin import builtin_pair
 from pipelines.builtin.tokenizer import train_tokenizer
 from pipelines.cli import main
 from pipelines.pair_folder import read_facts, read_pair
+from pipelines.stages import pair
 from runtime import ModelPair
 
 TOKENS = torch.arange(30)[None] + 5

@@ -7,10 +7,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from pipelines import generate, profile, traces
+from pipelines.commands import generate
 from pipelines.measuring.bench import open_bench
 from pipelines.measuring.measurement_log import MeasurementLog
 from pipelines.pair_folder import FACTS, read_facts, read_pair
+from pipelines.stages import latency as profile
+from pipelines.stages import traces
 from predictors.latency.serving import ModelServing
 from runtime.latency import LatencyConfig
 from runtime.serving import Decision, ServingDecision

@@ -5,7 +5,7 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from pipelines.evidence.prices import COMPONENTS, K, PriceFit, RoundParts
+from pipelines.gate.evidence.prices import COMPONENTS, K, PriceFit, RoundParts
 from predictors.latency.profile import LatencyProfile
 from predictors.replay.prices import Prices
 from tests.pipelines.hand_made_profile import PROFILE

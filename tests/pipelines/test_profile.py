@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import runtime.latency
-from pipelines import profile
+from pipelines.stages import latency as profile
 from predictors.latency.profile import read_profile
 from predictors.latency.serving import ModelServing, Serving
 from predictors.latency.soundness import noise_warning, waiting_noise

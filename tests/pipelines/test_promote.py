@@ -10,16 +10,16 @@ import pytest
 import yaml
 
 from pipelines.cli import main
+from pipelines.gate.conditions import fingerprint, judged
+from pipelines.gate.names import CHALLENGER, CHAMPION, VERDICT
+from pipelines.gate.plan import Bounds, next_look
+from pipelines.gate.trial_evidence import other_code
 from pipelines.measuring.provenance import MEASURED_CODE, source_hash
 from pipelines.outputs import write_json
-from pipelines.promotion.champions import VERDICT_TAG, Champions
-from pipelines.promotion.evidence import other_code
-from pipelines.promotion.gate import fingerprint, judged
-from pipelines.promotion.names import CHALLENGER, CHAMPION, VERDICT
-from pipelines.promotion.plan import Bounds, next_look
-from pipelines.registry import BUNDLE_TAG, PAIR_TAG
+from pipelines.registry.champions import VERDICT_TAG, Champions
+from pipelines.registry.tracking import new_client
+from pipelines.registry.versions import BUNDLE_TAG, PAIR_TAG
 from pipelines.terminal import LINES, WIDTH
-from pipelines.tracking import new_client
 from runtime import ModelPair
 from tests.bundles import random_bundle
 from tests.pipelines.hand_made_evidence import GOOD, gains
@@ -159,8 +159,8 @@ def measuring(monkeypatch, *found):
         taken.append(number)
         return next(answers)
 
-    monkeypatch.setattr("pipelines.promotion.attempt.attempt", attempt)
-    monkeypatch.setattr("pipelines.registry.Registry.fetch", lambda *arguments: None)
+    monkeypatch.setattr("pipelines.gate.attempt.attempt", attempt)
+    monkeypatch.setattr("pipelines.registry.versions.Registry.fetch", lambda *arguments: None)
     return taken
 
 

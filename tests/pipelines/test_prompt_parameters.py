@@ -5,7 +5,7 @@ import pytest
 from pipelines.pair_folder import read_facts
 from pipelines.parameters import load_parameters
 from pipelines.prompt_table import read_prompts
-from pipelines.prompts import PromptParameters
+from pipelines.stages.prompts import PromptParameters
 
 
 def test_missing_inputs_are_named(tmp_path):

@@ -6,13 +6,13 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from pipelines import prompts as stage
 from pipelines.builtin.corpus import Shares, builtin_shares
 from pipelines.documents import Source
 from pipelines.edits import EditParameters, revised
 from pipelines.pair_folder import read_facts
 from pipelines.prompt_table import EDIT, read_prompts, write_prompts
-from pipelines.prompts import Mix, PromptParameters, draw_prompts, run
+from pipelines.stages import prompts as stage
+from pipelines.stages.prompts import Mix, PromptParameters, draw_prompts, run
 
 BUILTIN = PromptParameters(
     sources=(Source(kind="builtin", name="stdlib"),),

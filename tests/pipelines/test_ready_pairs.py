@@ -7,12 +7,12 @@ import torch
 import yaml
 
 from pipelines.cli import main
+from pipelines.commands.plan import meta_pair
+from pipelines.commands.ready_pairs import ready_pairs, with_pair
 from pipelines.measuring.measurement import MeasureConfig
-from pipelines.pair import Models
 from pipelines.parameters import load_parameters
-from pipelines.plan import meta_pair
-from pipelines.prompts import PromptParameters
-from pipelines.ready_pairs import ready_pairs, with_pair
+from pipelines.stages.pair import Models
+from pipelines.stages.prompts import PromptParameters
 
 PARAMS = Path(__file__).parents[2] / "params.yaml"
 NAMES = [path.stem for path in ready_pairs()]

@@ -14,8 +14,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from pipelines.documents import Source, load_documents
-from pipelines.prompts import PromptParameters, draw_prompts
 from pipelines.recipes import _registry
+from pipelines.stages.prompts import PromptParameters, draw_prompts
 from predictors.config import parse_config
 
 RECIPES = _registry()["recipes"]

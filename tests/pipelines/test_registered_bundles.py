@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pipelines.cli import main
-from pipelines.tracking import HEAD_TAG, Tracking, new_client
+from pipelines.registry.tracking import HEAD_TAG, Tracking, new_client
 from predictors.bundle import bundle_hash
 from runtime import ModelPair, Randomness, load_decoder
 from tests.bundles import random_bundle, routed_bundle, settings_bundle

@@ -9,8 +9,8 @@ import yaml
 
 from pipelines.cli import main
 from pipelines.outputs import write_json
-from pipelines.promotion.champions import Champions, Version
-from pipelines.tracking import new_client
+from pipelines.registry.champions import Champions, Version
+from pipelines.registry.tracking import new_client
 from predictors.bundle import bundle_hash
 from runtime import ModelPair, Randomness, load_decoder
 from tests.bundles import random_bundle, routed_bundle

@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 import yaml
 
-from pipelines import replay, traces
 from pipelines.measuring.names import LOOKUP, PLAIN, TAKEOVER
 from pipelines.measuring.tables import ORACLE, POLICIES, REPLAYED, replayed_at
 from pipelines.outputs import write_json
 from pipelines.prompt_table import EDIT, FILE, read_prompts, write_prompts
+from pipelines.stages import replay, traces
 from predictors.bundle import read_bundle
 from predictors.controllers import CONTROLLERS, build_controller
 from predictors.replay.acceptance import reached

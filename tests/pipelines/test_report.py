@@ -10,13 +10,14 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from pipelines import report, reports
+from pipelines.commands import reports
 from pipelines.measuring.names import CHAIN, CHOICES, DECODES_FILE
 from pipelines.outputs import write_json
-from pipelines.reporting import plots
-from pipelines.reporting.inputs import Inputs
-from pipelines.reporting.release import untimed_chains
-from pipelines.reporting.speed import section
+from pipelines.report import plots
+from pipelines.report.inputs import Inputs
+from pipelines.report.release import untimed_chains
+from pipelines.report.speed import section
+from pipelines.stages import report
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.soundness import noise_warning
 from tests.pipelines.golden_page import GOLDEN, golden, known, rounded, values, write_data, write_page

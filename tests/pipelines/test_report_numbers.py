@@ -10,9 +10,9 @@ import pytest
 from pipelines.measuring.names import CHOICES, PLAIN
 from pipelines.measuring.tables import ORACLE, REPLAYED
 from pipelines.outputs import read_json, write_json
-from pipelines.reporting import branches, heads, latency, plots, release, self_drafting, stopping
-from pipelines.reporting import replayed as replay_section
-from pipelines.reporting.inputs import Inputs, Measured, read_measured
+from pipelines.report import branches, heads, latency, plots, release, self_drafting, stopping
+from pipelines.report import replayed as replay_section
+from pipelines.report.inputs import Inputs, Measured, read_measured
 from predictors.latency.acceptance import AcceptanceStatistics
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.throughput import generation_latency

@@ -8,8 +8,8 @@ import pytest
 
 from pipelines.applicability import MARKER
 from pipelines.outputs import write_json
-from pipelines.reporting.inputs import Inputs
-from pipelines.reporting.rules import section
+from pipelines.report.inputs import Inputs
+from pipelines.report.rules import section
 from predictors.training.intervals import jackknife
 from predictors.training.labelling.table import write_labels
 from predictors.training.labelling.trees import TreeLabelConfig, label

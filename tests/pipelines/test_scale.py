@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipelines import scale, traces
+from pipelines import scale
 from pipelines.scale import devices, workers
+from pipelines.stages import traces
 from tests.pipelines.scale_tasks import KilledCollector, deadly, refused, slow, wrong
 from tests.pipelines.toy_bench import toy_bench
 from tests.trace_collection.collecting import contents, interrupted

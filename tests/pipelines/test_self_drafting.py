@@ -9,16 +9,17 @@ import pandas as pd
 import pytest
 import yaml
 
-from pipelines import fit, measure, releases, traces
+from pipelines.commands import releases
 from pipelines.measuring.arm_rows import ArmRow
 from pipelines.measuring.harness import apart
 from pipelines.measuring.measurement import MeasureConfig, Measurement
 from pipelines.measuring.measurement_log import MeasurementLog
 from pipelines.measuring.names import CALIBRATED, METHODS
 from pipelines.outputs import write_json
-from pipelines.reporting.inputs import Inputs, Measured
-from pipelines.reporting.self_drafting import section
-from pipelines.tracking import new_client
+from pipelines.registry.tracking import new_client
+from pipelines.report.inputs import Inputs, Measured
+from pipelines.report.self_drafting import section
+from pipelines.stages import fit, measure, traces
 from predictors.bundle import read_bundle
 from predictors.contract import ContractError
 from predictors.latency.profile import LatencyProfile

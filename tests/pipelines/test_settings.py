@@ -11,9 +11,9 @@ import torch
 from transformers.generation import AssistedCandidateGenerator, GenerationConfig, PromptLookupCandidateGenerator
 
 from pipelines.cli import main
+from pipelines.commands.settings import ENGINES, Rule, rule_of, said
 from pipelines.measuring.names import CHOICES, PROVENANCE
 from pipelines.outputs import write_json
-from pipelines.settings import ENGINES, Rule, rule_of, said
 from predictors.sampling import SamplingSettings
 from runtime.drafting.chain import LookupConfig
 from tests.toys import tiny_llama

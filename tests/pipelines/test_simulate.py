@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pipelines.promotion.plan import Bounds
+from pipelines.gate.plan import Bounds
 from tests.pipelines import simulate
 from tests.pipelines.simulated import Measurement, World
 

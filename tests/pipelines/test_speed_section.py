@@ -3,9 +3,9 @@
 import pytest
 
 from pipelines.measuring.names import CHAIN
-from pipelines.reporting.comparison import By
-from pipelines.reporting.inputs import Inputs
-from pipelines.reporting.speed import section
+from pipelines.report.comparison import By
+from pipelines.report.inputs import Inputs
+from pipelines.report.speed import section
 from tests.pipelines.hand_made_measured import MAIN_SPEED, decodes, write_measured
 
 PHASES = ("draft", "target", "verify", "controller", "wait", "rest")

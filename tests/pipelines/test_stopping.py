@@ -8,15 +8,15 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from pipelines import fit, labels, measure, traces
 from pipelines.measuring.names import CHAIN, DYNAMIC
 from pipelines.outputs import write_json
 from pipelines.prompt_table import FILE, write_prompts
-from pipelines.reporting.inputs import Inputs
-from pipelines.reporting.section import OVER_CHAIN
-from pipelines.reporting.stopping import section
-from pipelines.reporting.text import arm_name
-from pipelines.tracking import Tracking
+from pipelines.registry.tracking import Tracking
+from pipelines.report.inputs import Inputs
+from pipelines.report.section import OVER_CHAIN
+from pipelines.report.stopping import section
+from pipelines.report.text import arm_name
+from pipelines.stages import fit, labels, measure, traces
 from predictors.bundle import read_bundle
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from tests.pipelines.hand_made_measured import STOPPERS

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import yaml
 
-from pipelines import fit, traces
 from pipelines.outputs import write_json
 from pipelines.prompt_table import FILE, write_prompts
+from pipelines.stages import fit, traces
 from predictors.actions import Action
 from predictors.bundle import read_bundle
 from predictors.config import parse_config

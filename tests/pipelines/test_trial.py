@@ -6,24 +6,24 @@ import pytest
 import yaml
 from tqdm import tqdm
 
-from pipelines import trial as trial_stage
-from pipelines.device import read_device
-from pipelines.evidence.allocation import allocated
-from pipelines.evidence.ledger import Replayed
+from pipelines.gate import attempt as one_look
+from pipelines.gate import trial
+from pipelines.gate.attempt import attempt
+from pipelines.gate.conditions import judge
+from pipelines.gate.evidence.allocation import allocated
+from pipelines.gate.evidence.ledger import Replayed
+from pipelines.gate.names import CHALLENGER, CHAMPION, VERDICT
+from pipelines.gate.plan import Bounds, TrialConfig, load_plan
+from pipelines.gate.trial_evidence import read_evidence
 from pipelines.measuring.arms import ArmBuilder
 from pipelines.measuring.harness import Harness, apart
 from pipelines.measuring.measurement_log import Blocks, MeasurementLog
 from pipelines.measuring.names import DECODES_FILE
 from pipelines.measuring.tables import read_decodes
 from pipelines.outputs import write_json
-from pipelines.promotion import attempt as one_look
-from pipelines.promotion import trial
-from pipelines.promotion.attempt import attempt
-from pipelines.promotion.evidence import read_evidence
-from pipelines.promotion.gate import judge
-from pipelines.promotion.names import CHALLENGER, CHAMPION, VERDICT
-from pipelines.promotion.plan import Bounds, TrialConfig, load_plan
+from pipelines.places import read_device
 from pipelines.prompt_table import FILE, Prompt, write_prompts
+from pipelines.stages import trial as trial_stage
 from predictors.bundle import bundle_hash
 from runtime import Decoder
 from tests.bundles import random_bundle, settings_bundle

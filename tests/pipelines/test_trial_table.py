@@ -5,19 +5,19 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipelines.device import read_device
+from pipelines.gate import attempt as one_look
+from pipelines.gate import trial
+from pipelines.gate.attempt import attempt
+from pipelines.gate.conditions import judge
+from pipelines.gate.names import CHALLENGER
+from pipelines.gate.plan import load_plan
 from pipelines.measuring.arm_rows import ArmRow
 from pipelines.measuring.names import DECODES_FILE, PROVENANCE, ROUNDS_FILE
 from pipelines.measuring.provenance import MEASURED_CODE, source_hash, versions
 from pipelines.measuring.tables import write_decodes, write_rounds
 from pipelines.outputs import digest, write_json
 from pipelines.pair_folder import read_facts
-from pipelines.promotion import attempt as one_look
-from pipelines.promotion import trial
-from pipelines.promotion.attempt import attempt
-from pipelines.promotion.gate import judge
-from pipelines.promotion.names import CHALLENGER
-from pipelines.promotion.plan import load_plan
+from pipelines.places import read_device
 from predictors.bundle import bundle_hash
 from runtime import ModelPair
 from runtime.pair import read_serving

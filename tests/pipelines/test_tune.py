@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 import yaml
 
-from pipelines import measure, tune
 from pipelines.measuring.names import CHOICES, DECODES_FILE, PLAIN, ROUNDS_FILE
 from pipelines.measuring.tables import POLICIES, read_decodes, read_rounds
 from pipelines.measuring.tuning import study as study_module
 from pipelines.measuring.tuning.candidates import PROFILE, ROOTS, TEXTS, candidates, shortlist
 from pipelines.outputs import write_json
+from pipelines.stages import measure, tune
 from predictors.bundle import bundle_hash, read_bundle
 from predictors.monitoring import OLD
 from runtime import ModelPair, Randomness, load_decoder

@@ -10,8 +10,8 @@ import torch
 
 from pipelines.cli import main
 from pipelines.outputs import write_json
-from pipelines.registry import Registry
-from pipelines.tracking import new_client
+from pipelines.registry.tracking import new_client
+from pipelines.registry.versions import Registry
 from predictors.bundle import CARD, bundle_hash, read_bundle
 from predictors.controllers import learned_controller
 from runtime import ModelPair

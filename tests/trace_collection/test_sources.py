@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from pipelines.evidence.prices import RoundParts
+from pipelines.gate.evidence.prices import RoundParts
 from predictors.controllers import build_controller
 from predictors.replay import chains, decode
 from predictors.replay.chains import ChainPolicy, replayed

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from pipelines.reference import reference, replayed_counts, routed_reference
+from pipelines.measuring.reference import reference, replayed_counts, routed_reference
 from predictors.bundle import read_bundle
 from predictors.controllers import build_controller, learned_controller
 from predictors.monitoring import OLD, RequestCounts, fractions_of

@@ -7,9 +7,9 @@ import pytest
 import torch
 import yaml
 
-from pipelines import traces
 from pipelines.pair_folder import PairLocation
 from pipelines.prompt_table import EDIT, Prompt, write_prompts
+from pipelines.stages import traces
 from runtime import ModelPair
 from tests.toys import tiny_llama
 

@@ -24,7 +24,7 @@ from typing import Any
 import pandas as pd
 
 from pipelines.applicability import absent
-from pipelines.evidence.ledger import Replayed
+from pipelines.gate.evidence.ledger import Replayed
 from pipelines.measuring import names
 from pipelines.measuring.arm_rows import ArmRow, expanded
 from pipelines.measuring.measurement_log import Rows

@@ -1,6 +1,6 @@
 """Which candidate is fastest: the clock's speed-ups over plain decoding and those that replay predicts, each by its precision.
 
-    clock       m_a = log of the ratio of sums over the blocks that a and plain decoding share (`pipelines.evidence.gain`)
+    clock       m_a = log of the ratio of sums over the blocks that a and plain decoding share (`pipelines.gate.evidence.gain`)
     replay      p_a = log of the predicted rates' ratio
     model       m_a = p_a + b_g + e_a + n_a,    b_g ~ (b, ω²),    e_a ~ (0, τ²),    n_a ~ (0, σ² / D_a)
     speed-up    θ_a = t_a m_a + (1 - t_a) (p_a + b_g),    t_a = τ² / (τ² + σ² / D_a);    θ_a = p_a + b_g without a clock
@@ -9,8 +9,8 @@ b is by how much replay is wrong in all candidates alike, as prices of another h
 basis g (`Candidate.basis`); τ by how much in each; σ²/D_a is what D_a documents leave of the clock's noise. σ² is pooled over
 candidates, as a handful of documents say little about one alone. It holds plain decoding's own noise, too, which all candidates
 share and b takes up: so replay counts for a little more than it must. ω is the stated scale of τ: three bases say little of it.
-τ and b_g are those of `pipelines.evidence.pooling`, whose effects are b_g + e_a: θ_a is its mean over what the candidates that
-were timed say of both. Source: Fay and Herriot, Estimates of income for small places, 1979.
+τ and b_g are those of `pipelines.gate.evidence.pooling`, whose effects are b_g + e_a: θ_a is its mean over what the candidates
+that were timed say of both. Source: Fay and Herriot, Estimates of income for small places, 1979.
 
 Shape suffixes: A candidates, T values of τ.
 """
@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from pipelines.evidence.estimate import Estimate
-from pipelines.evidence.gain import gain
-from pipelines.evidence.pooling import UNKNOWN, PooledEffects
-from pipelines.evidence.timed_blocks import TimedBlocks
+from pipelines.gate.evidence.estimate import Estimate
+from pipelines.gate.evidence.gain import gain
+from pipelines.gate.evidence.pooling import UNKNOWN, PooledEffects
+from pipelines.gate.evidence.timed_blocks import TimedBlocks
 from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.names import PLAIN
 from pipelines.measuring.tuning.candidates import BUNDLE, WEIGHED, Candidate, plain

@@ -15,8 +15,8 @@ from typing import Annotated, Any
 
 from tqdm import tqdm
 
-from pipelines.evidence.gain import gain
-from pipelines.evidence.timed_blocks import TimedBlocks
+from pipelines.gate.evidence.gain import gain
+from pipelines.gate.evidence.timed_blocks import TimedBlocks
 from pipelines.measuring.arm_rows import ArmRow
 from pipelines.measuring.arms import ArmBuilder
 from pipelines.measuring.harness import Harness

@@ -1,0 +1,1 @@
+"""One file for each command of `draftwright` that is no stage."""

@@ -1,0 +1,157 @@
+"""Promote a registered bundle to champion, if the gate lets it pass.
+
+The version under alias ``challenger`` is timed against the champion, if there is one, plain decoding and static chains (minutes;
+an interrupted trial goes on where it stopped). Without a champion, what stage ``trial`` found of this very bundle is the first
+look. The gate's verdict is printed in short, written in full to the output folder, and kept as a tag of the version before
+anything else is done: a look counts, with ``--dry-run``, too. Refused and inconclusive end with exit code 1 and change nothing
+else. After an inconclusive verdict the next call takes the next look, on new documents of the reserve; a refusal stands; a pass
+that was not yet acted on is not measured again. ``--evidence`` judges an earlier trial's file again.
+
+    draftwright promote --pair pystdlib --predictor hrad
+    draftwright promote --pair pystdlib --predictor hrad --force "outage of the old one"
+"""
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pipelines.gate.conditions import fingerprint, judged
+from pipelines.gate.names import CHALLENGER, CHAMPION, VERDICT
+from pipelines.gate.plan import Record, load_plan, looks_among, next_look, require_new, require_same_bounds
+from pipelines.gate.trial_evidence import Evidence, evidence_on, other_code, read_evidence, require_match
+from pipelines.gate.verdict import PASSED, lines, reasons
+from pipelines.outputs import write_json
+from pipelines.parameters import add_pair_arguments
+from pipelines.places import add_place_arguments, fill_in, read_device
+from pipelines.registry.champions import Champions, Version
+from pipelines.registry.versions import Registry
+from pipelines.terminal import LINES, add_json_argument, brief, recording
+
+PLACES = {
+    "pair_folder": "pair",
+    "prompts": "prompts",
+    "latency": "latency",
+    "trials": "trials",
+    "tuning": "tuning",
+    "texts": "traces/texts",
+    "output": "promotion",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_pair_arguments(parser)
+    parser.add_argument("--predictor", required=True, help="name of the bundle (registered as PAIR-PREDICTOR)")
+    add_place_arguments(parser, PLACES)
+    parser.add_argument("--evidence", type=Path, help="judge this evidence instead of measuring it")
+    parser.add_argument(
+        "--force",
+        type=_reason,
+        metavar="REASON",
+        help="promote even if it does not pass, unless the bundle cannot be tried; the reason is recorded",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="measure and judge only; a measured look counts")
+    parser.add_argument("--break-lock", action="store_true", help="of a promotion or rollback that was killed")
+    add_json_argument(parser)
+
+
+def _reason(text: str) -> str:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("say why: the reason is recorded")
+    return text.strip()
+
+
+def run(args: argparse.Namespace) -> None:
+    with recording(args.json) as show:
+        _run(args, show)
+
+
+def _run(args: argparse.Namespace, show: Callable[[Any], None]) -> None:
+    fill_in(args, PLACES)
+    slug = read_device(args.device)["slug"]
+    _, bounds = load_plan(args.pair, args.params)
+    registry = Registry()
+    champions = Champions(registry.client, f"{args.pair}-{args.predictor}", args.break_lock)
+    if not args.dry_run:
+        champions.mend()
+    challenger, champion = champions.challenger(), champions.champion()
+    if challenger is None:
+        raise ValueError(f"{champions.name} has no challenger. Register a bundle first (draftwright register).")
+    if champion is not None and champion.sha256 == challenger.sha256:
+        show(next(reversed(champions.verdicts(champion.version)), None))
+        print(f"{champions.name} version {champion.version} is the champion already")
+        return
+    args.output = args.output / f"{args.predictor}-{challenger.version}"
+    earlier = champions.verdicts(challenger.version)
+    if not args.force:
+        require_same_bounds(bounds, earlier)
+    over = None if champion is None else champion.sha256
+    evidence, is_look = _evidence(args, registry, champions.name, challenger, champion, earlier, len(bounds.looks))
+    require_match(evidence, (args.pair, args.predictor), challenger, over, slug)
+    record = judged(evidence, bounds)
+    require_new(record, earlier)
+    write_json(args.output / VERDICT, record)
+    kept = {name: value for name, value in record.items() if name != "evidence"}
+    is_look = is_look and evidence.problem is None
+    if is_look or not args.dry_run:
+        champions.keep(challenger.version, kept)
+    show(record)
+    print(brief(lines(record), LINES - 1))
+    warning = other_code(evidence)
+    if warning is not None:
+        print(warning, file=sys.stderr)
+    _act(args, champions, challenger, over, record, "the look counts, nothing else" if is_look else "nothing")
+
+
+def _act(
+    args: argparse.Namespace, champions: Champions, challenger: Version, over: str | None, record: Record, changed: str
+) -> None:
+    """Promote, or say why not; ``changed``: what has been so far."""
+    stopped = record["evidence"]["problem"] is not None or (not record["passed"] and not args.force)
+    why = reasons(record)
+    outcome = record["verdict"]
+    if args.dry_run and stopped:
+        raise ValueError(f"dry run: would be {outcome}: {why}; {changed} was changed ({args.output})")
+    if args.dry_run:
+        print(f"dry run: would pass{'' if record['passed'] else ', forced'}; {changed} was changed ({args.output})")
+        return
+    if stopped:
+        raise ValueError(f"{champions.name} version {challenger.version} is {outcome}: {why}")
+    event = champions.promote(challenger.version, over, record, None if record["passed"] else args.force)
+    forced = f", forced: {event.forced}" if event.forced else ""
+    print(f"{champions.name} version {event.version} is champion{forced}")
+
+
+def _evidence(
+    args: argparse.Namespace,
+    registry: Registry,
+    name: str,
+    challenger: Version,
+    champion: Version | None,
+    earlier: list[Record],
+    planned: int,
+) -> tuple[Evidence, bool]:
+    """Evidence to judge, and whether it is the next look: what is given; that of a kept look which can still be promoted by (one
+    that passed, or any by force); what stage ``trial`` found of this bundle; or measured now, with bundles fetched from the
+    registry."""
+    if args.evidence is not None:
+        return read_evidence(args.evidence), False
+    over = None if champion is None else champion.sha256
+    verdicts = {kept["evidence_sha256"]: kept["verdict"] for kept in looks_among(earlier)}
+    found = evidence_on(args.output / VERDICT, challenger, over)
+    verdict = None if found is None else verdicts.get(fingerprint(found))
+    if found is not None and (verdict == PASSED or (verdict is not None and args.force)):
+        return found, False
+    number = next_look(earlier, name, challenger.version, planned)
+    place = args.trials / args.predictor / read_device(args.device)["slug"] / VERDICT
+    tried = evidence_on(place, challenger, None) if number == 1 and champion is None else None
+    if tried is not None:
+        return tried, True
+    fetched = {CHALLENGER: challenger} | ({} if champion is None else {CHAMPION: champion})
+    bundles = {who: args.output / who for who in fetched}
+    for who, version in fetched.items():
+        registry.fetch(name, version.version, bundles[who])
+    from pipelines.gate.attempt import attempt  # it loads models, which evidence at hand needs not
+
+    return attempt(args, args.predictor, bundles, number), True

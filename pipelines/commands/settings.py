@@ -1,0 +1,195 @@
+"""Write what tuning found in the words of another engine, with the evidence and with what that engine has no words for.
+
+For every sampling setting it is the fastest candidate of tuning that the engine can express. Gains are of Draftwright's own loop,
+one request at a time, on the machine that tuned: measure them in the engine. Names are those of releases in docs/serving.md.
+
+    draftwright settings --pair pystdlib --for vllm
+"""
+
+import argparse
+import json
+import math
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
+from typing import Any
+
+from pipelines.measuring.names import CHOICES, PROVENANCE
+from pipelines.measuring.tuning.candidates import Candidate
+from pipelines.measuring.tuning.speedups import Speedup, fastest
+from pipelines.outputs import read_json
+from pipelines.pair_folder import read_facts
+from pipelines.places import add_place_arguments, fill_in, read_device
+from predictors.config import parse_config
+from predictors.controllers.takeover import TakeoverConfig
+from predictors.controllers.unlearned import ROC, Confidence
+from predictors.sampling import SamplingSettings
+from runtime.drafting.chain import LookupConfig
+
+PLACES = {"pair_folder": "pair", "tuning": "tuning"}
+SURE = 1.96  # standard errors to either side: 95 %
+CHAIN, CONFIDENCE, MOVING, LOOKUP = "a chain", "a confidence threshold", "a moving threshold", "lookup"
+LEAST, BEFORE, LEARNED = "a least match", "lookup before a chain", "what was learned or calibrated"
+LIKELIEST = "Drafts the likeliest token, which counts if the target draws it."
+ENGINES = {  # what each has words for, and how it differs from what was measured
+    "transformers": (
+        {CHAIN, CONFIDENCE, MOVING, LOOKUP},
+        "A threshold is tested after a token; scikit-learn moves it.",
+    ),
+    "vllm": ({CHAIN, LOOKUP, LEAST}, "Model runner V2 verifies blocks: rejection_sample_method block."),
+    "sglang": ({CHAIN, LOOKUP}, f"{LIKELIEST} Lookups come from a trie."),
+    "llama.cpp": ({CHAIN, CONFIDENCE, LOOKUP, LEAST, BEFORE}, f"{LIKELIEST} Lookups match size-n tokens exactly."),
+}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """At most ``drafted`` tokens of the draft model, none where its top probability is below ``confidence``; a ``lookup`` instead
+    or before; ``beyond``: what no engine has words for. Without anything: plain decoding."""
+
+    drafted: int = 0
+    confidence: float = 0.0
+    moving: bool = False
+    lookup: LookupConfig | None = None
+    beyond: str | None = None
+
+    def missing(self, engine: str) -> list[str]:
+        """What it needs and the engine has no words for."""
+        needs: dict[str, Any] = {CHAIN: self.drafted, LOOKUP: self.lookup, BEFORE: self.lookup and self.drafted}
+        needs |= {MOVING: self.moving, CONFIDENCE: self.confidence and not self.moving}
+        needs |= {LEAST: self.lookup and self.lookup.least > 1, self.beyond or LEARNED: self.beyond}
+        return sorted(word for word, needed in needs.items() if needed and word not in ENGINES[engine][0])
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--pair", required=True, help="name of a tuned pair")
+    add_place_arguments(parser, PLACES)
+    parser.add_argument("--for", dest="engine", required=True, choices=ENGINES, help="whose words")
+
+
+def run(args: argparse.Namespace) -> None:
+    fill_in(args, PLACES)
+    if not args.tuning.is_dir():
+        tuned = ", ".join(sorted(path.parent.name for path in args.data.glob("*/tuning")))
+        raise ValueError(
+            f"{args.tuning}: nothing was tuned there. Pairs that were: {tuned or 'none; run dvc repro first'}."
+        )
+    folder = args.tuning / read_device(args.device)["slug"]
+    remedy = f"Run draftwright tune --pair {args.pair} (or dvc repro) first."
+    choices, origin = read_json(folder / CHOICES, remedy, list), read_json(folder / PROVENANCE, remedy)
+    facts, roles = read_facts(args.pair_folder), ("target", "draft")
+    models = {role: (facts[role], facts.get("revisions", {}).get(role)) for role in roles if facts.get(role)}
+    if facts["source"] == "builtin":
+        models = {role: (str(args.pair_folder / name), None) for role, (name, _) in models.items()}
+    print("\n".join(lines(args.engine, choices, origin, models)))
+
+
+def lines(engine: str, choices: Sequence[Any], origin: Mapping[str, Any], models: Mapping[str, Any]) -> Iterator[str]:
+    """What an engine is told at every sampling setting, below comments, from what tuning chose and where it measured."""
+    device, settings = origin["device"], map(SamplingSettings, origin["parameters"]["temperatures"])
+    by_name = {one.name: one for one in settings}
+    yield f"# {origin['pair']} for {engine}: " + ", ".join(f"{role} {name}" for role, (name, _) in models.items())
+    yield f"# measured in Draftwright on {device['cpu']} ({device['slug']}), commit {origin['commit']}, {origin['date']}"
+    yield f"# {ENGINES[engine][1]}" + ("\nSETTINGS = {}" if engine == "transformers" else "")
+    for choice in choices:
+        rows = [dict(row) for row in choice["candidates"]]
+        speedups = {row["name"]: Speedup(**row.pop("speedup")) for row in rows}
+        found = [Candidate(**row) for row in rows]
+        missing = {one.name: rule_of(one.served).missing(engine) for one in found}
+        best = fastest((one for one in found if not missing[one.name]), speedups, origin["parameters"]["tie"])
+        plain = speedups[best.name]
+        gain = _gain(*(math.expm1(plain.value + side * SURE * plain.error) for side in (0, -1, 1)))
+        over_plain = f"{gain} over plain decoding by replay and {plain.documents} timed documents"
+        yield f"\n# {choice['setting']}: {best.name}, {over_plain if plain.error else 'not sped up'}"
+        scores = [f"{_gain(**one['gain'])} over {rival}" for rival, one in (choice["score"] or {}).items()]
+        yield f"#   tuning chose {choice['winner']}; on test prompts: {', '.join(scores) or 'not measured'}"
+        for one in found:
+            if missing[one.name] and speedups[one.name].value > speedups[best.name].value:
+                yield f"#   faster, but {engine} has no words for it: {one.name} ({', '.join(missing[one.name])})"
+        yield said(engine, rule_of(best.served), by_name[choice["setting"]], models)
+
+
+def rule_of(served: Mapping[str, Any]) -> Rule:
+    """What a candidate of tuning drafts, from what is served: ``decoder``, a configuration, or the name of a ``bundle``."""
+    decoder = served.get("decoder", {})
+    drafter = {"kind": decoder.get("preset") or decoder.get("method") or LEARNED} | decoder.get("drafter", {})
+    kind = drafter.pop("kind")
+    if kind == "autoregressive":
+        return Rule()
+    if kind == "lookup":
+        return Rule(lookup=parse_config(LookupConfig, drafter, kind))
+    if kind == "chain":
+        return _chain(decoder.get("controller", {"kind": "fixed"}), drafter["gamma"])
+    return Rule(beyond=kind)
+
+
+def _chain(controller: Mapping[str, Any], most: int) -> Rule:
+    """A chain of ``most`` tokens, stopped by a controller."""
+    given = dict(controller)
+    kind = given.pop("kind")
+    if kind == "fixed":
+        return Rule(given.get("gamma") or most)
+    if kind == "confidence":
+        stop = parse_config(Confidence, given, kind)
+        beyond = "a product, or tokens before the test" if stop.product or stop.min_tokens > 1 else None
+        return Rule(min(stop.cap or most, most), stop.epsilon, beyond=beyond)
+    if kind == "roc":
+        return Rule(most, parse_config(ROC, given, kind).threshold, moving=True)
+    if kind == "takeover":
+        rule = parse_config(TakeoverConfig, given, kind)
+        other, weighed = _chain(rule.otherwise, most), rule.tail or rule.factor or rule.score
+        looked = parse_config(LookupConfig, {"length": rule.length, "least": rule.match}, kind)
+        return replace(other, lookup=looked, beyond="a lookup weighed or continued" if weighed else other.beyond)
+    return Rule(beyond=f"controller {kind}")
+
+
+def said(engine: str, rule: Rule, settings: SamplingSettings, models: Mapping[str, Any]) -> str:
+    """The line that tells an engine a rule: of Python for transformers, of a shell for the others; ``models``: name and revision,
+    or ``None``, of ``target`` and, if there is one, ``draft``."""
+    (target, at), (draft, draft_at) = models["target"], models.get("draft", (None, None))
+    words: dict[str, Any] = {}
+    drafted, looked = rule.drafted, rule.lookup
+    if engine == "transformers":
+        generate = {"do_sample": not settings.greedy} | ({} if settings.greedy else asdict(settings))
+        if looked:
+            generate |= {"prompt_lookup_num_tokens": looked.length, "max_matching_ngram_size": looked.longest}
+        if drafted:
+            words = {"num_assistant_tokens": drafted, "num_assistant_tokens_schedule": "constant"}
+            words |= {"assistant_confidence_threshold": rule.confidence}
+        return f"SETTINGS[{settings.name!r}] = {{'draft': {words}, 'generate': {generate}}}"
+    if engine == "vllm":
+        if looked:
+            words = {"method": "ngram", "num_speculative_tokens": looked.length}
+            words |= {"prompt_lookup_min": looked.least, "prompt_lookup_max": looked.longest}
+        elif drafted:
+            words = {"method": "draft_model", "model": draft, "num_speculative_tokens": drafted}
+            words |= {"draft_sample_method": "greedy" if settings.greedy else "probabilistic"}
+            words |= {"revision": draft_at} if draft_at else {}
+        options = {"revision": at, "speculative-config": json.dumps(words) if words else None}
+        return _command(["vllm", "serve", target], options)
+    if engine == "sglang":
+        if looked:
+            words = {"algorithm": "NGRAM", "num-draft-tokens": looked.length + 1, "ngram-max-bfs-breadth": 1}
+            words |= {"ngram-max-trie-depth": looked.longest + looked.length}
+        elif drafted:  # verified are the tokens drafted and the one before them
+            words = {"algorithm": "STANDALONE", "draft-model-path": draft, "draft-model-revision": draft_at}
+            words |= {"num-steps": drafted, "eagle-topk": 1, "num-draft-tokens": drafted + 1}
+        options = {f"speculative-{name}": value for name, value in words.items()}
+        return _command(["python", "-m", "sglang.launch_server"], {"model-path": target, "revision": at, **options})
+    kinds = ["ngram-simple"] * bool(looked) + ["draft-simple"] * bool(drafted)
+    if looked:
+        words = {"ngram-simple-size-n": looked.least, "ngram-simple-size-m": looked.length}
+    if drafted:
+        words |= {"draft-model": "draft.gguf", "draft-n-max": drafted, "draft-n-min": 0, "draft-p-min": rule.confidence}
+    options = {f"spec-{name}": value for name, value in {"type": ",".join(kinds) or None, **words}.items()}
+    return _command(["llama-server", "--model", "target.gguf"], options)
+
+
+def _command(start: Sequence[str], options: Mapping[str, Any]) -> str:
+    given = [(f"--{name}", str(value)) for name, value in options.items() if value is not None]
+    return shlex.join([*start, *chain.from_iterable(given)])
+
+
+def _gain(value: float, low: float, high: float) -> str:
+    return f"{value:+.1%} ({low:+.1%} to {high:+.1%})"

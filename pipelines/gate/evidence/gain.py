@@ -1,0 +1,150 @@
+"""The gain of an arm over a rival: a difference estimator in ratio-of-sums form, with its error by jackknife over documents.
+
+    rate of an arm = T / C,    T, C = Σ_h W_h mean over settings of ( replayed mean of texts + mean of (clock - prediction) )
+
+T are tokens and C seconds of a text; h are slices, and W_h is the share of documents that a slice has in the mix. Means are over
+all replayed texts of a slice, and over its prompts on which both arms were timed. Replay without a clock would keep the error of
+its prices, a clock without replay knows few texts. Where replay does not cover both arms, replayed and predicted terms are left
+out, and the estimate rests on the clock alone. Prices are factors on the latency profile's components, and are fitted anew
+without every document.
+
+    variance = Σ_h (n_h - 1) / n_h Σ_{d in h} (θ_(d) - mean)²,    θ = ln(rate of the arm / rate of the rival)
+
+Degrees of freedom are Satterthwaite's over slices, by documents that were timed. Sources: Särndal, Swensson and Wretman, Model
+Assisted Survey Sampling, 1992, section 6.3 (difference estimator); Shao and Tu, The Jackknife and Bootstrap, 1995, section 6.2
+(stratified jackknife).
+
+Gains by slice are partially pooled: a slice of few documents borrows from the others as far as slices are alike. Effects of
+`pipelines.gate.evidence.pooling` are the gains' logarithms. Bounds are quantiles of the mixture over τ (shape suffix T).
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import ndtr
+from scipy.stats import norm
+
+from pipelines.gate.evidence.estimate import CLOCK, CORRECTED, LEVEL, Estimate
+from pipelines.gate.evidence.ledger import PARTS, SECONDS, TOKENS, Ledger, Replayed, V, ledger
+from pipelines.gate.evidence.pooling import PooledEffects
+from pipelines.gate.evidence.prices import K
+from pipelines.gate.evidence.timed_blocks import TimedBlocks
+
+GRID_T = np.linspace(0.0, 4.0, 200)  # τ over its scale
+
+
+def gain(
+    blocks: TimedBlocks,
+    arm: str,
+    rival: str,
+    mix: Mapping[str, float] | None = None,
+    replayed: Replayed | None = None,
+    only_setting: str | None = None,
+) -> Estimate:
+    """Of ``arm`` over ``rival``; parameters as of `ledger`."""
+    pair = ledger(blocks, (arm, rival), mix, replayed, only_setting)
+    whole_2V, without_D2V = _totals(pair)
+    factors_K, factors_DK = np.zeros(K), np.zeros((len(pair.documents), K))  # of no replayed seconds
+    if pair.prices is not None:
+        factors_K, factors_DK = pair.prices.factors_K, pair.prices.without_each(pair.documents)
+    (value,) = _log_ratio(whole_2V[None], factors_K[None]).tolist()
+    variance, freedom = _jackknife(_log_ratio(without_D2V, factors_DK), pair)
+    basis = CLOCK if pair.prices is None else CORRECTED
+    return Estimate(value, float(np.sqrt(variance)), freedom, int(pair.timed_D.sum()), pair.prompts, basis)
+
+
+def _totals(pair: Ledger) -> tuple[np.ndarray, np.ndarray]:
+    """Both sides' totals over strata [2, V], whole and without every document [D, 2, V]."""
+    whole_2V = np.zeros((2, V))
+    change_D2V = np.zeros((len(pair.documents), 2, V))
+    for stratum, weight in enumerate(pair.weight_H):
+        members = pair.stratum_D == stratum
+        for count_DS, sums_2DSV in pair.terms:
+            count_MS, sums_2MSV = count_DS[members], sums_2DSV[:, members]
+            mean_2SV = sums_2MSV.sum(axis=1) / count_MS.sum(axis=0)[:, None]
+            left_MS = count_MS.sum(axis=0) - count_MS
+            left_2MSV = sums_2MSV.sum(axis=1, keepdims=True) - sums_2MSV
+            without_2MSV = left_2MSV / left_MS[..., None]
+            whole_2V += weight * mean_2SV.mean(axis=1)
+            moved_2MV = weight * (without_2MSV - mean_2SV[:, None]).mean(axis=2)
+            change_D2V[members] += moved_2MV.swapaxes(0, 1)
+    return whole_2V, whole_2V + change_D2V
+
+
+def _log_ratio(totals_N2V: np.ndarray, factors_NK: np.ndarray) -> np.ndarray:
+    tokens_N2, seconds_N2 = totals_N2V[..., TOKENS], totals_N2V[..., SECONDS]
+    seconds_N2 = seconds_N2 + (totals_N2V[..., PARTS:] * factors_NK[:, None]).sum(axis=-1)
+    if not (tokens_N2 > 0).all() or not (seconds_N2 > 0).all():
+        raise ValueError(
+            "corrected tokens or seconds are not positive: replay and clock disagree. Replay the decoded texts."
+        )
+    rate_N2 = np.log(tokens_N2) - np.log(seconds_N2)
+    return np.asarray(rate_N2[:, 0] - rate_N2[:, 1])
+
+
+def _jackknife(without_D: np.ndarray, pair: Ledger) -> tuple[float, float]:
+    """Variance and degrees of freedom."""
+    variances, freedoms = [], []
+    for stratum in range(len(pair.weight_H)):
+        members = pair.stratum_D == stratum
+        count = int(members.sum())
+        variances.append((count - 1) / count * np.square(without_D[members] - without_D[members].mean()).sum())
+        freedoms.append(max(1, int((members & pair.timed_D).sum()) - 1))
+    variance = float(np.sum(variances))
+    if variance == 0:
+        return 0.0, float(sum(freedoms))
+    shares = np.array(variances) / variance
+    return variance, float(1 / (np.square(shares) / np.array(freedoms)).sum())
+
+
+@dataclass(frozen=True)
+class SliceGain:
+    """A slice's pooled gain with one-sided 95 % bounds; without bounds it is not judged."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+    documents: int
+    judged: bool
+
+
+def slice_gains(
+    blocks: TimedBlocks, arm: str, rival: str, least: int, spread: float, replayed: Replayed | None = None
+) -> dict[str, SliceGain]:
+    """By slice. One with fewer than ``least`` timed documents is not judged; ``spread`` is the scale of τ."""
+    counts = {name: _timed(blocks, arm, rival, name) for name in sorted(set(blocks.slice_B.tolist()))}
+    judged = [name for name, count in counts.items() if count >= max(2, least)]
+    estimates = {name: gain(blocks, arm, rival, {name: 1.0}, replayed) for name in judged}
+    found = pooled(estimates, spread)
+    return {name: found.get(name, SliceGain(None, None, None, count, False)) for name, count in counts.items()}
+
+
+def _timed(blocks: TimedBlocks, arm: str, rival: str, name: str) -> int:
+    """Documents of a slice on which both were timed, at the setting with the fewest."""
+    both_B = blocks.shared(arm, rival)
+    settings = set(blocks.setting_B[both_B].tolist())
+    kept = [both_B & (blocks.slice_B == name) & (blocks.setting_B == setting) for setting in settings]
+    return min((len(set(blocks.document_B[kept_B].tolist())) for kept_B in kept), default=0)
+
+
+def pooled(estimates: Mapping[str, Estimate], spread: float) -> dict[str, SliceGain]:
+    """Pooled gains; one slice by itself borrows nothing."""
+    values = np.array([one.value for one in estimates.values()])
+    squares = np.array([max(one.quantile(LEVEL) / norm.ppf(1 - LEVEL), 1e-9) ** 2 for one in estimates.values()])
+    effects = PooledEffects(values, squares, spread, GRID_T)
+    found = {}
+    for (name, one), square in zip(estimates.items(), squares.tolist(), strict=True):
+        mean_T, variance_T = effects.effect(one.value, square)
+        low, high = (_quantile(level, effects.weight_T, mean_T, np.sqrt(variance_T)) for level in (LEVEL, 1 - LEVEL))
+        value = float(effects.weight_T @ mean_T)
+        found[name] = SliceGain(math.expm1(value), math.expm1(low), math.expm1(high), one.documents, True)
+    return found
+
+
+def _quantile(level: float, weight_T: np.ndarray, mean_T: np.ndarray, deviation_T: np.ndarray) -> float:
+    edge = 10 * deviation_T.max()
+    low, high = float(mean_T.min() - edge), float(mean_T.max() + edge)
+    return float(brentq(lambda x: float((weight_T * ndtr((x - mean_T) / deviation_T)).sum()) - level, low, high))

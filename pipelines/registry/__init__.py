@@ -1,0 +1,1 @@
+"""MLflow: runs, registered bundles and champions."""

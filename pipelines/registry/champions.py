@@ -1,0 +1,256 @@
+"""Champions in the MLflow registry: alias, history and lock of one registered model.
+
+    history   tags ``champion.000001``, ``champion.000002``, … of the registered model, one JSON event each, never rewritten; what
+              stands is a stack: a promotion puts a version on top, a rollback takes the top off
+    alias     ``champion`` points to the top; the history is the truth, an alias that an interrupted call left behind is mended
+    lock      MLflow has no check-and-set, but creating a registered model of a name that exists is refused by every backend: the
+              model ``<name>.lock`` is there while somebody changes the champion. One whose holder was killed is broken on request
+              only, since nobody here can know that; it is recorded as tag ``lock_broken.000001``, …, and a holder that lives on
+              writes nothing more
+    verdicts  tags ``verdict.000001``, … of a version, one for every look that the gate took at it, and the last as ``verdict``
+
+A promotion names the champion that its evidence was measured against, and is refused under the lock if another one stands there
+by then. So of two promotions at once one waits, and then fails loudly.
+"""
+
+import getpass
+import json
+import os
+import socket
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from pipelines.gate.names import CHALLENGER, CHAMPION
+from pipelines.gate.verdict import VERSION
+from pipelines.registry.versions import BUNDLE_TAG, PAIR_TAG, found_model, registered_model
+
+EVENT = "champion."
+PROMOTED, ROLLED_BACK = "promoted", "rolled back"
+VERDICT_TAG = "verdict"
+LOCK = ".lock"
+BROKEN = "lock_broken."
+WAIT_SECONDS, POLL_SECONDS = 30.0, 0.2
+
+
+@dataclass(frozen=True)
+class Event:
+    """One change of the champion: ``version`` (its content ``sha256``) was ``action``; ``forced``: why the gate's refusal was
+    overridden; ``verdict``: what the gate said, of a promotion."""
+
+    number: int
+    action: str
+    version: str
+    sha256: str
+    at: str
+    by: str
+    forced: str | None = None
+    verdict: str | None = None
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version of the registered model, and the content hash of its bundle."""
+
+    version: str
+    sha256: str
+
+
+class Champions:
+    """Of registered model ``name`` at the server of ``client``."""
+
+    def __init__(self, client: Any, name: str, break_lock: bool = False) -> None:
+        self.client, self.name = client, name
+        self.break_lock = break_lock
+        self._key = uuid.uuid4().hex  # by which a lock is known as this object's own
+
+    def history(self) -> list[Event]:
+        """All events, oldest first; `ValueError` if nothing of this name is registered."""
+        tags = registered_model(self.client, self.name).tags
+        return [Event(**json.loads(tags[key])) for key in sorted(tags) if key.startswith(EVENT)]
+
+    def _standing(self) -> list[Version]:
+        """The promoted versions that stand, the newest last."""
+        standing: list[Version] = []
+        for event in self.history():
+            if event.action == PROMOTED:
+                standing.append(Version(event.version, event.sha256))
+            else:
+                standing.pop()
+        return standing
+
+    def champion(self) -> Version | None:
+        """The version on top of the history's stack."""
+        return next(reversed(self._standing()), None)
+
+    def challenger(self) -> Version | None:
+        """The version under alias ``challenger``."""
+        return self._version(self._alias(CHALLENGER))
+
+    def promote(self, version: str, over: str | None, verdict: dict[str, Any], forced: str | None = None) -> Event:
+        """Make ``version`` the champion. What the gate said is kept before (`keep`): a look counts, however this ends.
+
+        ``over``: content hash of the champion that the evidence was measured against (``None``: there was none); ``forced``: why
+        the verdict is overridden, which is recorded. `ValueError` if the verdict is not a pass and nothing forces it, if
+        another champion stands there by now, or if ``version`` is it."""
+        if not verdict["passed"] and not forced:
+            raise ValueError(
+                f"{self.name} version {version} did not pass the gate ({verdict['verdict']}), and nothing forces it. "
+                "Say --force."
+            )
+        with self.lock():
+            standing = self.champion()
+            found = None if standing is None else standing.sha256
+            if found != over:
+                raise ValueError(
+                    f"the evidence on {self.name} version {version} was measured against {_shown(over)}, and by now "
+                    f"{_shown(found)} is the champion. Measure again."
+                )
+            made = self._version(version)
+            if made is None or made.sha256 == over:
+                what = "is the champion already" if made else "does not exist"
+                raise ValueError(f"{self.name} version {version} {what}: nothing was changed.")
+            return self._record(PROMOTED, made, forced, verdict["verdict"])
+
+    def keep(self, version: str, verdict: dict[str, Any]) -> None:
+        """Keep the gate's record, whatever it says, as a tag of the version."""
+        with self.lock():
+            number, text = len(self.verdicts(version)) + 1, json.dumps(verdict, sort_keys=True)
+            for key in (f"{VERDICT_TAG}.{number:06d}", VERDICT_TAG):
+                self.client.set_model_version_tag(self.name, version, key, text)
+
+    def verdicts(self, version: str) -> list[dict[str, Any]]:
+        """The gate's records that were kept on a version, oldest first; those of a gate of another version count for nothing."""
+        tags = self.client.get_model_version(self.name, version).tags
+        kept = [json.loads(tags[key]) for key in sorted(tags) if key.startswith(f"{VERDICT_TAG}.")]
+        return [record for record in kept if record.get("version") == VERSION]
+
+    def rollback(self) -> Event:
+        """Put back the champion before this one; `ValueError` if there is none."""
+        with self.lock():
+            standing = self._standing()
+            if len(standing) < 2:
+                found = f"version {standing[0].version} is the only champion there was" if standing else "there is none"
+                raise ValueError(f"{self.name} has no earlier champion to go back to: {found}. Nothing was changed.")
+            return self._record(ROLLED_BACK, standing[-1], None)
+
+    @contextmanager
+    def lock(self, seconds: float = WAIT_SECONDS) -> Iterator[None]:
+        """Hold the registered model's lock. One that is not free in time is broken if this object was told to break it.
+        `ValueError` if it is not free in time, naming the holder."""
+        from mlflow.exceptions import MlflowException
+
+        name, deadline = f"{self.name}{LOCK}", time.monotonic() + seconds
+        while True:
+            try:
+                self.client.create_registered_model(name, tags={"holder": _who(), "since": _now(), "key": self._key})
+                break
+            except MlflowException as error:  # the second: MLflow refused, and looked for whom when he was gone already
+                if error.error_code not in ("RESOURCE_ALREADY_EXISTS", "RESOURCE_DOES_NOT_EXIST"):
+                    raise
+            if time.monotonic() > deadline:
+                if not self.break_lock:
+                    raise ValueError(
+                        f"{self.name} is being changed by {self._holder()}. Wait for it; if it was killed, say --break-lock. "
+                        "Nothing was changed."
+                    )
+                self._break()
+            time.sleep(POLL_SECONDS)
+        try:
+            yield
+        finally:
+            if self._holds():
+                self.client.delete_registered_model(name)
+
+    def _break(self) -> None:
+        """Take the lock from whoever has it, once, and record it."""
+        self.break_lock = False
+        number = 1 + sum(tag.startswith(BROKEN) for tag in self.client.get_registered_model(self.name).tags)
+        text = f"of {self._holder()}, broken {_now()} by {_who()}"
+        self.client.set_registered_model_tag(self.name, f"{BROKEN}{number:06d}", text)
+        if self._lock_tags():
+            self.client.delete_registered_model(f"{self.name}{LOCK}")
+
+    def _lock_tags(self) -> dict[str, str]:
+        """What the lock says of its holder; nothing where there is none."""
+        lock = found_model(self.client, f"{self.name}{LOCK}")
+        return {} if lock is None else dict(lock.tags)
+
+    def _holds(self) -> bool:
+        return self._lock_tags().get("key") == self._key
+
+    def mend(self) -> None:
+        """Point the alias to what the history says."""
+        if not self.follows():
+            with self.lock():  # somebody may be between history and alias right now
+                self._follow()
+
+    def _record(self, action: str, version: Version, forced: str | None, verdict: str | None = None) -> Event:
+        """Append an event, and let the alias follow."""
+        if not self._holds():
+            raise ValueError(f"the lock of {self.name} was broken meanwhile. The champion was not changed; try again.")
+        history = self.history()
+        event = Event(len(history) + 1, action, version.version, version.sha256, _now(), _who(), forced, verdict)
+        text = json.dumps(asdict(event), sort_keys=True)
+        self.client.set_registered_model_tag(self.name, f"{EVENT}{event.number:06d}", text)
+        self._follow()
+        return event
+
+    def follows(self) -> bool:
+        """Whether the alias is where the history says."""
+        top = self.champion()
+        return self._alias(CHAMPION) == (None if top is None else top.version)
+
+    def _follow(self) -> None:
+        """Under the lock: let the alias follow the history."""
+        top = self.champion()
+        if top is None:
+            self.client.delete_registered_model_alias(self.name, CHAMPION)
+        else:
+            self.client.set_registered_model_alias(self.name, CHAMPION, top.version)
+
+    def _alias(self, alias: str) -> str | None:
+        version = self.client.get_registered_model(self.name).aliases.get(alias)
+        return None if version is None else str(version)
+
+    def _version(self, version: str | None) -> Version | None:
+        from mlflow.exceptions import MlflowException
+
+        if version is None:
+            return None
+        try:
+            found = self.client.get_model_version(self.name, version)
+        except MlflowException:
+            return None
+        return Version(str(found.version), found.tags.get(BUNDLE_TAG, ""))
+
+    def _holder(self) -> str:
+        tags = self._lock_tags()
+        return f"{tags.get('holder', 'somebody')} since {tags.get('since', 'an unknown time')}"
+
+
+def names_of(client: Any, pair: str) -> list[str]:
+    """Names of the registered models whose versions are tagged with ``pair``."""
+    found, token = set(), None
+    while True:
+        page = client.search_model_versions("", page_token=token)
+        found |= {version.name for version in page if version.tags.get(PAIR_TAG) == pair}
+        token = page.token
+        if not token:
+            return sorted(found)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _who() -> str:
+    return f"{getpass.getuser()}@{socket.gethostname()} (process {os.getpid()})"
+
+
+def _shown(sha256: str | None) -> str:
+    return f"champion {sha256[:12]}" if sha256 else "no champion"

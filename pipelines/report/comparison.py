@@ -1,0 +1,232 @@
+"""Arms of a measurement against each other; the only place where a report's ratios and their intervals are made.
+
+    speed-up    (Σ tokens / Σ seconds of an arm) / (the same of another), over the blocks (prompt, setting, repeat) they share
+    gain        its speed-up less one
+    rate        Σ amount / Σ cost of one arm's decodes
+
+Intervals are 95 %, by delete-one-document jackknife (`predictors.training.intervals`), of logarithms where a value is a ratio of
+rates. Prompts of one document are not independent, so documents are left out. What shares no block is undefined. Sums weigh every
+prompt alike. Shape suffixes: D documents, K sums.
+"""
+
+import re
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from pipelines.gate.evidence.timed_blocks import setting_of
+from pipelines.measuring import names
+from pipelines.measuring.names import CHAIN, CONFIDENCE, FORK, HF_LOOKUP, METHODS, PLAIN
+from pipelines.report.section import EFFICIENCY, OVER_CHAIN, SPEEDUP, Cell, Metric
+from pipelines.report.text import UNDEFINED, Interval, alone, arm_name, changed, known
+from predictors.rounds import PHASES
+from predictors.sampling import SamplingSettings
+from predictors.training import intervals
+
+KEY = ["setting", "prompt", "repeat"]  # of a block of one split
+SAMPLING = ("temperature", "top_k", "top_p")
+MAIN_ARMS = (names.ENTROPY, names.HRAD, names.LENGTH)
+ORDER = (  # of arms and families where they are shown
+    *(PLAIN, names.HF_FORWARD, names.HF_PLAIN, names.HF_ASSISTED, HF_LOOKUP, CHAIN, CONFIDENCE),
+    *MAIN_ARMS,
+)
+PARTS = (*PHASES, "rest")  # of the time
+RATES = {  # by the name of a column of the report: Σ of quantities of decodes over Σ of another
+    EFFICIENCY: ("emitted", "rounds"),
+    "m_incl": ("segments+accepted", "segments"),
+    "drafted per round": ("levels", "rounds"),
+    "rollback rate": ("rolled_back", "levels"),
+    "deciding": ("seconds_controller", "seconds_rounds"),
+    "upkeep": ("seconds_draft", "seconds_rounds"),
+    "target idle": ("seconds_steady_wait", "seconds_steady"),
+    "hits per branch point": ("hits", "branch_points"),
+    "tokens per pass": ("rounds+accepted", "rounds"),
+    "passes with candidates": ("tried", "rounds"),
+    "tokens of those": ("tried+accepted", "tried"),
+    "guesses per pass": ("guessed", "rounds"),
+    "candidates per pass": ("drafted", "rounds"),
+    "guesses and candidates per pass": ("guessed+drafted", "rounds"),
+    "ms/token": ("seconds", "tokens"),
+    **{part: (f"seconds_{part}", "seconds") for part in PARTS},
+}
+WHOLE = {EFFICIENCY, *PARTS}  # shown with their intervals
+RIVALS = {SPEEDUP: PLAIN, "over HF prompt lookup": HF_LOOKUP, **{f"over {name}": name for name in METHODS[1:]}}
+GAINS = {OVER_CHAIN: CHAIN, "gain over best static fork": FORK}
+
+
+@dataclass(frozen=True)
+class By:
+    """Which decodes: at a sampling ``setting`` (``None``: all), of a ``slice`` (``None``: all)."""
+
+    setting: str | None = None
+    slice: str | None = None
+
+
+ALL = By()
+
+
+@dataclass(frozen=True)
+class TimedArms:
+    """``decodes`` of test and validation prompts, and ``findings`` with the ``choices`` that validation prompts made: an arm by
+    family and sampling setting. A family's name, where no arm has it, stands for its arm at each setting."""
+
+    decodes: pd.DataFrame
+    findings: dict[str, Any]
+
+    @cached_property
+    def test(self) -> pd.DataFrame:
+        """Decodes of test prompts, each with the name of its sampling ``setting``."""
+        return with_settings(self.decodes[self.decodes["split"] == names.TEST].reset_index(drop=True))
+
+    @cached_property
+    def settings(self) -> list[str]:
+        """Names of the sampling settings, by temperature."""
+        return sorted(self.test["setting"].unique())
+
+    @cached_property
+    def slices(self) -> list[str]:
+        """Of the test prompts, by name."""
+        return sorted(self.test["slice"].unique())
+
+    @staticmethod
+    def greedy(setting: str) -> bool:
+        """Whether texts at a setting are greedy."""
+        return setting.split(",")[0] == SamplingSettings(0.0).name
+
+    @cached_property
+    def families(self) -> dict[str, str]:
+        """The family of every arm that was timed on test prompts, in the order arms are shown."""
+        arms = self.test[["arm", "family"]].drop_duplicates()
+        return dict(sorted(arms.itertuples(index=False, name=None), key=_place))
+
+    def arms(self, setting: str) -> list[str]:
+        """Arms that were timed at a sampling setting, in the order they are shown."""
+        timed = set(self.test.loc[self.test["setting"] == setting, "arm"])
+        return [arm for arm in self.families if arm in timed]
+
+    def choices(self, setting: str) -> dict[str, str]:
+        """By family the arm that was fastest on validation prompts."""
+        return {one["family"]: one["arm"] for one in self.findings["choices"] if setting_of(one) == setting}
+
+    def chosen(self, family: str, setting: str) -> str:
+        """The arm of ``family`` that was fastest on validation prompts."""
+        choices = self.choices(setting)
+        if family not in choices:
+            raise ValueError(f"no arm of family {family!r} was chosen at {setting}. Run the measure stage again.")
+        return choices[family]
+
+    @cached_property
+    def _by_arm(self) -> dict[str, pd.DataFrame]:
+        return {str(arm): rows.set_index(KEY).sort_index() for arm, rows in self.test.groupby("arm", sort=False)}
+
+    def rows(self, arm: str, by: By = ALL) -> pd.DataFrame:
+        """Decodes of an arm, or of what was chosen of a family, by block in one order for all arms."""
+        parts = []
+        for setting in self.settings if by.setting is None else [by.setting]:
+            rows = self._by_arm.get(arm if arm in self._by_arm else self.choices(setting).get(arm, arm))
+            if rows is not None and setting in rows.index.get_level_values(0):
+                parts.append(rows.loc[[setting]])
+        rows = pd.concat(parts) if parts else self.test.set_index(KEY).iloc[:0]
+        return rows if by.slice is None else rows[rows["slice"] == by.slice]
+
+    def timed(self, arms: Iterable[str], by: By = ALL) -> list[str]:
+        """Those of ``arms`` that share a block with plain decoding."""
+        return [arm for arm in arms if len(self.pair(arm, PLAIN, by)[0])]
+
+    def pair(self, arm: str, over: str, by: By = ALL) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """Rows of both on the blocks that they share."""
+        rows, others = (self.rows(name, by) for name in (arm, over))
+        return rows[rows.index.isin(others.index)], others[others.index.isin(rows.index)]
+
+    def speedup(self, arm: str, over: str = PLAIN, by: By = ALL) -> Interval:
+        """How many times as fast ``arm`` is as ``over``."""
+        rows, others = self.pair(arm, over, by)
+        return rate_ratio(rows["document"], rows["tokens"], rows["seconds"], others["tokens"], others["seconds"])
+
+    def gain(self, arm: str, over: str = CHAIN, by: By = ALL) -> Interval:
+        """Its speed-up over another, less one."""
+        return changed(self.speedup(arm, over, by), lambda ratio: ratio - 1)
+
+    def gained(self, arm: str, over: str, by: By = ALL) -> Cell:
+        """Its gain; nothing over itself."""
+        same = self.rows(arm, by)["arm"].equals(self.rows(over, by)["arm"])
+        return None if same else self.gain(arm, over, by)
+
+    def rate(self, arm: str, amount: str, cost: str, by: By = ALL) -> Interval:
+        """Σ of quantities, joined by ``+``, over Σ of another."""
+        rows = self.rows(arm, by)
+        return rate(rows["document"], rows[amount.split("+")].sum(axis=1, skipna=False), rows[cost])
+
+    def metric(self, name: str, arm: str, by: By = ALL) -> Cell:
+        """A column of the report, by its name."""
+        if name in RATES:
+            made = self.rate(arm, *RATES[name], by)
+            return made if name in WHOLE else made["value"]
+        if name in GAINS:
+            return self.gained(arm, GAINS[name], by)
+        return None if arm == RIVALS[name] != PLAIN else self.speedup(arm, RIVALS[name], by)
+
+    def metrics(self, *columns: str, of: Container[str] | None = None) -> dict[str, Metric]:
+        """Columns by name; nothing of arms outside ``of``."""
+
+        def value(name: str, arm: str, by: By = ALL) -> Cell:
+            return self.metric(name, arm, by) if of is None or arm in of else None
+
+        return {name: partial(value, name) for name in columns}
+
+
+def places(arms: Iterable[str], by: By = ALL) -> dict[str, tuple[str, By]]:
+    """Rows of a table: arms by their names, each on these decodes."""
+    return {arm_name(arm): (arm, by) for arm in arms}
+
+
+def across(metric: Metric, parts: Mapping[str, By]) -> dict[str, Metric]:
+    """A column for every part of the decodes."""
+    return {label: partial(metric, by=by) for label, by in parts.items()}
+
+
+def with_settings(rows: pd.DataFrame) -> pd.DataFrame:
+    """``rows`` with column ``setting``."""
+    if "setting" in rows:
+        return rows
+    sampled = rows[[*SAMPLING]].itertuples(index=False, name=None)
+    return rows.assign(setting=[setting_of(dict(zip(SAMPLING, one, strict=True))) for one in sampled])
+
+
+def _place(arm: tuple[str, str]) -> tuple[int, float]:
+    """Plain decoding first, then rivals, then families as they were timed; numbered arms by their number."""
+    name, family = arm
+    place = next((place for place, known in enumerate(ORDER) if known in (name, family)), len(ORDER))
+    number = re.search(r"-(\d+(?:\.\d+)?)$", name)
+    return place, float(number[1]) if number and family in (CHAIN, CONFIDENCE, names.ENTROPY) else 0.0
+
+
+def rate(documents: Iterable[str], amount: ArrayLike, cost: ArrayLike) -> Interval:
+    """Σ amount / Σ cost."""
+    return of_rates(documents, (amount, cost), lambda made: made)
+
+
+def rate_ratio(documents: Iterable[str], *columns: ArrayLike) -> Interval:
+    """(Σ amount / Σ cost) of an arm over the same of another; by logarithms."""
+    made = of_rates(documents, columns, lambda one, other: np.log(one) - np.log(other))
+    return changed(made, lambda value: float(np.exp(value)))
+
+
+def of_rates(documents: Iterable[str], columns: Sequence[ArrayLike], value: Callable[..., np.ndarray]) -> Interval:
+    """``value`` of rates Σ amount / Σ cost over items, whose amounts and costs ``columns`` give in turn, with its interval;
+    undefined where it is not finite. Of a single document there is no interval."""
+
+    def of_sums(sums_DK: np.ndarray) -> np.ndarray:
+        return value(*(sums_DK[:, ::2] / sums_DK[:, 1::2]).T)
+
+    items = np.stack([np.asarray(one, float) for one in columns], axis=-1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        made = intervals.jackknife(items, np.asarray(list(documents)), of_sums)
+    if not np.isfinite(made["value"] or 0.0):
+        return dict(UNDEFINED)
+    return made if known(made) and np.isfinite(made["low"] or 0.0) else alone(made["value"])

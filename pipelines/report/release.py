@@ -1,0 +1,174 @@
+"""What was decided: above the fold, and in section ``release``: the fastest decoder that tuning found at every sampling setting,
+and the gate's verdicts on bundles.
+
+The winner by replay and clock is scored on test prompts, over plain decoding and over the static chain that was fastest on
+validation prompts. Gains of a verdict are those of `pipelines.gate.evidence`, by jackknife over documents.
+"""
+
+import math
+from collections.abc import Iterator
+from textwrap import fill
+
+from pipelines.gate.evidence.estimate import Estimate
+from pipelines.gate.verdict import INCONCLUSIVE, PASSED, REFUSED, lines
+from pipelines.measuring.names import CHAIN, HF_ASSISTED, HF_PLAIN, PLAIN
+from pipelines.measuring.provenance import commit_of, numerics
+from pipelines.outputs import read_json
+from pipelines.pair_folder import read_pair
+from pipelines.report.comparison import By
+from pipelines.report.inputs import Inputs, Record
+from pipelines.report.plots import picture, whiskers
+from pipelines.report.section import SPEEDUP, Row, Section, Table
+from pipelines.report.text import GAIN, TIMES, Interval, alone, arm_name, changed, listed, shown
+from predictors.latency.soundness import noise_warning
+
+AUTO, OURS, WIDTH = "auto", "ours: ", 110
+NOTES = ("This page promotes nothing: `draftwright promote` also compares with the champion of the day.",)
+VERDICTS = {
+    PASSED: "The gate passes bundle auto",
+    REFUSED: "The gate refuses bundle auto",
+    INCONCLUSIVE: "On bundle auto the gate's evidence is inconclusive",
+}
+CAPTION = (
+    "Speed-up over plain decoding, with 95 % intervals over documents; red: what tuning chose. The static chain is the one that "
+    "tuning found fastest. The oracle knows what will be accepted of the draft model's chains: a replayed gain on the measured "
+    "chain."
+)
+WON = "Tuned: the best few by replay on validation prompts, the winner on test prompts"
+JUDGED = "Gate verdicts: gains over the closest rival, and over the gate's reference by sampling setting"
+CODE = """from runtime import ModelPair, load_decoder
+
+bundle = "{folder}/auto"
+pair = ModelPair.load(target="{target}", draft="{draft}", record=bundle)
+decoder = load_decoder(bundle, pair)
+out = decoder.generate(pair.tokenizer(text)["input_ids"], max_new_tokens=256, temperature=0.0)"""
+
+
+def front(inputs: Inputs, oracle: dict[str, float]) -> Section:
+    """Above the fold: how fast everything decodes on which machine, what was decided, and how to use it. ``oracle``: how many
+    times as fast as the best static chain perfect foresight is in replay, by sampling setting."""
+    origin, profile = inputs.measured.origin, inputs.profile
+    device = origin["device"]
+    machine = device["gpus"][0]["name"] if device["gpus"] else device["cpu"]
+    warning = None if profile is None else noise_warning(profile)
+    speeds = [_speeds(inputs, setting, oracle.get(setting)) for setting in inputs.measured.settings]
+    code = ""
+    if (inputs.data / AUTO).is_dir():
+        location = read_pair(inputs.data / "pair")
+        code = CODE.format(folder=inputs.data, target=location.target, draft=location.draft)
+        code = code.replace(', draft="None"', "")
+    return Section(
+        read_json(inputs.data / "pair" / "pair.json")["pair"],
+        f"{machine}, {device['cores']} cores, {numerics(origin)}, commit {commit_of(origin)}, {origin['date']}",
+        decision(inputs),
+        pictures=[picture("front", CAPTION, whiskers, speeds, [SPEEDUP], "times plain decoding", 1.0, across=1)],
+        notes=[*filter(None, [warning]), *untimed_chains(inputs)],
+        printed=code,
+    )
+
+
+def untimed_chains(inputs: Inputs) -> Iterator[str]:
+    """Of every setting, that its best static chain is not the one that the page compares with, and what makes it so."""
+    for setting, choice in inputs.tuned.items():
+        static, other = choice["static"], inputs.measured.choices(setting).get(CHAIN)
+        if static is not None and other not in (None, static):
+            yield (
+                f"At {setting} tuning found {arm_name(static)} fastest among static chains, which was not timed on test prompts: "
+                f"gains below are over {arm_name(other)}. Have measure.arms time it always, and measure again."
+            )
+
+
+def decision(inputs: Inputs) -> str:
+    """What tuning chose at every setting, what it gains on test prompts, and what the gate says of it: gains are over the static
+    chain that was fastest on validation prompts, unless that chain won, or over the gate's reference, where its trial timed more
+    prompts than tuning. What is not surely faster than plain decoding there (by the gate: at all settings together) is not for
+    serving."""
+    gate, said = inputs.verdicts.get(AUTO, {}), []
+    evidence = gate.get("evidence", {})
+    for setting, choice in inputs.tuned.items():
+        scores, winner, rival = choice["score"] or {}, arm_name(choice["winner"]), choice["static"]
+        over, plain = (scores.get(other, {}).get("gain") for other in (rival, PLAIN))
+        tried = evidence.get("settings", {}).get(setting)
+        if tried is not None and tried["prompts"] > max((one["prompts"] for one in scores.values()), default=0):
+            over, rival = Estimate(**tried).interval(), evidence["reference"]
+            plain = Estimate(**evidence["gains"][PLAIN]).interval() if PLAIN in evidence["gains"] else plain
+        if plain is not None and not plain["low"] > 0:
+            said.append(
+                f"At {setting} {winner}, tuning's choice, does not surely beat plain decoding: {shown(plain, GAIN)}."
+            )
+            continue
+        gained = "" if over is None else f": {shown(over, GAIN)} over {arm_name(rival)}"
+        said.append(f"At {setting} {'serve' if scores else 'tuning chose'} {winner}{gained}.")
+    judged = [f"{VERDICTS[gate['verdict']]}."] if gate else []
+    return " ".join([*(said or ["Nothing was tuned on this machine."]), *judged])
+
+
+def _speeds(inputs: Inputs, setting: str, oracle: float | None) -> Table:
+    """Plain decoding, Hugging Face's, the static chain, what tuning chose (marked) and the oracle, each with its speed-up."""
+    measured, choice = inputs.measured, inputs.tuned.get(setting, {})
+    static = choice.get("static") or measured.choices(setting).get(CHAIN, PLAIN)
+    ours, score = choice.get("winner", ""), (choice.get("score") or {}).get(PLAIN)
+    arms = (PLAIN, HF_PLAIN, HF_ASSISTED, static)
+    made: dict[str, Interval] = {arm_name(arm): measured.speedup(arm, PLAIN, By(setting)) for arm in arms}
+    speed = made[arm_name(static)]["value"]
+    if score is not None and ours != static:
+        made[arm_name(ours)] = changed(score["gain"], lambda gain: 1 + gain)
+    if oracle is not None and speed is not None:
+        made["oracle"] = alone(oracle * speed)
+    known = {arm: one for arm, one in made.items() if one["value"] is not None}
+    labels = {arm: f"{OURS * (arm == arm_name(ours))}{arm}, {shown(one['value'], TIMES)}" for arm, one in known.items()}
+    rows: list[Row] = [{"": label, SPEEDUP: known[arm]} for arm, label in labels.items()]
+    return Table(rows, setting, {labels.get(arm_name(ours))})
+
+
+def section(inputs: Inputs) -> Section | None:
+    """``None`` if nothing was tuned or tried on this machine."""
+    winners, verdicts = [_tuned(choice) for choice in inputs.tuned.values()], inputs.verdicts
+    if not winners and not verdicts:
+        return None
+    made, outcomes = [], {record["verdict"]: list[str]() for record in verdicts.values()}
+    for row in winners:
+        gain = f", {shown(row['over plain'], TIMES)} over plain decoding" if row["over plain"] else ""
+        made.append(f"{row['winner']} at {row['sampling']}{gain}")
+    for name, record in verdicts.items():
+        outcomes[record["verdict"]].append(name)
+    judged = ", ".join(f"{listed(some)} {outcome}" for outcome, some in outcomes.items())
+    said = [line for record in verdicts.values() for line in lines(record)]
+    chosen = f"Tuning chose {listed(made)}" if made else "Nothing was tuned"
+    finding = f"{chosen}; {f'by the gate {judged}' if judged else 'the gate judged nothing'}."
+    gains = [row for name, record in verdicts.items() for row in _gains(name, record)]
+    printed = "\n".join(fill(line, WIDTH, subsequent_indent="  ") for line in said)
+    tables = [Table(winners, WON), Table(gains, JUDGED)]
+    return Section("release", "What would be released", finding, tables, notes=NOTES, printed=printed)
+
+
+def _tuned(choice: Record) -> Row:
+    """The winner at a sampling setting; over the static chain unless it is that chain, and without scores where time ran out."""
+    candidates = {one["name"]: one["speedup"] for one in choice["candidates"]}
+    winner, score = candidates[choice["winner"]], choice["score"] or {}
+    over_plain, over_static = (score.get(name) for name in (PLAIN, choice["static"]))
+    return {
+        "sampling": choice["setting"],
+        "winner": arm_name(choice["winner"]),
+        "candidates": len(candidates),
+        "test prompts": max((one["prompts"] for one in score.values()), default=0),
+        "over plain": None if over_plain is None else changed(over_plain["gain"], lambda gain: 1 + gain),
+        "replay alone, validation": math.exp(winner["predicted"]),
+        "with the clock, validation": math.exp(winner["value"]),
+        "over static chain": None if over_static is None else over_static["gain"],
+        "static chain": choice["static"] and arm_name(choice["static"]),
+    }
+
+
+def _gains(bundle: str, record: Record) -> Iterator[Row]:
+    evidence = record["evidence"]
+    rivals = {rival: Estimate(**one) for rival, one in evidence["gains"].items()}
+    if not rivals:
+        yield {"bundle": bundle, "verdict": record["verdict"], "over": None, "gain": None, "estimator": None}
+        return
+    closest, reference = min(rivals, key=lambda rival: rivals[rival].value), arm_name(evidence["reference"])
+    known = {arm_name(closest): rivals[closest]}
+    known |= {f"{reference}, {setting}": Estimate(**one) for setting, one in evidence["settings"].items()}
+    for number, (over, one) in enumerate(known.items()):
+        judged = {"bundle": bundle, "verdict": "" if number else record["verdict"], "over": over}
+        yield {**judged, "gain": one.interval(), "estimator": one.basis}

@@ -1,0 +1,132 @@
+"""Stage ``measure``: time every arm of the table in the parameter file on held-out prompts, interleaved and paired.
+
+Writes a folder named after the device: ``decodes.parquet`` (a row for each decode), ``rounds.parquet`` (a row for each of its
+rounds), ``findings.json`` (what validation prompts chose, exactness, notes), ``provenance.json`` and, with ``--texts``,
+``foreseen.parquet`` (what replay predicts for the same decodes and of all recorded texts). An interrupted measurement goes on
+where it stopped.
+
+    draftwright measure --pair pystdlib data/device.json data/pystdlib/pair data/pystdlib/prompts data/pystdlib/measured
+        --bundles data/pystdlib/bundles --latency data/pystdlib/latency
+"""
+
+import argparse
+import warnings
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pipelines.applicability import NOT_APPLICABLE
+from pipelines.gate.evidence.allocation import allocated, mix_of
+from pipelines.measuring import names
+from pipelines.measuring.arm_rows import expanded
+from pipelines.measuring.arms import ArmBuilder, bundles_of
+from pipelines.measuring.bench import Bench, add_bench_arguments, open_bench
+from pipelines.measuring.exactness import agreement, exactness_rows, float32_pair, format_of
+from pipelines.measuring.foreseen import foreseen
+from pipelines.measuring.harness import apart, tokens_per_second
+from pipelines.measuring.led import RecordedTexts
+from pipelines.measuring.measurement import MeasureConfig, Measurement
+from pipelines.measuring.measurement_log import Rows
+from pipelines.measuring.tables import write_foreseen, write_timed
+from pipelines.outputs import write_json
+from pipelines.parameters import load_parameters
+from predictors.bundle import CARD, bundle_hash
+from predictors.sampling import SamplingSettings
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_bench_arguments(parser)
+    parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
+    bundles_help = "folder of exported bundles (default: %(default)s); arms of those not there are left out"
+    parser.add_argument("--bundles", type=Path, default=Path("bundles"), help=bundles_help)
+
+
+def run(args: argparse.Namespace) -> None:
+    config = load_parameters(MeasureConfig, args.pair, "measure", args.params)
+    texts = RecordedTexts(args.texts, config.max_new_tokens)
+    hashes = {"texts_sha256": texts.sha256}
+    for folder in (args.bundles / name for row in expanded(config.arms, str(args.bundles)) for name in bundles_of(row)):
+        hashes[f"{folder.name}_bundle_sha256"] = bundle_hash(folder) if (folder / CARD).is_file() else None
+    bench = open_bench(args, config, {names.VALIDATION: None, names.TEST: None}, hashes)
+    texts.require(bench.pair)
+    validation, test = (texts.first(bench.prompts[split]) for split in (names.VALIDATION, names.TEST))
+    test = allocated(test, mix_of(test), config.test_prompts)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        measurement = Measurement(bench.pair, config, args.bundles, bench.log, texts)
+        rows = measurement.run(validation[: config.validation_prompts], test)
+    findings: dict[str, Any] = {"choices": measurement.choices}
+    prompts = [prompt.tokens for prompt in test[: config.exactness_prompts]]
+    findings |= bench.log.once("checks", lambda: [_checks(bench, config, args.bundles, prompts)])[0]
+    findings["notes"] = notes_of(str(one.message) for one in caught if one.category is UserWarning) + _bypassed(rows)
+    findings["notes"] += [f"no bundle {name}: its arms are left out" for name in measurement.builder.missing]
+    if measurement.builder.draftless:
+        findings["notes"] += [f"{NOT_APPLICABLE}: arms {', '.join(measurement.builder.draftless)}"]
+    decodes, rounds = apart(rows)
+    write_timed(bench.folder, args.pair, decodes, rounds)
+    replayed = foreseen(bench, args.latency, measurement.decoders, texts, test, decodes, rounds)
+    write_foreseen(bench.folder / names.FORESEEN, replayed)
+    write_json(bench.folder / names.FINDINGS, findings)
+    write_json(bench.folder / names.PROVENANCE, bench.origin(args.pair))
+    bench.log.remove()
+    _print_summary(bench.folder, rows, findings)
+
+
+def _checks(bench: Bench, config: MeasureConfig, bundles: Path, prompts: list[list[int]]) -> dict[str, Any]:
+    """Exactness of every arm of ours, in float32 where that fits beside the served pair, and there agreement of the forwards."""
+    if not prompts:
+        return {"exactness": [], "forward_agreement": {}}
+    precise = float32_pair(bench.location, prompts, config.max_new_tokens, bench.serving)
+    pair = precise or bench.pair
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a head trained on bfloat16 states serves float32 ones here
+        arms = ArmBuilder(pair, bundles, config.max_new_tokens).build(expanded(config.arms, str(bundles)))
+        found = exactness_rows(pair, prompts, arms, config.max_new_tokens)
+    near = {} if precise is None else agreement(precise, prompts)
+    return {"exactness": found, "exact_format": format_of(pair), "forward_agreement": near}
+
+
+def notes_of(warned: Iterable[str]) -> list[str]:
+    """What was warned of, once; of bundles that were all captured in the same other format, one is named.
+
+    Examples
+    --------
+    >>> notes_of(["a was trained on x", "c", "b was trained on x", "c"])
+    ['a was trained on x (and 1 more)', 'c']
+    """
+    alike: dict[str, list[str]] = {}
+    for text in sorted(set(warned)):
+        alike.setdefault(text.partition(" was trained on ")[2] or text, []).append(text)
+    return [first + (f" (and {len(others)} more)" if others else "") for first, *others in alike.values()]
+
+
+def _bypassed(decodes: Rows) -> list[str]:
+    """How much of the learned controllers' arms was really decoded at their fallback."""
+    bypassed: Counter[tuple[float, str]] = Counter()
+    rounds: Counter[tuple[float, str]] = Counter()
+    for row in decodes:
+        key = row["temperature"], row["arm"]
+        bypassed[key] += row.get("bypassed") or 0
+        rounds[key] += row.get("rounds") or 0
+    return [
+        f"T={key[0]:g}: {key[1]} stood aside in {count / rounds[key]:.0%} of its rounds (static gamma instead)"
+        for key, count in sorted(bypassed.items())
+        if count
+    ]
+
+
+def _print_summary(folder: Path, rows: Rows, findings: dict[str, Any]) -> None:
+    test = [row for row in rows if row["split"] == names.TEST]
+    for choice in findings["choices"]:
+        if choice["family"] == names.CHAIN:
+            settings = {name: choice[name] for name in ("temperature", "top_k", "top_p")}
+            plain, best = (tokens_per_second(test, arm, **settings) for arm in (names.PLAIN, choice["arm"]))
+            name = SamplingSettings(**settings).name
+            print(f"{name}: {choice['arm']} {best:.0f} tokens/s, {names.PLAIN} {plain:.0f} tokens/s")
+    form = findings.get("exact_format", "float32")
+    inexact = [row["arm"] for row in findings["exactness"] if not row[f"exact_{form}"]]
+    print(f"greedy text in {form}: {'equal for every arm' if not inexact else 'differs for ' + ', '.join(inexact)}")
+    for note in findings["notes"]:
+        print(f"note: {note}")
+    print(f"{folder}: {len(rows)} decodes")
