@@ -68,7 +68,7 @@ def test_a_pair_goes_from_its_folders_to_the_report(family, tokenizer, folder):
     report = run_pair(family, tokenizer, "target", "draft", **wider)
     data = folder / "data" / "p"
     assert report["pair"] == "p" and {"speed", "replay", "latency", "heads", "stopping"} <= set(report["sections"])
-    assert {path.parent.parent.name for path in data.glob("trials/*/*/verdict.json")} == {"survival", "source", "auto"}
+    assert {path.parent.parent.name for path in data.glob("trials/*/*/verdict.json")} == {"auto"}
     assert len(one(data, "measured/*/findings.json")["exactness"]) > len(BUNDLES)
     pair = ModelPair.load(target="target", draft="draft", dtype="float32", tokenizer="target")
     assert (pair.target.forward == "compact") == (family in COMPACT)
@@ -83,7 +83,7 @@ def test_a_target_without_a_draft_goes_from_its_folder_to_the_report(tokenizer, 
     fits = {f"data/p/fit/{name}.json" for name in BUNDLES if name != "lookahead"}
     labels = {f"data/p/labels/{kind}.{kept}" for kind in ("chains", "tokens", "trees") for kept in ("parquet", "json")}
     assert said == folders | fits | labels
-    assert folders >= {"data/p/traces/texts", "data/p/replay", "data/p/trials/survival"}
+    assert folders >= {"data/p/traces/texts", "data/p/replay"}
     assert all(json.loads(Path(one).read_text())["reason"] == NOT_APPLICABLE for one in fits)
     assert all(pq.read_table(one).num_rows == 0 for one in labels if one.endswith("parquet"))
 
