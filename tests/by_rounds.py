@@ -210,7 +210,7 @@ def merged_law(decoder, prompt, length, settings, eos_tokens=frozenset()):
 
 def timeless(record, run):
     """Forget how long a round took."""
-    record.seconds, record.timeline, record.overlapped = {}, [], 0.0
+    record.seconds, record.overlapped = {}, 0.0
     run.clock._last = 0.0
 
 
