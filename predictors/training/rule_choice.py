@@ -89,11 +89,13 @@ def static_totals(starts: Starts, length: int) -> Totals:
 def static_length(several: Sequence[Starts]) -> int:
     """The static length of most tokens per second over all starts of all tables given; of equals the shortest."""
     depth = min(one.depth for one in several)
-    rates = []
-    for length in range(depth + 1):
-        totals = [static_totals(one, length) for one in several]
-        rates.append(sum(one.tokens_X.sum() for one in totals) / sum(one.seconds_X.sum() for one in totals))
-    return int(np.argmax(rates))
+    return max(range(depth + 1), key=lambda length: rate_of(static_totals(one, length) for one in several))
+
+
+def rate_of(several: Iterable[Totals]) -> float:
+    """Tokens per second over the texts of all totals."""
+    tokens, seconds = zip(*((one.tokens_X.sum(), one.seconds_X.sum()) for one in several), strict=True)
+    return float(sum(tokens) / sum(seconds))
 
 
 def fastest(table_2RX: np.ndarray, mask_X: np.ndarray) -> int:

@@ -4,10 +4,8 @@
               branch that survived
     branch    try candidates at the point behind the pending block and draft on behind each, while the target verifies
 
-Committed tokens are cached once, and so is the pending block; branches hang under its end and share both. Nodes are numbered
-from the pending block on. Which tokens are submitted is settled from laws, before they are read: retention walks down the branch
-by the same hooks that stop drafting, and what it does not keep is drafted anew. Shape suffixes: A branches that still grow, V
-vocabulary.
+Branches hang under the pending block's end. Which tokens are submitted is settled from laws, before they are read: retention
+walks down the branch by the same hooks that stop drafting. Shape suffixes: A branches that still grow, V vocabulary.
 """
 
 from collections.abc import Sequence

@@ -7,7 +7,7 @@ tables alike.
             are as cold or warm as they are there; then the work, with an accelerator waited for on both sides
 
 A cell of a table is the median and the quartiles of its timed calls of all sweeps. Disturbed cells are swept again, and the new
-calls replace the old ones: a disturbed moment is not to stay in the quartiles.
+calls replace the old ones.
 """
 
 from collections import defaultdict

@@ -8,7 +8,8 @@
 Choices are made at mean prices, as in decoding, and scored with the nodes of the root's own trees. A maximum over noisy labels is
 biased upwards, so the oracle chooses on all draws of a root but one and is scored on that one, each in turn, or static where that
 is better: a lower bound of what a perfect choice brings (``oracle``). Chosen and scored on all draws, at the roots' own prices
-and in each part for itself, it is an upper bound (``oracle_same_draws``). Intervals by bootstrap over documents. Shape suffixes: N roots, D draws, A actions.
+and in each part for itself, it is an upper bound (``oracle_same_draws``). Intervals by bootstrap over documents. Shape suffixes:
+N roots, D draws, A actions.
 """
 
 from collections.abc import Mapping, Sequence
