@@ -31,8 +31,8 @@ from pipelines.builtin.inflation import InflatedDraft, InflatedShape, inflated_b
 from pipelines.hardware import copy_bandwidth, joules, pass_bytes, watched
 from pipelines.outputs import write_json
 from pipelines.stages.device import describe_device
+from predictors.latency.branching import rounds_seconds
 from predictors.latency.profile import LatencyProfile
-from predictors.latency.rounds import rounds_seconds
 from predictors.rounds import PHASES, RoundRecord
 from runtime import Decoder, ModelPair, Randomness, build_decoder, load_decoder
 from runtime.latency import LatencyConfig, all_cells, sweep, tables_of

@@ -10,9 +10,6 @@ H-RAD's classes, by the paper's argmax or by thresholds (a and b unset: the argm
     all    else if P(all) >= b
     some   otherwise: draft while max_x q(x) >= ε
 
-Being wrong does not cost the same on both sides - a draft pass costs a fraction of a target pass, a missed token a whole one - so
-"none" should wait for more than the largest share.
-
 The explicit predictor's lengths, A accepted of the next γ tokens, by the most likely one or by what a length n is worth:
 
     argmax        n = argmax_a P(A = a)                                          (the explicit rule SpecBranch compares with)

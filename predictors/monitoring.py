@@ -8,11 +8,9 @@
 A forecast of `predictors.rounds` comes to a test where the round submitted a token at its place and accepted all before it; the
 outcome is whether it was accepted too. Rounds count that the request's budget left whole, which is known before they begin.
 
-Over requests i each statistic is r = Σ a_i / Σ b_i, a and b as above and below its fraction bar, and never a mean of a_i / b_i: a
-budget of tokens ends a request sooner after lucky rounds, so that a_i / b_i depends on the budget where, by Wald's identity,
-E Σ a / E Σ b does not, but for the budget's edge where requests differ. Requests of one document are alike, so r's error is the
-jackknife's that leaves out one of D documents at a time (B = Σ b), and its degrees of freedom are those of as many documents of
-equal weight:
+Over requests i each statistic is r = Σ a_i / Σ b_i, a and b as above and below its fraction bar: by Wald's identity it does not
+depend on the budget, as a mean of a_i / b_i does. Its error is the jackknife's that leaves out one of D documents at a time (B =
+Σ b), and its degrees of freedom are those of as many documents of equal weight:
 
     e_d = Σ_{i in d} (a_i - r b_i)        error² = (D - 1) / D · Σ_d (e_d / (B - b_d))²        freedom = (Σ b_d²)² / Σ b_d⁴ - 1
 """

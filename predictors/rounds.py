@@ -20,17 +20,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 PHASES = ("draft", "target", "verify", "controller", "wait")
-LANES = ("draft", "target")
-
-
-@dataclass(frozen=True)
-class Span:
-    """A stretch of work."""
-
-    lane: str  # of `LANES`
-    phase: str  # of `PHASES`
-    start: float  # seconds since the request began
-    end: float
 
 
 class Forecast(NamedTuple):
@@ -65,7 +54,7 @@ class RoundRecord:
     bypassed: bool = False  # a learned controller stood aside and a static setting drafted
     forecasts: tuple[Forecast, ...] = ()  # about the chain that was submitted; of a tree there are none
     seconds: dict[str, float] = field(default_factory=dict)  # wall-clock, by phase of `PHASES`
-    timeline: list[Span] = field(default_factory=list)  # of both models, where they may work side by side
+    concurrent: bool = False  # the draft may work during the target's pass
     overlapped: float = 0.0  # seconds that both at once would have saved; 0 where they really were
 
     def __post_init__(self) -> None:
@@ -77,7 +66,7 @@ class RoundRecord:
     @property
     def nodes(self) -> int:
         """Drafted tokens in the target's pass: all, or the block of a decoder that drafts beside it."""
-        return self.submitted if self.timeline else self.drafted
+        return self.submitted if self.concurrent else self.drafted
 
     @property
     def accepted_in_sequence(self) -> int:

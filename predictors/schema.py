@@ -91,8 +91,7 @@ TEXT_COLUMNS = {
     "unit_probabilities": "slots<float32>",
     "confidence": "slots<float32>",  # max of the draft's temperature-1 law
     "entropy": "slots<float32>",  # nats
-    "law_confidence": "slots<float32>",  # the same of the processed law
-    "law_entropy": "slots<float32>",
+    "law_entropy": "slots<float32>",  # the same of the processed law
     "tops": "tops<float32>",  # largest probabilities of the temperature-1 law, descending
     "states": "states<float16>",  # the draft's state whose logits are the law
 }

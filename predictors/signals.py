@@ -45,8 +45,8 @@ class Root:
 class NextLaw:
     """The draft's law of the next token, before it is drawn.
 
-    ``confidence`` and ``entropy`` (nats) come from the temperature-1, unfiltered softmax; ``law_confidence`` and
-    ``law_entropy`` from the processed law the token will be drawn from. All are 0-d tensors, computed when asked for.
+    ``confidence`` and ``entropy`` (nats) come from the temperature-1, unfiltered softmax; ``law_entropy`` from the processed law
+    the token will be drawn from. All are 0-d tensors, computed when asked for.
     """
 
     root: Root
@@ -70,10 +70,6 @@ class NextLaw:
     @cached_property
     def entropy(self) -> Tensor:
         return _entropy(self.unit_probs_V)
-
-    @cached_property
-    def law_confidence(self) -> Tensor:
-        return self.probs_V.max()
 
     @cached_property
     def law_entropy(self) -> Tensor:

@@ -19,10 +19,9 @@ Without hidden layers the MLP is a logistic regression. The rule, of numbers and
     score = P̂ of the token, or with ``product`` Π P̂ along the draft: that it survives with all before it
     stop where score < threshold, after at least ``min_tokens``; a token's own score is not asked for before
 
-``keeps``: the token that is about to be drawn where the rule says stop is still drawn and verified, as in MCSD (whose score is
-the token's own) and SpecDec++ (whose product ends with the token before it). Without it drafting ends before that token. Either
-way what is drawn is verified: lossless. Source: specification of drafting, sections 5.5 and 7.5. Shape suffixes: B rows, T most
-likely tokens, K tapped layers, D hidden size, F features.
+``keeps``: the token that is about to be drawn where the rule says stop is still drawn and verified, as in MCSD and SpecDec++.
+Either way what is drawn is verified: lossless. Source: specification of drafting, sections 5.5 and 7.5. Shape suffixes: B rows,
+T most likely tokens, K tapped layers, D hidden size, F features.
 """
 
 import math

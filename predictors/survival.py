@@ -13,11 +13,10 @@
     go on         if promise(m) > ρ (C(g + m) - C(g)) for some m <= horizon
     needed_g      min_m ρ (C(g + m) - C(g)) / Σ_{k<m} f^k, which S_g b has to exceed: the same
 
-C(n) is what a round of n drafted tokens takes, in rounds of none; ρ a rate, tokens per such round. The highest tokens per
-time is that ρ at which E[tokens] - ρ E[time] is at most 0 (Dinkelbach, 1967), so that one number carries what all other rounds
-are worth. Looking several tokens ahead matters where passes are priced in steps. All of it holds for numbers, as a chain grows,
-and for arrays of chains. Source: the stop models of MCSD and SpecDec++ (specification of drafting, sections 5.5 and 7.5), over
-inputs of our own. Shape suffixes: ... any drafts, F features, H hidden units, L lengths of a draft, from 0.
+C(n) is what a round of n drafted tokens takes, in rounds of none; ρ a rate, tokens per such round: the highest is that at which
+E[tokens] - ρ E[time] is at most 0 (Dinkelbach, 1967). All of it holds for numbers and for arrays of chains. Source: the stop
+models of MCSD and SpecDec++ (specification of drafting, sections 5.5 and 7.5), over inputs of our own. Shape suffixes: ... any
+drafts, F features, H hidden units, L lengths of a draft, from 0.
 """
 
 import math

@@ -4,9 +4,8 @@
     scalars    H(p), H(q), KL(p, q), KL(q, p), ‖p - q‖₁ of both models' laws in front of the newest token, H of the draft's law
                behind it, cached tokens, temperature, top-p
 
-p and q are the processed laws that tokens are drawn from, in nats; a probability below `FLOOR` counts as that much, so that a
-divergence is finite. States are float16 wherever they are used. What passes cost is left out: on one machine a function of the
-cached tokens, on another far from every training row; it enters where tokens become a choice.
+p and q are the processed laws that tokens are drawn from, in nats; a probability below `FLOOR` counts as that much. States are
+float16 wherever they are used. What passes cost enters where tokens become a choice.
 
     r_i = W_i z_i,  i = 1, 2, 3                                         hidden states in front of and behind the newest token
     g   = MLP [LN(r_1), LN(r_2), LN(r_3), scalars]                      two hidden layers (512, 32), GELU, dropout
@@ -19,12 +18,9 @@ which the rule chooses statically. Trained for throughput, it knows E only up to
     ratio       s_a = log E_a(x) - log T_a
     static      argmax_a Ē_a / T_a,  ρ = Ē_static / T_static          Ē: mean over the training roots of one sampling setting
 
-Long-run throughput is a ratio of sums over steps, Σ E / Σ T, and what maximises it is not each step's own ratio: a step is worth
-its tokens less what its time would bring elsewhere, ρ* T with ρ* the throughput of the choices themselves (renewal reward). κ
-says how far these are ahead of the static tree. The ratio is for networks that know E only up to a factor. T for ρ is taken at
-the roots' mean context.
-
-Source: paper 004, Eq. 10 and appendix E; specification of drafting, section 8, where the outputs are logits of a policy.
+Throughput is a ratio of sums over steps, Σ E / Σ T: a step is worth its tokens less what its time would bring elsewhere (renewal
+reward). κ says how far the choices are ahead of the static tree. T for ρ is taken at the roots' mean context. Source: paper 004,
+Eq. 10 and appendix E; specification of drafting, section 8, where the outputs are logits of a policy.
 
 Shape suffixes: V vocabulary, S state size, C scalars, B rows, W width, N roots, A actions.
 """

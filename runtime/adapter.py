@@ -3,18 +3,15 @@
     state.forward(tokens, parents)   append scratch nodes (parents index scratch, -1 = the committed end); logits and taps
     state.keep(path, pending)        commit a path of scratch nodes but for its last `pending` ones, and drop the rest
 
-Prefill, a draft step, a tree and branches are all this. The newest token is never cached yet. Behind it stands the compact
-forward or Hugging Face's own (`runtime.causal_model`). Shape suffixes: N nodes of a call, V vocabulary, K tapped layers, D hidden
-size.
-
-`Scratch` counts a request's nodes: how many tokens are committed, and the scratch tree after them. For every pass it knows the
-nodes' positions and whom they may see: one mask, grown with the tree and sliced.
+Prefill, a draft step, a tree and branches are all this. The newest token is never cached yet. Shape suffixes: N nodes of a call,
+V vocabulary, K tapped layers, D hidden size. `Scratch` knows the nodes' positions and whom they may see: one mask, grown with the
+tree and sliced.
 
     mask[i, j] = 1  iff  j is i or an ancestor of i
 
-A node's row is its parent's row and itself, so appending a level copies rows and never touches earlier ones: the mask of the tree
-cut after any node is a slice. For chains that part at the root and lie depth by depth (i = level · width + chain) it is
-j ≡ i (mod width) and j <= i. Source: specification of drafting, section 5.
+A node's row is its parent's row and itself, so the mask of the tree cut after any node is a slice. For chains that part at the
+root and lie depth by depth (i = level · width + chain) it is j ≡ i (mod width) and j <= i. Source: specification of drafting,
+section 5.
 """
 
 import warnings

@@ -6,8 +6,6 @@ from typing import ClassVar
 
 import torch
 
-Stretch = tuple[str, float, float]  # a phase, when it began and when it ended, by `time.perf_counter`
-
 
 class PhaseClock:
     """Seconds by phase of the current round. On an accelerator a phase ends when its work is queued, unless laps wait for it."""
@@ -16,7 +14,6 @@ class PhaseClock:
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
-        self._stretches: list[Stretch] = []
         self._last = perf_counter()
 
     @property
@@ -30,22 +27,12 @@ class PhaseClock:
             torch.cuda.synchronize(device)
         now = perf_counter()
         self._seconds[phase] = self._seconds.get(phase, 0.0) + now - self._last
-        if self._stretches and self._stretches[-1][0] == phase and self._stretches[-1][2] == self._last:
-            self._stretches[-1] = (phase, self._stretches[-1][1], now)
-        else:
-            self._stretches.append((phase, self._last, now))
         self._last = now
 
     def end_round(self) -> dict[str, float]:
         """The round's seconds by phase; starts afresh."""
         seconds, self._seconds = self._seconds, {}
-        self._stretches = []
         return seconds
-
-    def stretches(self) -> list[Stretch]:
-        """What the laps since the round's beginning, or the last such question, measured."""
-        stretches, self._stretches = self._stretches, []
-        return stretches
 
     def resume(self) -> None:
         """Forget the time since the last lap (the caller's, between two steps)."""

@@ -3,9 +3,8 @@
 Hidden states are tapped by hooks that live only during a pass, and numbered as Hugging Face's ``hidden_states``: i is what
 goes into block i, counted from 0, and the last one (i = number of blocks) comes out of the final norm.
 
-`faults` tries whether a model's own forward computes from cache, mask and positions what it computes from the text alone: some
-models hold a state that no cache drops, build a mask of their own, or count distances by rows of the cache. Nothing in their
-configuration says so; a few tokens do, once for every model. The same last token stands in several short texts:
+`faults` tries whether a model's own forward computes from cache, mask and positions what it computes from the text alone, on
+several short texts with one last token:
 
     spread   how far its logits are from their mean over the texts: what attention makes of a text
     error    how far they are from those of the text alone

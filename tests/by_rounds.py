@@ -210,12 +210,12 @@ def merged_law(decoder, prompt, length, settings, eos_tokens=frozenset()):
 
 def timeless(record, run):
     """Forget how long a round took."""
-    record.seconds, record.timeline, record.overlapped = {}, [], 0.0
+    record.seconds, record.overlapped = {}, 0.0
     run.clock._last = 0.0
 
 
 def state_key(run):
-    draft = run.jobs._executor._service._draft
+    draft = run.jobs._draft
     branch = None if run.verdict.branch is None else tuple(draft._branches[run.verdict.branch].tokens)
     past = run.previous
     told = None if past is None else (past.accepted, past.submitted, past.levels)

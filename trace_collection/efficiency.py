@@ -20,10 +20,9 @@ from torch import Tensor
 from predictors.actions import Action
 from runtime.tree import DraftLaw
 from runtime.verification import VERIFIERS
-from runtime.verification.acceptance import NODE_SOLVERS
 from runtime.verification.chain import log_prefix_weights, log_ratios
 from runtime.verification.draws import Draws
-from runtime.verification.top_down import branching
+from runtime.verification.top_down import NODE_SOLVERS, branching
 from trace_collection.grove import ROOT, Grove, Sample
 
 Context = tuple[int, tuple[int, ...]]  # a node, and its children as drawn: one of several copies stands several times

@@ -19,8 +19,9 @@ from runtime.adapter import Forward, ModelState, Row
 from runtime.drafting.draft import fit_vocabulary
 from runtime.laws import processed_law
 from runtime.randomness import Chance
-from trace_collection.candidate_hits import LEAST_MASS, candidate_hits
 from trace_collection.shards import Rows
+
+LEAST_MASS = 1e-12  # below which nothing can be rejected
 
 
 @dataclass
@@ -174,7 +175,7 @@ class TextTracer:
         but one is made."""
         spec, size = self.spec, self.gamma_max
         columns: Rows = {"tokens": np.full((rows, size), -1)}
-        names = ("probabilities", "unit_probabilities", "confidence", "entropy", "law_confidence", "law_entropy")
+        names = ("probabilities", "unit_probabilities", "confidence", "entropy", "law_entropy")
         columns |= {name: np.full((rows, size), np.nan) for name in names}
         columns |= {"tops": np.zeros((rows, size, spec.top), np.float32)}
         columns |= {"states": np.zeros((rows, self.state_slots, spec.state_size), np.float16)}
@@ -209,7 +210,6 @@ def _numbers(level: Level) -> dict[str, Tensor]:
         "unit_probabilities": unit_R.where(drawn_R, torch.nan),
         "confidence": level.unit_RV.amax(1),
         "entropy": torch.special.entr(level.unit_RV).sum(1),
-        "law_confidence": level.probs_RV.amax(1),
         "law_entropy": torch.special.entr(level.probs_RV).sum(1),
     }
 
@@ -238,3 +238,35 @@ def _numpy(values: Tensor) -> np.ndarray:
 def _widened(values_NC: Tensor, size: int) -> Tensor:
     """Columns up to ``size``, the last one repeated: more candidates than tokens are no more."""
     return torch.cat([values_NC, values_NC[:, -1:].expand(-1, size - values_NC.shape[1])], dim=1)
+
+
+def candidate_hits(target_NV: Tensor, draft_NV: Tensor, tokens_N: Tensor, count: int, chance: Chance) -> Tensor:
+    """P(one of k candidates is accepted | the token that comes out) for k from 1 to ``count`` [N, count].
+
+    Candidates are drawn from the draft's law without replacement and tried in turn: x is accepted with min(1, p/q), else p
+    becomes [p - q]_+ and q loses x, both normalised. Exact for the first candidate; behind it along one sequence of rejected
+    candidates drawn from [q - p]_+, weighted by how likely the rejections were, whose mean is exact.
+    """
+    left_NV = target_NV.double()  # the target's mass not accepted yet
+    draft_NV = draft_NV.double()  # the next candidates' laws
+    weight_N = torch.ones_like(left_NV[:, 0])  # P(all rejected so far), along the sequence
+    place = tokens_N.unsqueeze(1)
+    out_N = left_NV.gather(1, place).squeeze(1)
+    hits, hit_N = [], torch.zeros_like(weight_N)
+    for candidate in range(count):
+        law_NV = left_NV / left_NV.sum(1, keepdim=True).clamp(min=LEAST_MASS)
+        taken_NV = torch.minimum(law_NV, draft_NV)
+        hit_N = hit_N + weight_N * taken_NV.gather(1, place).squeeze(1) / out_N
+        hits.append(hit_N)
+        surplus_NV = (draft_NV - law_NV).clamp(min=0)
+        rejected_N = surplus_NV.sum(1)
+        weight_N = weight_N * rejected_N
+        open_N = weight_N > LEAST_MASS
+        if candidate + 1 == count or not bool(open_N.any()):
+            hits += [hit_N] * (count - candidate - 1)
+            break
+        tried_N = chance.categorical(torch.where(open_N.unsqueeze(1), surplus_NV, draft_NV))
+        left_NV = (law_NV - draft_NV).clamp(min=0)
+        draft_NV = draft_NV.scatter(1, tried_N.unsqueeze(1), 0.0)
+        draft_NV = draft_NV / draft_NV.sum(1, keepdim=True).clamp(min=LEAST_MASS)
+    return torch.stack(hits, dim=1).clamp(max=1.0).float()

@@ -28,7 +28,7 @@ from runtime.drafting.draft import fit_vocabulary
 from runtime.laws import processed_law
 from runtime.randomness import Chance, stream
 from runtime.tree import DraftLaw
-from runtime.verification.acceptance import NODE_SOLVERS
+from runtime.verification.top_down import NODE_SOLVERS
 from trace_collection.collection import CollectionConfig, Collector, Job, first_of_splits, hidden_size, last_layers
 from trace_collection.efficiency import BY_LAW, Efficiencies
 from trace_collection.grove import Extent, Grove

@@ -34,7 +34,7 @@ SUMMED = (
 # tried: rounds with something to verify
 COUNTED = ("rounds", "tried", "segments", "branch_points", "tested_points", "hits")
 SECONDS = (*(f"seconds_{phase}" for phase in PHASES), "overlapped")
-STEADY = ("seconds_steady", "seconds_steady_wait")  # of the target's lane in rounds after a hit
+STEADY = ("seconds_steady", "seconds_steady_wait")  # of rounds after a hit
 OF_ROUND = (
     "context",
     "passes",
@@ -110,19 +110,17 @@ def _branching(records: Sequence[RoundRecord]) -> dict[str, Any]:
     """What rounds that draft beside the target add; ``records`` with the prefill. A branch point is *tested* if all before it is
     accepted; a *steady* round follows a hit, so that its block was drafted beside the target."""
     rounds = records[1:]
-    points = [r for r in rounds if r.timeline and r.levels > r.idle_levels]
+    points = [r for r in rounds if r.concurrent and r.levels > r.idle_levels]
     steady = [record for before, record in pairwise(records) if not before.ends_segment]
     return {
         "branch_points": len(points),
         "tested_points": sum(r.accepted_in_sequence == r.submitted for r in points),
         "hits": sum(not r.ends_segment for r in rounds),
-        "seconds_steady": sum(_target_seconds(r)[0] for r in steady),
-        "seconds_steady_wait": sum(_target_seconds(r)[1] for r in steady),
+        "seconds_steady": sum(sum(r.seconds.values()) - r.overlapped for r in steady),
+        "seconds_steady_wait": sum(_waited(r) for r in steady),
     }
 
 
-def _target_seconds(record: RoundRecord) -> tuple[float, float]:
-    """How long the target's lane of a round is, and how long it waits in it."""
-    spans = [span for span in record.timeline if span.lane == "target"]
-    waited = sum(span.end - span.start for span in spans if span.phase == "wait")
-    return max(span.end for span in spans) - min(span.start for span in spans), waited
+def _waited(record: RoundRecord) -> float:
+    """Seconds of a round in which the target waits for the draft."""
+    return record.seconds.get("draft", 0.0) + record.seconds.get("wait", 0.0) - record.overlapped

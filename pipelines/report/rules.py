@@ -16,7 +16,7 @@ from pipelines.report.inputs import Inputs
 from pipelines.report.plots import picture, whiskers
 from pipelines.report.section import EFFICIENCY, Row, Section, Table, column
 from pipelines.report.text import NUMBER, Interval, highest, listed, surely_above
-from predictors.training.labelling.table import read_labels
+from predictors.training.labelling import read_labels
 from predictors.training.labelling.trees import KIND
 from predictors.training.root_table import RootTable
 

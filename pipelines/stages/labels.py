@@ -14,7 +14,7 @@ from pipelines.parameters import add_pair_arguments, load_parameters
 from pipelines.places import place_of
 
 if TYPE_CHECKING:
-    from predictors.training.labelling.table import Labels
+    from predictors.training.labelling import Labels
 
 KINDS = ("chains", "tokens", "trees")
 
@@ -29,8 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from pipelines.outputs import replacing, write_json
-    from predictors.training.labelling import chains, tokens, trees
-    from predictors.training.labelling.table import write_labels
+    from predictors.training.labelling import chains, tokens, trees, write_labels
     from predictors.training.root_table import RootTable
     from predictors.training.text_table import TextTable
 

@@ -4,12 +4,10 @@
                                             s = 2: draft all γ        (SpecBranch, section 4)
     length    n = rule(P(a | features))     draft exactly n tokens    (SpecBranch's Fig. 3 and Table 19; after AdaEAGLE)
 
-Rules are the papers' argmax or chosen (`predictors.decision_rule`). The ``paper`` feature set is known at the root and decides
-before drafting; the ``extended`` set reads the draft's first distribution and decides before its token is drawn: then its pass is
-paid even where nothing is drafted. Both are lossless. Every captured sampling setting has a calibration and rules of its own, for
-drafting and for what is retained of a branch that survived, whose tokens are drafted already; where none pays, the best static γ
-is planned and no head is run.
-
+Rules are the papers' argmax or chosen (`predictors.decision_rule`). The ``paper`` feature set decides before drafting; the
+``extended`` set reads the draft's first distribution and decides before its token is drawn: its pass is paid even where nothing
+is drafted. Both are lossless. Every captured sampling setting has a calibration and rules of its own, for drafting and for what
+is retained of a branch that survived; where none pays, the best static γ is planned and no head is run.
 Shape suffixes: L classes of the head, S state size.
 """
 

@@ -1,4 +1,4 @@
-"""Seconds of branch-parallel decoding, from a latency profile and a run's own rounds.
+"""Seconds of branch-parallel decoding, from a latency profile and a run's own rounds; and of rounds of any kind that really ran.
 
 A round at context l (cached tokens) verifies m submitted tokens, i of them drafted with the target idle, and grows G branch
 levels: k candidates, then G - 1 levels of r = (branch tokens - k) / (G - 1) rows on average. Its seconds are
@@ -22,8 +22,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from predictors.latency.profile import LatencyProfile
-from predictors.rounds import ReplayedRound
+from predictors.latency.throughput import RoundShape, chain_latency, round_latency
+from predictors.rounds import ReplayedRound, RoundRecord
 
+OF_BRANCHES = (
+    "submitted",
+    "idle_levels",
+    "levels",
+    "drafted",
+    "candidates",
+    "law_known",
+    "accepted",
+    "ends_segment",
+)  # what the price of a round with branches follows from
 LONGEST_BRANCH = 1024  # where drafting is so cheap that branches of any length are hidden
 
 
@@ -111,3 +122,22 @@ def require_possible(made: ReplayedRound) -> None:
     least = made.candidates + max(0, grown - 1)
     if (tokens < least or not grown) if made.candidates else (tokens or grown > 1):
         raise ValueError(f"branches have candidates and then a token on every level, or there are none: {made}.")
+
+
+def rounds_seconds(rounds: Iterable[RoundRecord], prompt_tokens: int, profile: LatencyProfile, sampled: bool) -> float:
+    """Seconds of ``rounds`` after the prefill of ``prompt_tokens``: chains, trees verified by traversal, or branches, of which
+    both jobs count as if each had the device to itself. ``sampled``: at a temperature above 0."""
+    total, context, kept = 0.0, prompt_tokens, False
+    for made in rounds:
+        if made.candidates:
+            values = {name: getattr(made, name) for name in OF_BRANCHES}
+            replayed = ReplayedRound(**values, context=context, survived=kept and not made.idle_levels)
+            total += BranchCosts(profile, sampled).round(replayed)
+        elif made.drafted > made.levels:
+            rows = (made.drafted / made.levels,) * made.levels
+            shape = RoundShape(rows, made.drafted, tree=made.drafted, rule="traversal")
+            total += round_latency(profile, shape, context, sampled).seconds
+        else:
+            total += chain_latency(profile, made.submitted, context, sampled).seconds
+        context, kept = context + made.emitted, not made.ends_segment
+    return total

@@ -4,7 +4,7 @@ A block is drafted from the round's own row, with the target idle or on the bran
 tokens are those of a chain from there, and how many are accepted follows from the text as for chains. Behind a block accepted
 whole, one of k candidates is the text's next token with probability
 
-    T > 0, rrs              h(k) of `trace_collection.candidate_hits`
+    T > 0, rrs              h(k) of `trace_collection.text_tracer`
     T = 0, or match         1 if that token is among the draft's k likeliest, else 0
 
 and then the branch behind it is the next round's chain. Exact given the text, as chains are. Left out: that a branch ends early

@@ -2,9 +2,7 @@
 
 The same hooks in the same order as `runtime.decoding.sequential` and `runtime.drafting.chain`, with `predictors.signals` that
 were recorded. Given the text, accepted counts and what was drafted beside it have exactly the law of decoding with a tokenwise
-verifier (tests/trace_collection/test_texts.py enumerates both). For block verification the counts are exact too, and the
-tokens behind a rejection are drawn as a tokenwise verifier would have rejected them, which only a controller's decisions there
-can tell.
+verifier. For block verification the counts are exact too, and the tokens behind a rejection are drawn as a tokenwise one would.
 
 With a lookup, a controller may draft ``Sourced(n, m)``: n tokens of what was found, then m drawn ones. They are a chain whose
 first n rows are one-hot, so that `predictors.replay.acceptance` holds with ratios

@@ -6,12 +6,9 @@ A round that starts at row s, of a draft of which `would` tokens are accepted, s
     rows emitted               min(min(would, submitted) + 1, length - s)
 
 So a policy says once what it drafts at every start (`Drafts`), or in every round by what it knows of those before, and a decode
-is the path of starts from the first to the end (`Path`).
-Counts equal those of `predictors.replay.chains`, seconds those of `predictors.replay.prices`. What a policy drafts of a lookup
-says `predictors.training.sources.lookups`.
-
-Shape suffixes: X readings, S starts (index s - 1, as a text's columns), G positions of a chain, M states of a policy's memory,
-L tokens of a lookup.
+is the path of starts from the first to the end (`Path`). Counts equal those of `predictors.replay.chains`, seconds those of
+`predictors.replay.prices`. Shape suffixes: X readings, S starts (index s - 1, as a text's columns), G positions of a chain, M
+states of a policy's memory, L tokens of a lookup.
 """
 
 from collections.abc import Callable, Sequence

@@ -169,7 +169,7 @@ class RecordedLaw(NextLaw):
     """The draft's law at a slot: the numbers that were recorded of it, and no law."""
 
     confidence, entropy = _recorded("confidence"), _recorded("entropy")
-    law_confidence, law_entropy = _recorded("law_confidence"), _recorded("law_entropy")
+    law_entropy = _recorded("law_entropy")
 
     def __init__(self, text: RecordedText, root: Root, drafted: int, row: int, slot: int) -> None:
         self.text, self.row, self.slot = text, row, slot
@@ -178,7 +178,7 @@ class RecordedLaw(NextLaw):
     @property
     def confidence_read(self) -> bool:
         """Whether anybody has read how likely the likeliest token is."""
-        return not {"confidence", "law_confidence"}.isdisjoint(vars(self))
+        return "confidence" in vars(self)
 
     @property
     def entropy_read(self) -> bool:

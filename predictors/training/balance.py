@@ -4,10 +4,7 @@ SMOTE (specification 4.3): in standardised space, for each class c with n_c < n_
 
     x' = x + u (x_nn - x)        x uniform in c,  x_nn uniform among its k nearest rows of c,  u ~ U(0, 1),  k = min(5, n_c - 1)
 
-The head's reduction is fixed, affine and applied before this, so interpolating reduced rows equals interpolating in
-standardised space and transforming back (interpolation commutes with affine maps); only neighbours see the scale.
-
-After SMOTE the classes are equal: no weight is ever computed on the counts before it.
+The head's reduction is affine and applied before this, so interpolating reduced rows is the same; only neighbours see the scale.
 """
 
 import warnings

@@ -11,10 +11,8 @@ Products of chances along a draft of m tokens:
     P̂_i = σ(scale · logit_i + bias + rise · i)        loss = - Σ_drafts w Σ_{j<=m} log P(token j survives or not | Π_{i<=j} P̂_i)
     then bias and rise          least squares Σ_{j<=m} (mean Π_{i<=j} P̂_i - share of drafts whose token j survives)²
 
-With m = 1 the loss is that of Platt scaling of single tokens, which leaves products too low: where a model sees too little of why
-tokens are accepted, what it misses is alike along a draft. The scale is the loss's own. Bias and rise are not, as forecasts are
-means: the loss leaves mean products up to .012 off on its own drafts (six tokens, 29976c7). Without ``rise`` few tokens are
-balanced against many. Shape suffixes: D drafts, G tokens of a draft.
+With m = 1 the loss is that of Platt scaling of single tokens, which leaves products too low: what a model misses is alike along a
+draft. Shape suffixes: D drafts, G tokens of a draft.
 """
 
 from collections.abc import Sequence

@@ -11,7 +11,7 @@ import numpy as np
 from predictors.actions import Action
 from predictors.latency.actions import Traffic
 from predictors.schema import ROOT_COLUMNS, ROOT_TRACES_VERSION
-from predictors.training.labelling.table import Labels
+from predictors.training.labelling import Labels
 from predictors.training.trace_table import Manifest, TraceTable
 from predictors.tree_choice import SCALARS, SelectionSpec
 

@@ -5,9 +5,7 @@
     pays        the gain's lower bound is above 0
 
 The interval is the jackknife's over documents (`predictors.training.intervals`), of out-of-fold sums. It takes the folds' choices
-as given, which is too narrow where rules have nothing in common and folds are many. Simulated on 30 documents with 5 folds, the
-best of 50 worthless rules pays in 2 % of cases where rules share most decisions, and in 8 % where they share none.
-
+as given: of 50 worthless rules on 30 documents the best pays in 2 % of simulated cases, in 8 % where rules share no decision.
 Shape suffixes: R rules, X readings.
 """
 
@@ -91,11 +89,13 @@ def static_totals(starts: Starts, length: int) -> Totals:
 def static_length(several: Sequence[Starts]) -> int:
     """The static length of most tokens per second over all starts of all tables given; of equals the shortest."""
     depth = min(one.depth for one in several)
-    rates = []
-    for length in range(depth + 1):
-        totals = [static_totals(one, length) for one in several]
-        rates.append(sum(one.tokens_X.sum() for one in totals) / sum(one.seconds_X.sum() for one in totals))
-    return int(np.argmax(rates))
+    return max(range(depth + 1), key=lambda length: rate_of(static_totals(one, length) for one in several))
+
+
+def rate_of(several: Iterable[Totals]) -> float:
+    """Tokens per second over the texts of all totals."""
+    tokens, seconds = zip(*((one.tokens_X.sum(), one.seconds_X.sum()) for one in several), strict=True)
+    return float(sum(tokens) / sum(seconds))
 
 
 def fastest(table_2RX: np.ndarray, mask_X: np.ndarray) -> int:

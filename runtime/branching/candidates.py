@@ -19,7 +19,6 @@ from torch import Tensor
 
 from predictors.rounds import RoundRecord
 from predictors.signals import NextLaw
-from runtime.clock import Stretch
 from runtime.drafting.sampler import PlainSampler, most_likely, read_rows
 from runtime.randomness import Chance
 from runtime.tree import DraftLaw, TokenTree
@@ -127,17 +126,17 @@ class Pending:
     tree: TokenTree
     record: RoundRecord = field(default_factory=RoundRecord)
     laws: list[NextLaw] = field(default_factory=list)
-    stretches: list[Stretch] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Branches:
     """What was drafted beside the target: ``candidates`` at the branch point (``None``: there is none). ``record``: the draft's
-    whole part of the round's; ``None``: that of the block, as nothing else came of drafting beside the target."""
+    whole part of the round's; ``None``: that of the block, as nothing else came of drafting beside the target.
+    ``seconds``: what they took."""
 
     candidates: Candidates | None = None
     record: RoundRecord | None = None
-    stretches: list[Stretch] = field(default_factory=list)
+    seconds: float = 0.0
 
 
 NO_BRANCHES = Branches()

@@ -4,10 +4,8 @@
               branch that survived
     branch    try candidates at the point behind the pending block and draft on behind each, while the target verifies
 
-Committed tokens are cached once, and so is the pending block; branches hang under its end and share both. Nodes are numbered
-from the pending block on. Which tokens are submitted is settled from laws, before they are read: retention walks down the branch
-by the same hooks that stop drafting, and what it does not keep is drafted anew. Shape suffixes: A branches that still grow, V
-vocabulary.
+Branches hang under the pending block's end. Which tokens are submitted is settled from laws, before they are read: retention
+walks down the branch by the same hooks that stop drafting. Shape suffixes: A branches that still grow, V vocabulary.
 """
 
 from collections.abc import Sequence
@@ -24,7 +22,7 @@ from predictors.rounds import RoundRecord
 from predictors.signals import DrawnToken, NextLaw, Root
 from runtime.adapter import LanguageModel, Row
 from runtime.branching.candidates import NO_BRANCHES, Branches, Candidates, Pending, Verdict, draw_candidates
-from runtime.clock import PhaseClock, Stretch
+from runtime.clock import PhaseClock
 from runtime.drafting.chain import Chain, ChainDraft
 from runtime.request import Request
 
@@ -77,12 +75,12 @@ class BranchDraft(ChainDraft):
         self._remaining = 0
 
     @torch.inference_mode()
-    def begin(self, prompt: list[int]) -> list[Stretch]:
-        """Cache the prompt."""
+    def begin(self, prompt: list[int]) -> float:
+        """Cache the prompt; the seconds of that."""
         self._clock.resume()
         self.prefill(prompt, [])
         self._clock.lap("draft")
-        return self._clock.stretches()
+        return sum(self._clock.end_round().values())
 
     @torch.inference_mode()
     def advance(self, verdict: Verdict, root: Root, remaining: int) -> Pending:
@@ -119,11 +117,12 @@ class BranchDraft(ChainDraft):
             bypassed=self._session.bypassed,
             forecasts=tuple(self._session.forecasts),
         )
-        return Pending(tree, self._record, observed, self._clock.stretches())
+        return Pending(tree, self._record, observed)
 
     @torch.inference_mode()
     def branch(self) -> Branches:
         """Grow branches behind the pending block, as far as tokens may still be submitted behind a branch token."""
+        self._clock.end_round()
         self._clock.resume()
         tokens = self._pending.tokens
         self._branches, self._num_nodes = [], len(tokens)
@@ -152,7 +151,7 @@ class BranchDraft(ChainDraft):
         record.candidates = len(candidates.tokens)
         record.law_known = self._pending.next_law is not None
         self._clock.lap("draft")
-        return Branches(candidates, record, self._clock.stretches())
+        return Branches(candidates, record, sum(self._clock.end_round().values()))
 
     def _with_branches(self) -> RoundRecord:
         """The round's record with what passes and questions have come to."""

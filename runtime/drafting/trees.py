@@ -1,8 +1,7 @@
 """Trees by drafter, grown level by level: one draft pass per level over all nodes that are extended.
 
 Whether a node is extended, and into how many draws, is settled before any of them is drawn; a drawn child is never removed,
-sorted or replaced. Nodes lie in level order, so every level is one block and the topology mask of the tree cut after any level is
-a slice of the whole tree's.
+sorted or replaced. Nodes lie in level order.
 
 Delayed trees: a trunk of one path, then i.i.d. rollouts from its end (specification of verification, section 7). The trunk's end
 is drawn from k times; a node below it as often as rollouts come through it. ``l1 = 0`` is the ordinary multi-path tree. At

@@ -7,7 +7,7 @@ tables alike.
             are as cold or warm as they are there; then the work, with an accelerator waited for on both sides
 
 A cell of a table is the median and the quartiles of its timed calls of all sweeps. Disturbed cells are swept again, and the new
-calls replace the old ones: a disturbed moment is not to stay in the quartiles.
+calls replace the old ones.
 """
 
 from collections import defaultdict
@@ -27,7 +27,7 @@ from predictors.features import FEATURE_SETS
 from predictors.latency.soundness import Place
 from predictors.latency.tables import LatencyTable
 from runtime.tree import DraftLaw
-from runtime.verification.acceptance import NODE_SOLVERS
+from runtime.verification.top_down import NODE_SOLVERS
 
 TAPPED = 4  # hidden states of the target that a head reads, the embedding beside them
 LEAST_FEATURES = len(FEATURE_SETS["extended"]) + TAPPED + 1  # of a head, each state being one number

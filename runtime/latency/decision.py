@@ -1,20 +1,14 @@
 """Cells of what is computed between passes besides drawing and verification: by learned controllers, and by self-drafting.
 
-    reading    entropy    the confidence of a draft's law, read by the host; 1: and its entropy; behind such a reading and a draft
-                          step, as most of a round's are
-    predictor  features   one decision of H-RAD's head (`predictors.network`) on so many numbers, the draft's first law among what
-                          they are made of; class and distance from the training rows are read by the host
+    reading    entropy    the confidence of a draft's law, read by the host; 1: and its entropy
+    predictor  features   one decision of H-RAD's head (`predictors.network`) on so many numbers, read by the host
     selection  features   one choice of a delayed-tree selector (`predictors.tree_choice`) from hidden states of so many numbers
-                          (0: none) and both models' laws over the vocabulary
-    stopping   features   one question to a stop model (`predictors.stopping`): on a draft's law (few numbers) or on its state
-                          (many); behind another question and a draft step, as most of a round's are
-    survival   positions  one decision of the survival model (`predictors.survival`) about so many drafted tokens, likewise
-    guessing   guessed    what a pass over so many guesses takes outside the model: finding candidates, reading what follows every
-                          guess, growing the guesses and merging them into the pool (`runtime.self_drafting.progressive_tree`,
-                          the dearest of the methods). The tree is a binary one; every guess is new to the tree and known to the
-                          pool; candidates are as many as guesses
+    stopping   features   one question to a stop model (`predictors.stopping`): on a draft's law (few numbers) or state (many)
+    survival   positions  one decision of the survival model (`predictors.survival`) about so many drafted tokens
+    guessing   guessed    what a pass over so many guesses takes outside the model, in the dearest of the methods
+                          (`runtime.self_drafting.progressive_tree`): a binary tree, every guess new to it and known to the pool
 
-Weights, states and laws are random.
+What is asked at every step comes after another question and a draft step. Weights, states and laws are random.
 """
 
 from collections.abc import Callable

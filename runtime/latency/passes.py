@@ -8,12 +8,10 @@
 
 A pass drops its nodes again, which is timed with it: states of one context serve all its cells. In decoding the two models
 alternate and evict each other from the caches: before each call, untimed, the other model runs over one token. Before a draft
-pass the draft then takes one step, untimed too: of the steps of a round only the first meets cold caches, and levels of several
-rows never do. (Cold steps put a round of 8 at 4 % too much, warm ones every round at 1 % too little.)
+pass the draft then takes one step, untimed too, as only the first step of a round meets cold caches.
 
-Bare Hugging Face makes mask and positions itself, so every pass is a chain, and one of n nodes stands for a level of n siblings.
-That favours Hugging Face by a few percent, as siblings need a mask of ours. (`HuggingFaceState` is no such reference: its cache,
-positions and masks are ours.)
+Bare Hugging Face makes mask and positions itself, so every pass is a chain, and one of n nodes stands for a level of n siblings:
+a few percent in its favour.
 """
 
 from collections.abc import Callable, Sequence

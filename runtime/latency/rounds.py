@@ -8,16 +8,11 @@
     plain                              context               a token of the real target alone, greedy, behind ``context`` tokens
                                                              and a few more: the sum of its other cells is held against it
 
-Drawing is the time in phase ``draft`` of the round's own clock, verification all the rest of the round: verdict, controller
-hooks, records. ``sampled`` is the temperature, 0 or 1. Nothing drafted is plain decoding, which has no drawing. At temperature 1
-a tree is some paths that part at the root; at temperature 0 all paths are one and the tree is a chain.
+Drawing is the time in phase ``draft`` of the round's own clock, verification all the rest of the round. ``sampled`` is the
+temperature, 0 or 1; at 0 a tree is a chain. Branches are timed from the end of one draft pass to that of the next.
 
-Branches are timed from the end of one draft pass to that of the next: the branch point's, the candidates', and so on by level.
-Candidates are drawn as the default ``branch_verifier`` has it, and the verdict on them is the decoder's own function.
-
-In decoding this work follows passes that evict it from the caches, and it takes up to twice as long as in a loop of its own: a
-pass of the target comes before each call, untimed. The devices of both models are waited for. In plain decoding a pass follows a
-pass: a call is some tokens in a row, after an untimed one.
+Passes evict this work from the caches, which makes it up to twice as long: an untimed pass of the target comes before each call.
+In plain decoding a pass follows a pass: a call is some tokens in a row, after an untimed one.
 """
 
 from collections.abc import Callable, Collection, Iterator

@@ -14,14 +14,10 @@ Bayes' rule with the likelihood W of the text given the drafted prefix (docs/lea
     verdict           accepted are the tokens along the text, and the text's next token is emitted
 
 Nothing here depends on how many tokens follow, so any rule that stops by what was drafted before keeps its own distribution.
+Of tokens that a lookup drafts it is told: q is one-hot there.
 
-A decoder queries it as any other: for a token of the draft's probabilities, for the row where the accepted path ends, and for the
-token after that. Of tokens that a lookup drafts it is told: q is one-hot there, and the formulas leave no choice.
-
-Random numbers are drawn by position: arms that decide the same on one text draw the same, whatever else they drew before. The
-position ``(row, slot)`` is the ``row`` of the text where the draw is made or where the drafted chain left the text, and the
-``slot`` there. Within one decode every position is drawn at most once, as rounds do not overlap. No call order and no name of an
-arm enters.
+Random numbers are drawn by position: arms that decide the same on one text draw the same, in whatever order. The position ``(row,
+slot)`` is the ``row`` of the text where the draw is made or where the drafted chain left the text, and the ``slot`` there.
 
     KEEP = 0       whether the token drafted at this row is the text's
     1, 2, …        the tokens drafted instead of it and after that

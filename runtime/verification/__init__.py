@@ -5,12 +5,13 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from runtime.tree import DraftLaw, TokenTree
-from runtime.verification.acceptance import ALIASES, ANY, NODE_SOLVERS, acceptance_rate, branching_law, with_aliases
 from runtime.verification.chain import block, tokenwise
 from runtime.verification.multi_draft import hsd_multi_draft
 from runtime.verification.outcome import OutcomeLaw, Rule, draw_verdict
-from runtime.verification.top_down import top_down
+from runtime.verification.top_down import ANY, NODE_SOLVERS, top_down
 from runtime.verification.traversal import traversal
+
+ALIASES = {"hsd": "block", "match": "nss"}  # names that are another rule's
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,10 @@ _RULES = [
     *(Verifier(name, top_down(solver), laws) for name, (solver, laws) in NODE_SOLVERS.items()),
     Verifier("hsd_multi_draft", hsd_multi_draft, frozenset({DraftLaw.IID})),
 ]
-VERIFIERS: dict[str, Verifier] = {name: replace(rule, name=name) for rule in _RULES for name in with_aliases(rule.name)}
+VERIFIERS: dict[str, Verifier] = {
+    name: replace(rule, name=name)
+    for rule in _RULES
+    for name in (rule.name, *(alias for alias, own in ALIASES.items() if own == rule.name))
+}
 
-__all__ = ["ALIASES", "VERIFIERS", "OutcomeLaw", "Verifier", "acceptance_rate", "branching_law", "draw_verdict"]
+__all__ = ["ALIASES", "VERIFIERS", "OutcomeLaw", "Verifier", "draw_verdict"]

@@ -34,6 +34,7 @@ from runtime.verification.outcome import OutcomeLaw, Rule, at_row, excess_mass, 
 from runtime.verification.tournament import run_tournament
 
 HALVINGS = {torch.float32: 24, torch.float64: 48}
+ANY = frozenset(DraftLaw)
 
 
 @dataclass(frozen=True)
@@ -226,3 +227,13 @@ def thinned(target_RV: Tensor, draft_RV: Tensor, count_R: Tensor) -> tuple[Tenso
 def _off_share(target: Tensor, draft: Tensor, rho: Tensor, share: Tensor) -> Tensor:
     """The weights of spectr's R."""
     return (target - torch.minimum(draft, target / rho) * share).clamp(min=0)
+
+
+NODE_SOLVERS: dict[str, tuple[Solver, frozenset[DraftLaw]]] = {  # with the draft laws that each is lossless for
+    "nss": (nss, ANY),
+    "naive_tree": (naive, ANY),
+    "spectr": (spectr, frozenset({DraftLaw.IID})),
+    "khisti": (khisti, frozenset({DraftLaw.IID})),
+    "specinfer": (recursive_rejection, frozenset({DraftLaw.IID, DraftLaw.DETERMINISTIC})),
+    "rrs_without_replacement": (recursive_rejection, frozenset({DraftLaw.WITHOUT_REPLACEMENT, DraftLaw.DETERMINISTIC})),
+}

@@ -10,13 +10,11 @@
     of capacity [p - base]_+, base = q1 q2 + q1 T2(s) + T1(s) q2; supply that finds no capacity is never moved
 
 Naive verification of Z against q_I is then lossless for any ranks and weights, as long as q_I is computed from the same ones:
-``B(y) = Σ_z P[Z=z] (1[y=z] a(z) + (1-a(z)) R(y))``, ``a = min(1, p/q_I)``, ``R = norm [p - q_I]_+``. Its acceptance rate is
-
-    α = Σ min(p, q_I) + Σ_y R(y) Σ_z (1 - a(z)) P[Z=z, y drawn];   P[Z=z, y not drawn] is the same recursion with q(y) := 0
+``B(y) = Σ_z P[Z=z] (1[y=z] a(z) + (1-a(z)) R(y))``, ``a = min(1, p/q_I)``, ``R = norm [p - q_I]_+``.
 
 Source: Khisti et al. 2025, canonical decomposition; the selector is that of the reference implementation (specification of
 verification, section 4). Symbols: p ``target_V``, q ``draft_V``, q1 ``winner_V``, q_I ``law_V``, k ``num_draws``, s ``top``,
-W ``weights_SS``. Shape suffixes: V vocabulary; S the top s ranks; Y a chunk of tokens, one row each.
+W ``weights_SS``. Shape suffixes: V vocabulary; S the top s ranks.
 """
 
 from collections.abc import Sequence
@@ -25,8 +23,6 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor
-
-CHUNK_ELEMENTS = 1 << 22
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,25 +107,6 @@ def run_tournament(target_V: Tensor, draft_V: Tensor, num_draws: int, top: int =
     if rounds:
         law_V = law_V / law_V.sum(dtype=torch.float64)
     return Tournament(law_V, num_draws, tuple(rounds))
-
-
-def acceptance_rate(target_V: Tensor, draft_V: Tensor, num_draws: int, top: int = 5) -> float:
-    """α = P[the emitted token is one of the draws], exactly. O(k V²) time, chunked memory; float64."""
-    target_V, draft_V = (law_V.double() / law_V.sum(dtype=torch.float64) for law_V in (target_V, draft_V))
-    tournament = run_tournament(target_V, draft_V, num_draws, top)
-    missing_V, surplus_V = (target_V - tournament.law_V).clamp(min=0), (tournament.law_V - target_V).clamp(min=0)
-    accepted = torch.minimum(target_V, tournament.law_V).sum()
-    if not tournament.rounds:
-        return float(accepted)
-    reject_V = torch.where(surplus_V > 0, surplus_V / tournament.law_V, 0.0)
-    rejected_and_drawn = accepted.new_zeros(())
-    for token_Y in ((missing_V > 0) & (draft_V > 0)).nonzero().squeeze(1).split(max(1, CHUNK_ELEMENTS // len(draft_V))):
-        without_YV = draft_V.repeat(len(token_Y), 1).scatter_(1, token_Y.unsqueeze(1), 0.0)
-        winner_YV = without_YV
-        for one_round in tournament.rounds:
-            winner_YV = one_round.winner_law(winner_YV, without_YV)
-        rejected_and_drawn += missing_V[token_Y] @ (surplus_V.sum() - winner_YV @ reject_V)
-    return float(accepted + rejected_and_drawn / missing_V.sum().clamp(min=torch.finfo(torch.float64).tiny))
 
 
 def _plan_round(target_V: Tensor, winner_V: Tensor, draft_V: Tensor, top: int) -> Round:

@@ -8,7 +8,7 @@ from pipelines.measuring.arms import Run
 from pipelines.measuring.decode_rows import measured, rounds_of
 from pipelines.measuring.names import BRANCH_PRESETS, EXPLICIT, PAPER, PRIOR, BranchArm, branch_arm
 from pipelines.measuring.tables import DECODES, ROUNDS, read_decodes, write_decodes
-from predictors.rounds import PHASES, RoundRecord, Span, block_efficiency
+from predictors.rounds import PHASES, RoundRecord, block_efficiency
 from runtime import ModelPair, Randomness, build_decoder
 from runtime.build import PRESETS
 from tests.toys import TableModel
@@ -17,12 +17,8 @@ PROMPT = [0, 1]
 WORK = {"draft": 3.0, "target": 4.0, "verify": 1.0}
 
 
-def spans(waited, target=4.0):
-    return [Span("target", "wait", 1.0, 1.0 + waited), Span("target", "target", 1.0 + waited, 1.0 + waited + target)]
-
-
-def branch_record(levels, idle, submitted, accepted, hit, waited=1.0, **counts):
-    place = {"ends_segment": not hit, "timeline": spans(waited), "seconds": dict(WORK)}
+def branch_record(levels, idle, submitted, accepted, hit, **counts):
+    place = {"ends_segment": not hit, "concurrent": True, "seconds": dict(WORK)}
     return RoundRecord(
         drafted=2 * levels, levels=levels, idle_levels=idle, submitted=submitted, accepted=accepted, **place, **counts
     )
@@ -32,9 +28,9 @@ def branch_record(levels, idle, submitted, accepted, hit, waited=1.0, **counts):
 def records():
     """A prefill, a hit, a rejection in a steady round, an idle stage whose branch point is missed, a round without branches."""
     return [
-        RoundRecord(seconds=dict(WORK), timeline=spans(0.0), emitted=1),
+        RoundRecord(seconds=dict(WORK), concurrent=True, emitted=1),
         branch_record(8, 4, 4, 5, hit=True, emitted=5, overlapped=2.0),
-        branch_record(4, 0, 3, 2, hit=False, waited=2.0, emitted=3, rolled_back=5, overlapped=1.0),
+        branch_record(4, 0, 3, 2, hit=False, emitted=3, rolled_back=5, overlapped=1.0),
         branch_record(6, 2, 2, 2, hit=False, emitted=3, rolled_back=4),
         branch_record(1, 1, 1, 1, hit=False, emitted=2),
     ]
@@ -49,7 +45,7 @@ def test_counts_of_branch_rounds_by_hand(records):
     by_name = {name: [made[name] for made in rounds] for name in names}
     assert by_name["levels"] == [8, 4, 6, 1] and by_name["drafted"] == [16, 8, 12, 2]
     assert by_name["submitted"] == [4, 3, 2, 1] == by_name["nodes"] and by_name["idle_levels"] == [4, 0, 2, 1]
-    assert (row["seconds_steady"], row["seconds_steady_wait"]) == (6.0, 2.0)  # the one round behind the hit
+    assert (row["seconds_steady"], row["seconds_steady_wait"]) == (7.0, 2.0)  # the one round behind the hit
 
 
 def test_virtual_seconds_leave_out_what_both_at_once_would_have_saved(records):

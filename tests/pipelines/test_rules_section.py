@@ -11,7 +11,7 @@ from pipelines.outputs import write_json
 from pipelines.report.inputs import Inputs
 from pipelines.report.rules import section
 from predictors.training.intervals import jackknife
-from predictors.training.labelling.table import write_labels
+from predictors.training.labelling import write_labels
 from predictors.training.labelling.trees import TreeLabelConfig, label
 from predictors.training.root_table import RootTable
 from tests.predictors_training.synthetic_roots import write_roots

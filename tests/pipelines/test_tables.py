@@ -5,7 +5,7 @@ import pytest
 from pipelines.measuring.arms import Run
 from pipelines.measuring.decode_rows import measured, rounds_of, uncut_histogram
 from pipelines.measuring.tables import DECODES, ROUNDS, read_decodes, read_rounds, write_decodes, write_rounds
-from predictors.rounds import RoundRecord, Span
+from predictors.rounds import RoundRecord
 from runtime import ModelPair, Randomness, build_decoder
 from tests.toys import TableModel
 
@@ -71,8 +71,7 @@ def test_rounds_say_what_they_were_made_of_and_what_was_cached(run):
 
 
 def test_the_target_verifies_the_block_not_what_was_drafted_beside_it():
-    spans = [Span("target", "target", 0.0, 1.0)]
-    record = RoundRecord(drafted=9, levels=5, idle_levels=2, submitted=2, candidates=2, timeline=spans)
+    record = RoundRecord(drafted=9, levels=5, idle_levels=2, submitted=2, candidates=2, concurrent=True)
     (_, row) = rounds_of(Run([1], [RoundRecord(), record]), 4)
     assert (row["nodes"], row["submitted"], row["drafted"], row["candidates"]) == (2, 2, 9, 2)
 

@@ -18,7 +18,7 @@ from predictors.bundle import read_bundle
 from predictors.config import parse_config
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.tables import LatencyTable
-from predictors.training.labelling.table import write_labels
+from predictors.training.labelling import write_labels
 from predictors.training.labelling.trees import TreeLabelConfig, label
 from predictors.training.root_table import RootTable
 from runtime import ModelPair, Randomness, build_decoder, load_decoder

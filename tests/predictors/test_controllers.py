@@ -19,7 +19,6 @@ def test_signals():
     logits = torch.tensor([2.0, 0.0], dtype=torch.float64)
     signal = NextLaw(root(hot), hot, 0, logits, (logits / 2).softmax(0))
     assert float(signal.confidence) == pytest.approx(float(logits.softmax(0).max()))
-    assert float(signal.law_confidence) == pytest.approx(float((logits / 2).softmax(0).max()))
     assert float(DrawnToken(signal, torch.tensor(1)).probability) == pytest.approx(float((logits / 2).softmax(0)[1]))
 
 
@@ -28,7 +27,7 @@ def test_signals_follow_the_drafts_settings():
     logits = torch.tensor([2.0, 0.0, 0.0], dtype=torch.float64)
     cold = NextLaw(root(SETTINGS), SamplingSettings(0.0), 0, logits, torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64))
     assert float(cold.confidence) == pytest.approx(float(logits.softmax(0).max()))
-    assert float(cold.law_confidence) == 1
+    assert float(cold.law_entropy) == 0
 
 
 def test_what_is_decided_before_a_draw_cannot_see_it():

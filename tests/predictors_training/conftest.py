@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from predictors.training.labelling import write_labels
 from predictors.training.labelling.chains import ChainLabelConfig, label
-from predictors.training.labelling.table import write_labels
 from predictors.training.predictor import Materials
 from tests.predictors.affine_profile import PROFILE
 from tests.predictors_training.stages import GAMMA, PARAMETERS, fit, prepare, write_parameters

@@ -97,7 +97,7 @@ def _text(random, document, split, heat, informative):
     place_N = np.arange(1, TOKENS)
     recorded_NG = np.arange(GAMMA) < np.maximum(TOKENS - 1 - place_N, 1)[:, None]  # slots within the budget
     rejects_N = ratio_N < 1
-    lists = {"confidence": known_NG, "entropy": 1 - known_NG, "law_confidence": known_NG}
+    lists = {"confidence": known_NG, "entropy": 1 - known_NG}
     lists |= {name: np.full((count, GAMMA), 0.5) for name in ("law_entropy", "probabilities", "unit_probabilities")}
     return {
         "prompt_id": document,

@@ -95,7 +95,6 @@ def _text(random, document, split, heat, informative):
             "unit_probabilities": confidence[row].astype(np.float32),
             "confidence": confidence[row].astype(np.float32),
             "entropy": (2 - 2 * confidence[row]).astype(np.float32),
-            "law_confidence": confidence[row].astype(np.float32),
             "law_entropy": (2 - 2 * confidence[row]).astype(np.float32),
             "tops": np.zeros(GAMMA_MAX * SPEC.top, dtype=np.float32),
             "states": np.zeros(GAMMA_MAX * SPEC.state_size, dtype=np.float16),

@@ -10,8 +10,8 @@ from pipelines.cli import main
 from predictors.replay.acceptance import reached
 from predictors.replay.decode import Reading
 from predictors.training.heads.roots import Target
+from predictors.training.labelling import read_labels, write_labels
 from predictors.training.labelling.chains import TOO_LATE, ChainLabelConfig, class_of, label
-from predictors.training.labelling.table import read_labels, write_labels
 from predictors.training.text_table import TextTable
 from predictors.training.trace_table import list_column
 from tests.predictors_training.synthetic_texts import BUDGET, synthetic_rows, write_texts

@@ -349,7 +349,7 @@ def branching(**given):
 def test_gamma_and_k_max_of_branches_follow_the_pair(materials):
     """γ is the longest branch within a target pass over as many tokens; k_max the fastest of those recorded, by real sessions."""
     chosen = branching().fit("branches", materials).card["decoder"]
-    costs = BranchCosts(undisturbed(PROFILE), sampled=True, concurrent=False)
+    costs = BranchCosts(undisturbed(PROFILE), sampled=True)
     context = TextTable.read(materials.texts).median_context
     hidden = [gamma for gamma in range(GAMMA, GAMMA_MAX + 1) if costs.balanced_gamma(gamma, 1, context) >= gamma]
     assert chosen["gamma"] == max(hidden, default=GAMMA) and 1 <= chosen["k_max"] <= CANDIDATES
@@ -372,9 +372,7 @@ def test_k_max_is_the_fastest_by_real_sessions(materials):
     readings = [reading for one in several for reading in one.idle.readings]
     for k_max in range(1, CANDIDATES + 1):
         settings = BranchSettings(gamma=GAMMA, k_max=k_max)
-        decodes = [
-            Clock(PROFILE).branches(reading, always, settings, "block", concurrent=False) for reading in readings
-        ]
+        decodes = [Clock(PROFILE).branches(reading, always, settings, "block") for reading in readings]
         speeds[k_max] = sum(one.tokens for one in decodes) / sum(one.seconds for one in decodes)
     assert best_k_max(several, CANDIDATES, lambda _: (3, 3)) == max(speeds, key=speeds.get)
     assert best_k_max(several, 1, lambda _: (3, 3)) == 1 and len(set(speeds.values())) == CANDIDATES

@@ -16,7 +16,7 @@ from predictors.replay.chains import ChainPolicy
 from predictors.replay.decode import Clock, Reading
 from predictors.stopping import RESIDUAL, NetworkShape, RisingCalibration, StopRule
 from predictors.training.calibration import product_calibration
-from predictors.training.labelling.table import write_labels
+from predictors.training.labelling import write_labels
 from predictors.training.labelling.tokens import KIND, TokenLabelConfig, label
 from predictors.training.predictor import Materials
 from predictors.training.stops import predictor as rules

@@ -12,7 +12,7 @@ from predictors.latency.actions import Traffic, undisturbed
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.tables import LatencyTable
 from predictors.latency.throughput import round_latency
-from predictors.training.labelling.table import read_labels, write_labels
+from predictors.training.labelling import read_labels, write_labels
 from predictors.training.labelling.trees import KIND, TreeLabelConfig, label
 from predictors.training.predictor import Materials
 from predictors.training.root_table import RootTable

@@ -1,14 +1,11 @@
-"""What a branch-parallel round reports: its counts recomputed from the tokens alone (specification 3.6), and its timeline."""
-
-import itertools
+"""What a branch-parallel round reports: its counts recomputed from the tokens alone (specification 3.6), and its time."""
 
 import pytest
 
 from predictors.branch_settings import CHOICES
-from predictors.rounds import LANES, PHASES, RoundRecord, mean_accepted_length
+from predictors.rounds import RoundRecord, mean_accepted_length
 from runtime import ModelPair, Randomness
-from runtime.branching.draft import BranchConfig
-from runtime.branching.jobs import Timeline
+from runtime.branching.draft import BranchConfig, BranchDraft
 from tests.branches import Scripted, branch_decoder, watched
 from tests.toys import TableModel
 
@@ -160,100 +157,54 @@ def test_no_more_branches_than_tokens():
     assert {len(item.branches) for item in rounds if item.branches} == {3}
 
 
-# ---- the timeline
+# ---- the virtual clock
 
 
-class TickingClock:
-    """Stands in for `time.perf_counter`: every look takes another while."""
+class Slow(TableModel):
+    """Every pass takes ``seconds`` of ``clock``, a list of one number, and none else takes any."""
 
-    def __init__(self):
-        self.now, self.steps = 100.0, itertools.cycle([0.25, 1.5, 0.5, 3.0, 0.125])
+    def __init__(self, seed, seconds, clock):
+        super().__init__(5, seed=seed)
+        self.seconds, self.clock = seconds, clock
 
-    def __call__(self):
-        self.now += next(self.steps)
-        return self.now
+    def open(self, max_length, layers=()):
+        state = super().open(max_length, layers)
+        forward = state.forward
+
+        def slow(*arguments, **options):
+            self.clock[0] += self.seconds
+            return forward(*arguments, **options)
+
+        state.forward = slow
+        return state
 
 
-def lanes(record):
-    return {lane: [span for span in record.timeline if span.lane == lane] for lane in LANES}
+def timed(monkeypatch, target, draft, stage):
+    """Records of a decode, and the seconds of the draft's job beside every target pass."""
+    clock, jobs = [100.0], []
+    monkeypatch.setattr("runtime.clock.perf_counter", lambda: clock[0])
+    honest = BranchDraft.branch
 
+    def branch(self):
+        began, branches = clock[0], honest(self)
+        jobs.append((clock[0] - began) * (branches.candidates is not None))  # nothing is beside where nothing is grown
+        return branches
 
-def require_sound(records, overlapping):
-    """Spans in order within their round; its extent is its own time without what was done at once."""
-    end_before = 0.0
-    for record in records:
-        spans = lanes(record)
-        assert sum(map(len, spans.values())) == len(record.timeline)
-        assert {span.phase for span in record.timeline} <= set(PHASES)
-        for lane in spans.values():
-            times = [time for span in lane for time in (span.start, span.end)]
-            assert times == pytest.approx(sorted(times), abs=1e-9)
-        start = min(span.start for span in record.timeline)
-        end = max(span.end for span in record.timeline)
-        assert start >= end_before - 1e-9
-        own = sum(record.seconds.values()) - record.overlapped
-        if record is records[0]:  # ends when both prompts are cached: what the host does then is in no span
-            assert end - start <= own + 1e-9
-        else:
-            assert end - start == pytest.approx(own, abs=1e-9)
-        assert record.overlapped >= 0 and (overlapping or record.overlapped == 0)
-        end_before = end
-    return end_before
+    monkeypatch.setattr(BranchDraft, "branch", branch)
+    pair = ModelPair(Slow(1, target, clock), Slow(2, draft, clock))
+    decoder = branch_decoder(pair, gamma=3, controller=HALVES, draft_stage=stage)
+    return decoder.generate(PROMPT, max_new_tokens=30, temperature=1.0, randomness=Randomness(0)).rounds, jobs
 
 
 @pytest.mark.parametrize("stage", CHOICES["draft_stage"])
-@pytest.mark.parametrize("overlap", ["none", "threads"])
-def test_timelines_are_sound(overlap, stage):
-    pair = ModelPair(TableModel(5, seed=1), TableModel(5, seed=2))
-    decoder = branch_decoder(pair, gamma=3, controller=HALVES, overlap=overlap, draft_stage=stage)
-    for seed in range(3):
-        out = decoder.generate(PROMPT, max_new_tokens=30, temperature=1.0, randomness=Randomness(seed))
-        require_sound(out.rounds, overlapping=overlap == "none")
-
-
-@pytest.fixture
-def ticking(monkeypatch):
-    clock = TickingClock()
-    for module in ("runtime.clock", "runtime.branching.jobs"):
-        monkeypatch.setattr(f"{module}.perf_counter", clock)
-    return clock
-
-
-def test_the_virtual_clock_is_the_walls_without_what_overlaps(ticking):
-    pair = ModelPair(TableModel(5, seed=1), TableModel(5, seed=2))
-    decoder = branch_decoder(pair, gamma=3, controller=HALVES)
-    records = decoder.generate(PROMPT, max_new_tokens=30, temperature=1.0, randomness=Randomness(0)).rounds
-    require_sound(records, overlapping=True)
-    for record in records[1:]:
-        spans = lanes(record)
-        (target,) = [span for span in spans["target"] if span.phase == "target"]
-        work = [span for span in spans["target"] if span.phase in ("target", "verify")]
-        beside = [span for span in spans["draft"] if span.start >= target.start - 1e-9]
-        alone = [span for span in spans["draft"] if span.end <= target.start + 1e-9]
-        assert len(beside) + len(alone) == len(spans["draft"])
-        assert bool(beside) == (record.levels > record.idle_levels)
-        if not beside:
-            assert record.overlapped == 0
-            continue
-        assert beside[0].start == pytest.approx(target.start)
-        join = work[1].end if work[1].phase == "verify" else work[0].end
-        lengths = beside[-1].end - beside[0].start, join - target.start
-        assert record.overlapped == pytest.approx(min(lengths))
-        waits = [span for span in spans["target"] if span.phase == "wait" and span.start >= join - 1e-9]
-        assert sum(span.end - span.start for span in waits) == pytest.approx(max(0.0, lengths[0] - lengths[1]))
-
-
-def test_a_clock_that_forgets_to_go_back_is_noticed(monkeypatch, ticking):
-    """Power of the soundness: time that is saved in one place must be missing everywhere behind it."""
-    honest = Timeline.beside
-
-    def forgetful(self, stretches, fork, join):
-        origin = self._origin
-        honest(self, stretches, fork, join)
-        self._origin = origin
-
-    monkeypatch.setattr(Timeline, "beside", forgetful)
-    pair = ModelPair(TableModel(5, seed=1), TableModel(5, seed=2))
-    records = branch_decoder(pair, gamma=3).generate(PROMPT, max_new_tokens=30).rounds
-    with pytest.raises(AssertionError):
-        require_sound(records, overlapping=True)
+@pytest.mark.parametrize("draft", [0.25, 3.0, 40.0])
+def test_the_virtual_clock_is_the_walls_without_what_overlaps(monkeypatch, draft, stage):
+    (prefill, *records), jobs = timed(monkeypatch, 10.0, draft, stage)
+    assert prefill.overlapped == pytest.approx(min(10.0, draft)) and any(jobs)
+    for record, job in zip(records, jobs, strict=True):
+        assert record.overlapped == pytest.approx(min(10.0, job))
+        assert record.seconds["target"] == pytest.approx(10.0) and record.seconds["verify"] == 0
+        assert record.seconds["draft"] == pytest.approx(draft * record.passes)
+        assert record.seconds["draft"] >= record.overlapped
+    apart = [abs(record.overlapped - max(10.0, job)) for record, job in zip(records, jobs, strict=True)]
+    assert max(apart) > 1  # the wrong twin: the longer of both

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from runtime.verification.tournament import _weights, acceptance_rate, run_tournament
+from runtime.verification.tournament import _weights, run_tournament
 
 CASES = [
     (3, 1, 5),
@@ -84,23 +84,20 @@ def optimum(target, draft, num_draws):
 
 
 @pytest.mark.parametrize("size, num_draws, top", CASES)
-def test_law_rule_and_rate_are_exact(size, num_draws, top, monkeypatch):
-    monkeypatch.setattr("runtime.verification.tournament.CHUNK_ELEMENTS", 2 * size)  # several chunks of two rows
+def test_law_and_rule_are_exact(size, num_draws, top):
     for target, draft in all_laws(size):
         tournament = run_tournament(target, draft, num_draws, top)
         assert float(tournament.law_V.sum()) == pytest.approx(1, abs=TOLERANCE)
         assert bool((tournament.law_V >= 0).all())
-        law, output, accepted = torch.zeros(3, size, dtype=torch.float64)
+        (law, output), rate = torch.zeros(2, size, dtype=torch.float64), 0.0
         for tokens, weight in lists(draft, num_draws):
             selection = selected(tournament, tokens)
             conditional = output_law(tournament, target, selection)
             law += weight * selection
             output += weight * conditional
-            accepted[0] += weight * conditional[list(set(tokens))].sum()
+            rate += float(weight * conditional[list(set(tokens))].sum())
         torch.testing.assert_close(law, tournament.law_V, atol=TOLERANCE, rtol=0)
         torch.testing.assert_close(output, target, atol=TOLERANCE, rtol=0)
-        rate = acceptance_rate(target, draft, num_draws, top)
-        assert rate == pytest.approx(float(accepted[0]), abs=TOLERANCE)
         best = optimum(target, draft, num_draws)
         assert rate <= best + TOLERANCE
         if num_draws == 1 or (num_draws == 2 and top >= size):
@@ -158,7 +155,7 @@ def test_weights_are_a_maximum_flow(size):
 
 def test_wrong_twins_fail():
     """Other weights or other ranks than the law's, and a token that is not Z, each miss by more than 1e-3."""
-    missed_weights, missed_ranks, missed_token, missed_rate = [], [], [], []
+    missed_weights, missed_ranks, missed_token = [], [], []
     for seed in range(0, 12, 2):
         target, draft = random_laws(5, seed)
         tournament = run_tournament(target, draft, 3, top=3)
@@ -168,10 +165,7 @@ def test_wrong_twins_fail():
             twin = replace(tournament, rounds=tuple(rounds))
             missed.append(float((enumerated_law(twin, draft) - twin.law_V).abs().max()))
         missed_token.append(float((output_law(tournament, target, draft) - target).abs().max()))
-        bound = float(torch.minimum(target, tournament.law_V).sum())
-        missed_rate.append(acceptance_rate(target, draft, 3, top=3) - bound)
     assert min(missed_weights) > 1e-3 and min(missed_ranks) > 1e-3 and min(missed_token) > 1e-3
-    assert max(missed_rate) > 1e-3 and min(missed_rate) > -TOLERANCE  # Σ min(p, q_I) is only a lower bound
 
 
 def test_float32_over_a_large_vocabulary():

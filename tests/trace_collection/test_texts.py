@@ -23,8 +23,7 @@ from runtime.branching.draft import BranchConfig
 from runtime.laws import processed_law
 from tests.by_rounds import decodes
 from tests.toys import TableModel, enumerate_outcomes, total_variation
-from trace_collection.candidate_hits import candidate_hits
-from trace_collection.text_tracer import TextTracer
+from trace_collection.text_tracer import TextTracer, candidate_hits
 from trace_collection.trajectories import Trajectory, continuations
 
 PROMPT = [0, 1]
@@ -327,7 +326,7 @@ def test_columns_are_what_the_models_say(settings):
         for slot in range(max(1, len(tokens))):
             law = NextLaw(None, settings, 0, pair.draft.logits([*context, *tokens[:slot]]), q_V)
             law.probs_V = processed_law(law.logits_V, settings)
-            for name in ("confidence", "entropy", "law_confidence", "law_entropy"):
+            for name in ("confidence", "entropy", "law_entropy"):
                 assert columns[name][row, slot] == pytest.approx(float(getattr(law, name)), abs=1e-9)
             assert columns["tops"][row, slot] == pytest.approx(law.likeliest(3).numpy())
             if tokens:

@@ -17,8 +17,8 @@ from torch import Tensor
 from predictors.features import FeatureSpec, assemble
 from predictors.network import CLASSES
 from predictors.replay.policies import remembered
+from predictors.training.labelling import Labels
 from predictors.training.labelling.chains import class_of
-from predictors.training.labelling.table import Labels
 from predictors.training.text_table import ROOT, TextTable
 from predictors.training.trace_table import list_column
 

@@ -20,7 +20,7 @@ from predictors.config import Checked, Count, Probability, not_empty
 from predictors.decision_rule import ARGMAX, EXPECTATION, DecisionRule, LengthRule
 from predictors.training.heads.roots import Target
 from predictors.training.heads.served import Choice, Rule, Served
-from predictors.training.rule_choice import RuleChoice, choose_by, fastest, table_of
+from predictors.training.rule_choice import RuleChoice, choose_by, fastest, rate_of, table_of
 
 NEVER = 1.01  # a probability no class reaches
 COST_FACTORS = (0.5, 0.7, 1.0, 1.4, 2.0)  # of a drafted token, in the rule that weighs lengths
@@ -70,8 +70,7 @@ def static_pair(several: Sequence[Served]) -> tuple[int, int]:
     depth = min(one.idle.depth for one in several)
 
     def rate(pair: tuple[int, int]) -> float:
-        totals = [one.totals(*pair) for one in several]
-        return float(sum(one.tokens_X.sum() for one in totals) / sum(one.seconds_X.sum() for one in totals))
+        return rate_of(one.totals(*pair) for one in several)
 
     if several[0].branches is None:
         return max(((length, length) for length in range(depth + 1)), key=rate)

@@ -27,6 +27,7 @@ from predictors.replay.policies import confidence, heads, previous_round, static
 from predictors.replay.prices import Prices
 from predictors.schema import SPLITS, TRAIN
 from predictors.training.heads.roots import Roots, Rows
+from predictors.training.rule_choice import rate_of
 from predictors.training.text_table import TextTable
 
 Rule = DecisionRule | LengthRule
@@ -203,9 +204,8 @@ def best_k_max(
     speeds = {1: 0.0}
     for k_max in (count for count in MOST_BRANCHES if count <= recorded):
         made = [at_k_max(one, k_max) for one in several]
-        totals = [one.totals(*pair(made)) for one in made]
-        tokens, seconds = (sum(one.sums_2X[row].sum() for one in totals) for row in (0, 1))
-        speeds[k_max] = float(tokens / seconds)
+        lengths = pair(made)
+        speeds[k_max] = rate_of(one.totals(*lengths) for one in made)
     return max(speeds, key=speeds.__getitem__)
 
 

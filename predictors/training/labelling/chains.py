@@ -21,7 +21,7 @@ from predictors.network import CLASSES
 from predictors.replay.acceptance import accepted, reached
 from predictors.replay.decode import luck
 from predictors.schema import SPLITS, TRAIN
-from predictors.training.labelling.table import Labels
+from predictors.training.labelling import Labels
 from predictors.training.text_table import TextTable
 
 KIND = "chains"

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from predictors.config import Checked
-from predictors.training.labelling.table import Labels
+from predictors.training.labelling import Labels
 from predictors.training.text_table import TextTable
 
 KIND = "tokens"

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from predictors.schema import SPLITS
-from predictors.training.labelling.table import Labels
+from predictors.training.labelling import Labels
 from predictors.training.root_table import RootTable
 
 KIND = "trees"

@@ -22,7 +22,7 @@ from predictors.config import Count, Positive, one_of
 from predictors.schema import SPLITS, TRAIN, VALIDATION
 from predictors.stopping import BEFORE, INPUTS, NetworkShape, RisingCalibration, StopNetwork
 from predictors.training.calibration import product_calibration
-from predictors.training.labelling.table import Labels
+from predictors.training.labelling import Labels
 from predictors.training.metrics import binary
 from predictors.training.stops.rows import LABELS, SOFT, SlotFeatures, TokenRows, WholeDrafts
 from predictors.training.text_table import TextTable

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from predictors.stopping import BEHIND, LAW
-from predictors.training.labelling.table import Labels
+from predictors.training.labelling import Labels
 from predictors.training.labelling.tokens import accepted
 from predictors.training.text_table import STATES, TOPS, TextTable
 

@@ -5,12 +5,11 @@
     selector            the network's choices, each with the time it takes to choose; untrusted roots are static
     oracle              argmax_a E_a - ρ T_a at every root, ρ its own throughput, with the time it takes to choose
 
-Choices are made at mean prices, as in decoding, and scored with the nodes of the root's own trees. The oracle knows expected
-tokens only through few sampled trees, and a maximum over noisy labels is biased upwards. So it chooses on all draws of a root but
-one and is scored on that one, each in turn: a lower bound of what a perfect choice brings (``oracle``). Where other draws mislead
-it so far that it loses to static, static is the bound, which was open to it. Chosen and scored on all draws, at the roots' own
-prices and in each part for itself, it is an upper bound (``oracle_same_draws``). Neither can lie below static, whatever a profile
-says. Intervals by bootstrap over documents. Shape suffixes: N roots, D draws, A actions.
+Choices are made at mean prices, as in decoding, and scored with the nodes of the root's own trees. A maximum over noisy labels is
+biased upwards, so the oracle chooses on all draws of a root but one and is scored on that one, each in turn, or static where that
+is better: a lower bound of what a perfect choice brings (``oracle``). Chosen and scored on all draws, at the roots' own prices
+and in each part for itself, it is an upper bound (``oracle_same_draws``). Intervals by bootstrap over documents. Shape suffixes:
+N roots, D draws, A actions.
 """
 
 from collections.abc import Mapping, Sequence
