@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines import PACKAGES
-from pipelines.pair_folder import read_facts
+from pipelines.places import read_facts
 from pipelines.terminal import count
 
 RETRIES = 3  # of a task whose worker ended

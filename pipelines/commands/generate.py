@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from time import perf_counter
 
-from pipelines.pair_folder import read_pair
+from pipelines.places import read_pair
 from predictors.bundle import read_bundle
 from predictors.latency.serving import KEY
 from predictors.rounds import RoundRecord, block_efficiency, hit_rate, mean_accepted_length

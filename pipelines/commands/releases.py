@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.gate.names import CHALLENGER
+from pipelines.gate.verdict import CHALLENGER
 from pipelines.terminal import add_json_argument, brief, recording
 
 if TYPE_CHECKING:

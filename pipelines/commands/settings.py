@@ -19,8 +19,7 @@ from pipelines.measuring.names import CHOICES, PROVENANCE
 from pipelines.measuring.tuning.candidates import Candidate
 from pipelines.measuring.tuning.speedups import Speedup, fastest
 from pipelines.outputs import read_json
-from pipelines.pair_folder import read_facts
-from pipelines.places import add_place_arguments, fill_in, read_device
+from pipelines.places import add_place_arguments, fill_in, read_device, read_facts
 from predictors.config import parse_config
 from predictors.controllers.takeover import TakeoverConfig
 from predictors.controllers.unlearned import ROC, Confidence

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from pipelines.gate.evidence.estimate import Estimate
+from pipelines.gate.evidence.gain import Estimate
 from pipelines.gate.plan import Bounds
 from pipelines.gate.trial_evidence import Evidence
 from pipelines.gate.verdict import EXHAUSTED, INCONCLUSIVE, PASSED, REFUSED, Check, Verdict

@@ -21,7 +21,7 @@ from transformers import AutoConfig
 from pipelines.hardware import available_memory
 from pipelines.measuring.arms import TimedArm, decoder_arm, hugging_face_arm
 from pipelines.measuring.measurement_log import Rows
-from pipelines.pair_folder import PairLocation
+from pipelines.places import PairLocation
 from predictors.latency.serving import Serving
 from predictors.sampling import SamplingSettings
 from runtime import Decoder, ModelPair

@@ -8,18 +8,22 @@ ones, and temperatures, thresholds and how far features may lie on the validatio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipelines.applicability import NOT_APPLICABLE, absent
 from predictors.bundle import Bundle, read_bundle
 from predictors.config import parse_config
 from predictors.controllers import CONTROLLERS, Controller, build_controller
 from predictors.monitoring import Reference, RequestCounts, read_reference
+from predictors.replay.chains import ChainPolicy
 from predictors.replay.decode import Reading
 from predictors.replay.text import BeyondRecordError, RecordedText
 from predictors.sampling import SamplingSettings
 from predictors.schema import EDIT
 from predictors.training.text_table import TextTable
+
+if TYPE_CHECKING:
+    from runtime.drafting import Drafter
 
 SEED = 0
 
@@ -93,7 +97,6 @@ def _references(
 def replayed_counts(decoder: Mapping[str, Any], controller: Controller, reading: Reading) -> RequestCounts:
     """What the runtime would have counted, had the text come out of this request. `BeyondRecordError` if the decoder or
     the controller goes beyond what was recorded."""
-    from pipelines.measuring.chain_policy import configured_policy
     from runtime.build import BranchDecoderConfig
 
     require_chains(decoder)
@@ -132,3 +135,27 @@ def require_chains(decoder: Mapping[str, Any]) -> None:
 
 def _entry(references: Mapping[str, Reference], missing: str | None = None) -> dict[str, Any]:
     return {"settings": {name: asdict(one) for name, one in references.items()}, "missing": missing}
+
+
+def chain_policy(drafter: "Drafter", controller: Controller, verifier: str) -> ChainPolicy | None:
+    """The policy of a decoder that drafts chains at the target's temperature, lookups, or a lookup before a chain; ``None``: text
+    traces do not cover it."""
+    from runtime.drafting.chain import ChainConfig, LookupConfig
+
+    if isinstance(drafter, LookupConfig):
+        return ChainPolicy(controller, drafter.depth, verifier, drafter, drafts=False)
+    if isinstance(drafter, ChainConfig) and drafter.draft_temperature is None:
+        return ChainPolicy(controller, drafter.depth, verifier, drafter.lookup)
+    return None
+
+
+def configured_policy(decoder: Mapping[str, Any], controller: Controller, verifier: str) -> ChainPolicy | None:
+    """The same of an expanded configuration of method ``speculative``."""
+    from runtime.drafting import DRAFTERS
+
+    options = {"kind": "chain", **(decoder.get("drafter") or {})}
+    kind = options.pop("kind")
+    if kind not in ("chain", "lookup"):
+        return None
+    drafter: Any = parse_config(DRAFTERS[kind], options, "decoder.drafter")
+    return chain_policy(drafter, controller, verifier)

@@ -15,7 +15,7 @@ from importlib.metadata import version as installed
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.gate.names import CHALLENGER
+from pipelines.gate.verdict import CHALLENGER
 from pipelines.outputs import replacing
 from pipelines.registry.tracking import Tracking, new_client, require_reachable, tracking_uri, without_password
 from predictors.bundle import CARD, Bundle, bundle_hash, read_bundle

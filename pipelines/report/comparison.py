@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from pipelines.gate.evidence.timed_blocks import setting_of
+from pipelines.gate.evidence.ledger import setting_of
 from pipelines.measuring import names
 from pipelines.measuring.names import CHAIN, CONFIDENCE, FORK, HF_LOOKUP, METHODS, PLAIN
 from pipelines.report.section import EFFICIENCY, OVER_CHAIN, SPEEDUP, Cell, Metric

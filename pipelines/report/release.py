@@ -9,12 +9,12 @@ import math
 from collections.abc import Iterator
 from textwrap import fill
 
-from pipelines.gate.evidence.estimate import Estimate
+from pipelines.gate.evidence.gain import Estimate
 from pipelines.gate.verdict import INCONCLUSIVE, PASSED, REFUSED, lines
 from pipelines.measuring.names import CHAIN, HF_ASSISTED, HF_PLAIN, PLAIN
 from pipelines.measuring.provenance import commit_of, numerics
 from pipelines.outputs import read_json
-from pipelines.pair_folder import read_pair
+from pipelines.places import read_pair
 from pipelines.report.comparison import By
 from pipelines.report.inputs import Inputs, Record
 from pipelines.report.plots import picture, whiskers

@@ -31,13 +31,7 @@ FAMILIES = ("head", "stop", "survival", "source", "tree", "guess")
 PLACES = {name: name for name in ("latency", "traces", "labels", "fit", "bundles")}  # below a pair's data folder
 FAMILY = "family"  # its key in the parameters
 UNTRAINED = ("guess",)  # chosen among what was traced: there is no network, and no MLflow run of it
-FITTING = (
-    "predictors",
-    "runtime",
-    "pipelines/stages/fit.py",
-    "pipelines/measuring/reference.py",
-    "pipelines/measuring/chain_policy.py",
-)
+FITTING = ("predictors", "runtime", "pipelines/stages/fit.py", "pipelines/measuring/reference.py")
 INPUTS = "inputs_sha256"  # in a predictor's record: of all that it was fitted from
 
 

@@ -21,8 +21,8 @@ from typing import Annotated, Any
 from pipelines.builtin.corpus import Document, Shares, builtin_shares, manifest_hash, share_documents
 from pipelines.documents import Source, load_documents
 from pipelines.edits import EditParameters, begun, edits_of
-from pipelines.pair_folder import read_facts, read_pair
 from pipelines.parameters import add_pair_arguments, load_parameters
+from pipelines.places import read_facts, read_pair
 from pipelines.prompt_table import FILE, SPLITS, Prompt, write_prompts
 from pipelines.recipes import chat_template
 from predictors.config import Checked, Count, Whole, not_empty

@@ -7,11 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.gate.evidence.estimate import CLOCK, CORRECTED, Estimate
-from pipelines.gate.evidence.gain import gain
-from pipelines.gate.evidence.ledger import Replayed
+from pipelines.gate.evidence.gain import CLOCK, CORRECTED, Estimate, gain
+from pipelines.gate.evidence.ledger import Replayed, TimedBlocks
 from pipelines.gate.evidence.prices import COMPONENTS, PriceFit
-from pipelines.gate.evidence.timed_blocks import TimedBlocks
 from tests.pipelines.hand_made_decodes import CODE, decode, decodes
 from tests.pipelines.simulated import CHALLENGER, Measurement, World
 

@@ -7,9 +7,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from pipelines.builtin import builtin_pair
-from pipelines.builtin.tokenizer import train_tokenizer
+from pipelines.builtin.builtin_pair import train_tokenizer
 from pipelines.cli import main
-from pipelines.pair_folder import read_facts, read_pair
+from pipelines.places import read_facts, read_pair
 from pipelines.stages import pair
 from runtime import ModelPair
 
