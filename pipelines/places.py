@@ -42,9 +42,7 @@ def place_of(text: str) -> Path:
     except ImportError as error:
         raise ArgumentTypeError(f"{text} needs {error.name}: pip install 'draftwright[s3]'.") from error
     except Exception as error:  # each storage has errors of its own
-        remedy = (
-            "Name a bucket that exists, and credentials in the environment (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, …)."
-        )
+        remedy = "Name a bucket that exists, and credentials in the environment (AWS_ACCESS_KEY_ID, …)."
         raise ArgumentTypeError(f"{text} cannot be reached ({type(error).__name__}: {error}). {remedy}") from error
     return folder
 
@@ -150,6 +148,4 @@ def resolve_model(name: str, revision: str | None = None) -> Path:
         return Path(snapshot_download(name, revision=revision, allow_patterns=list(MODEL_FILES)))
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise ValueError(
-            f"model {name!r} is no local folder and could not be fetched from the hub: {reason}"
-        ) from error
+        raise ValueError(f"model {name!r} is no local folder and cannot be fetched from the hub: {reason}") from error

@@ -43,9 +43,7 @@ def register(args: Namespace) -> None:
     cards = [card for place in (f"bundles/*/{CARD}", f"{AUTO}/{CARD}") for card in args.data.glob(f"*/{place}")]
     folders = sorted(card.parent for card in cards)
     if not folders:
-        raise ValueError(
-            f"no bundle under {args.data}/*/bundles/ or {args.data}/*/auto. Run the export stage (dvc repro) first."
-        )
+        raise ValueError(f"no bundle under {args.data}/*/bundles/ or {args.data}/*/auto. Run dvc repro first.")
     registry = Registry()
     for folder in folders:
         made = registry.register(folder.relative_to(args.data).parts[0], folder)

@@ -81,9 +81,7 @@ def open_bench(
     prompts = {split: read_prompts(args.prompts, split, count) for split, count in counts.items()}
     for split, some in prompts.items():
         if not some:
-            raise ValueError(
-                f"{args.prompts} has no {split} prompts: settings are chosen on validation and scored on test prompts."
-            )
+            raise ValueError(f"{args.prompts} has no {split} prompts. Draw some (section prompts of the parameters).")
     timed = {split: [prompt.tokens for prompt in some] for split, some in prompts.items()}
     serving = None if decide else read_serving(args.latency / f"{device['slug']}.json")
     inputs = {

@@ -116,7 +116,7 @@ def float32_pair(
         models = location.target, location.draft
         return ModelPair.load(*models, dtype="float32", tokenizer=location.tokenizer, record=serving)
     print(
-        f"float32 needs {needed / 1e9:.1f} GB and {free / 1e9:.1f} are free: near-ties are audited in the served format"
+        f"float32 needs {needed / 1e9:.1f} GB and {free / 1e9:.1f} are free: the served format is audited for near-ties"
     )
     return None
 
@@ -148,9 +148,7 @@ def forward_agreement(model: CausalLanguageModel, prompts: Sequence[Sequence[int
         compact += [_distance(*reached) for reached in zip(*walks, strict=True)] + [_distance(ours, theirs)]
         rounding.append(_distance(_in_passes(forwards[1].open(limit), long), theirs))
     found = {"compact": compact, "rounding": rounding}
-    return {
-        name: float(torch.tensor(distances).max()) for name, distances in found.items()
-    }  # NaN if one is, not as `max`
+    return {name: float(torch.tensor(distances).max()) for name, distances in found.items()}  # NaN if one is
 
 
 def _walk(state: ModelState, prompt: Sequence[int]) -> Iterator[Tensor]:

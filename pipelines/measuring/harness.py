@@ -126,9 +126,7 @@ def timed(decode: Decode) -> tuple[Run, float]:
             if found[-1][0] <= DISTURBED:
                 break
     if not found:
-        warnings.warn(
-            f"a decode recorded programs {1 + RETRIES} times: its {seconds:.3f} s hold a recording", stacklevel=2
-        )
+        warnings.warn(f"a decode recorded programs {1 + RETRIES} times: its {seconds:.3f} s hold one", stacklevel=2)
         return run, seconds
     if len(found) > 1:
         warnings.warn("decodes were timed again where other processes took the processor", stacklevel=2)

@@ -123,7 +123,7 @@ def require_chains(decoder: Mapping[str, Any]) -> None:
     kind = drafter["kind"] if method == "speculative" else method
     if kind not in ("chain", "lookup", "branch_parallel"):
         raise BeyondRecordError(
-            f"{kind} cannot be replayed, as text traces know chains and their branches only. Watch its tokens/s"
+            f"{kind} cannot be replayed, text traces hold chains and branches only. Watch its tokens/s"
         )
     heat = (drafter if method == "speculative" else decoder).get("draft_temperature")
     if heat is not None:

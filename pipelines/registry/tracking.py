@@ -44,7 +44,7 @@ def require_reachable(uri: str) -> None:
             socket.create_connection((parts.hostname, parts.port or PORTS[scheme]), timeout=PROBE_SECONDS).close()
         elif scheme not in ("sqlite", *PORTS):
             raise ValueError(
-                f"MLFLOW_TRACKING_URI {shown!r} is no tracking server: use http(s)://, sqlite:/// or a database URI."
+                f"MLFLOW_TRACKING_URI {shown!r} names no server: use http(s)://, sqlite:/// or a database URI."
             )
     except (OSError, http.client.HTTPException) as error:
         raise ValueError(

@@ -135,9 +135,7 @@ def copy_bundle(bundle: Path, folder: Path) -> str:
     require_replaceable(folder)
     here, there = bundle.resolve(), folder.resolve()
     if here != there and (here in there.parents or there in here.parents):
-        raise ValueError(
-            f"{bundle} and {folder} lie in one another, and the copy would replace the other. Name another folder."
-        )
+        raise ValueError(f"{bundle} and {folder} lie in one another: the copy would replace one. Name another folder.")
     _require_nested(bundle, read_bundle(bundle))
     with replacing(folder) as partial:
         shutil.copytree(bundle, partial)

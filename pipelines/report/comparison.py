@@ -48,8 +48,6 @@ RATES = {  # by the name of a column of the report: Σ of quantities of decodes 
     "tokens per pass": ("rounds+accepted", "rounds"),
     "passes with candidates": ("tried", "rounds"),
     "tokens of those": ("tried+accepted", "tried"),
-    "guesses per pass": ("guessed", "rounds"),
-    "candidates per pass": ("drafted", "rounds"),
     "guesses and candidates per pass": ("guessed+drafted", "rounds"),
     "ms/token": ("seconds", "tokens"),
     **{part: (f"seconds_{part}", "seconds") for part in PARTS},

@@ -132,9 +132,7 @@ def prediction_table(
     """A row per static length, the fastest in bold; brackets are the range of the latencies' quartiles. `ValueError` for a pair
     without a draft model."""
     if "draft" not in profile.tables:
-        raise ValueError(
-            f"pair {profile.pair} has no draft model whose tokens could be accepted. Leave --acceptance out."
-        )
+        raise ValueError(f"pair {profile.pair} has no draft model whose tokens are accepted. Leave --acceptance out.")
     made = {
         f"chain γ={gamma}" if gamma else "plain": generation_latency(
             profile, iid_accepted_law(alpha, gamma), gamma, prompt_tokens, new_tokens, temperature > 0

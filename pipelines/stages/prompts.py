@@ -64,9 +64,7 @@ class PromptParameters(Checked):
         if self.min_tokens > self.max_tokens:
             raise ValueError(f"need min_tokens <= max_tokens, got {self.min_tokens} and {self.max_tokens}.")
         if self.edit.total and not any(source.edits for source in self.sources):
-            raise ValueError(
-                "edit requests prompts, but no source names 'edits'. Name its slices there, or request none."
-            )
+            raise ValueError("edit requests prompts, but no source names 'edits'. Name slices there, or request none.")
         if self.shares.pair:
             raise ValueError("shares.pair must be 0 here: what trains a built-in pair stands in models.builtin.shares.")
 

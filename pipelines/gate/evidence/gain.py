@@ -150,9 +150,7 @@ def _log_ratio(totals_N2V: np.ndarray, factors_NK: np.ndarray) -> np.ndarray:
     tokens_N2, seconds_N2 = totals_N2V[..., TOKENS], totals_N2V[..., SECONDS]
     seconds_N2 = seconds_N2 + (totals_N2V[..., PARTS:] * factors_NK[:, None]).sum(axis=-1)
     if not (tokens_N2 > 0).all() or not (seconds_N2 > 0).all():
-        raise ValueError(
-            "corrected tokens or seconds are not positive: replay and clock disagree. Replay the decoded texts."
-        )
+        raise ValueError("corrected tokens or seconds are not positive: replay and clock disagree. Replay the texts.")
     rate_N2 = np.log(tokens_N2) - np.log(seconds_N2)
     return np.asarray(rate_N2[:, 0] - rate_N2[:, 1])
 

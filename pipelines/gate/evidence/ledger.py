@@ -55,9 +55,7 @@ class TimedBlocks:
         for row in rows:
             place = row_of[row["arm"]], column[row["block"]]
             if not np.isnan(tokens[place]):
-                raise ValueError(
-                    f"arm {row['arm']!r} stands twice in block {row['block']!r}. Give repeats other blocks."
-                )
+                raise ValueError(f"arm {row['arm']!r} is twice in block {row['block']!r}. Give repeats other blocks.")
             if not (row["tokens"] > 0 and row["seconds"] > 0):
                 raise ValueError(
                     f"arm {row['arm']!r} has {row['tokens']} tokens in {row['seconds']} s in block {row['block']!r}. "
@@ -65,12 +63,10 @@ class TimedBlocks:
                 )
             tokens[place], seconds[place] = row["tokens"], row["seconds"]
         where = [first[block] for block in blocks]
-        prompts, documents, slices = (
-            np.array([str(row[name]) for row in where]) for name in ("prompt", "document", "slice")
-        )
+        three = (np.array([str(row[name]) for row in where]) for name in ("prompt", "document", "slice"))
         settings = np.array([setting_of(row) for row in where])
         families = {row["arm"]: str(row.get("family", row["arm"])) for row in rows}
-        return TimedBlocks(row_of, families, blocks, prompts, documents, slices, settings, tokens, seconds)
+        return TimedBlocks(row_of, families, blocks, *three, settings, tokens, seconds)
 
     def shared(self, *arms: str) -> np.ndarray:
         """By block [B]: whether all ``arms`` were timed in it; `ValueError` for an unknown one."""
@@ -146,9 +142,7 @@ def ledger(
     if only_setting is not None:
         kept_B &= blocks.setting_B == only_setting
     if not kept_B.any():
-        raise TooFewDocumentsError(
-            f"{arms[0]} and {arms[1]} were timed in no block together. Time both on the same prompts."
-        )
+        raise TooFewDocumentsError(f"{arms[0]} and {arms[1]} were timed in no block together. Time both together.")
     settings = sorted(set(blocks.setting_B[kept_B].tolist()))
     texts = [
         row
@@ -183,9 +177,7 @@ def _clock(blocks: TimedBlocks, arm: str, kept_B: np.ndarray, replayed: Replayed
     names = [blocks.blocks[place] for place in np.flatnonzero(kept_B)]
     found = {row["block"]: row for row in replayed.timed if row["arm"] == arm}
     if missing := [name for name in names if name not in found]:
-        raise ValueError(
-            f"replay says nothing of {arm!r} in block {missing[0]!r}. Replay every timed decode of it, or none."
-        )
+        raise ValueError(f"replay says nothing of {arm!r} in block {missing[0]!r}. Replay all its decodes, or none.")
     return vector_BV - [_vector(found[name]) for name in names]
 
 
@@ -207,9 +199,7 @@ def _replay(
     for key, at in where.items():
         vectors = [drawn.get((name, *key)) for name in arms]
         if None in vectors:
-            raise ValueError(
-                f"replay has text {key[0]!r} at {key[1]} for one of {arms[0]} and {arms[1]} only. Replay both."
-            )
+            raise ValueError(f"replay has text {key[0]!r} at {key[1]} for {arms[0]} or {arms[1]} only. Replay both.")
         texts_DS[at] += 1
         for side, made in enumerate(vectors):
             replay_2DSV[side][at] += np.mean(made, axis=0)  # type: ignore[arg-type]
@@ -235,7 +225,5 @@ def _strata(
     weight_H = np.array([sum(weights[name] for name in names if home[name] == one) for one in kept])
     stratum_D = np.array([kept.index(home[name]) for name in slices])
     if not full and thin(np.ones(len(slices), bool)):
-        raise TooFewDocumentsError(
-            "both arms were timed on fewer than 2 documents at a setting. Time them on more documents."
-        )
+        raise TooFewDocumentsError("both arms were timed on fewer than 2 documents at a setting. Time them on more.")
     return stratum_D, weight_H / weight_H.sum()
