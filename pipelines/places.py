@@ -58,8 +58,7 @@ def fill_in(args: argparse.Namespace, places: Mapping[str, str]) -> None:
 
 
 def read_device(path: Path) -> dict[str, Any]:
-    """The machine's description; its ``slug`` names folders. `ValueError` if ``path`` is missing, is no JSON, or
-    describes no machine."""
+    """The machine's description; its ``slug`` names folders. `ValueError` if ``path`` describes none."""
     remedy = f"Describe this machine again: draftwright device {path}"
     device: dict[str, Any] = read_json(path, remedy)
     slug = device.get("slug")

@@ -49,8 +49,7 @@ def served_at(bundle: Path, name: str, settings: SamplingSettings) -> tuple[dict
 
 
 def problem_of(bundle: Path, pair: ModelPair) -> str | None:
-    """Why ``bundle`` cannot be read, does not serve ``pair``, or would be timed on a virtual clock;
-    ``None``: nothing speaks against a trial."""
+    """Why ``bundle`` cannot be read, does not serve ``pair``, or would be timed on a virtual clock; ``None``: it can."""
     try:
         settings_of(bundle)
         decoder = load_decoder(bundle, pair)

@@ -50,8 +50,7 @@ class Bench:
 
 
 def add_bench_arguments(parser: argparse.ArgumentParser, profiled: bool = True) -> None:
-    """The inputs that ``open_bench`` reads; ``profiled=False`` for the stage that decides how the pair is served, without
-    prompts."""
+    """The inputs that ``open_bench`` reads; ``profiled=False``: for the stage that decides on serving."""
     add_pair_arguments(parser)
     parser.add_argument("device", type=Path, help="JSON file of the device stage")
     parser.add_argument("pair_folder", type=Path, help="folder of the pair stage")

@@ -7,8 +7,7 @@ and finds each token, also after the parting, as likely as the likeliest but for
     max(l_n) - l_n[y_n] <= near_tie * max(|max(l_n)|, |l_n[y_n]|),    l_n: its logits after y_1 .. y_(n-1)
 
 The compact forward is compared in its logits, too (`agreement`), in parts of 1 + |logit|, beside what rounding alone amounts to:
-the difference of Hugging Face's logits to its own over the same text in passes of another width. Both run the same passes over
-held-out prompts: the prompt, single steps, a tree of which an inner path is kept, a chain, and a long text of repeated prompts.
+the difference of Hugging Face's logits to its own over the same text in passes of another width.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

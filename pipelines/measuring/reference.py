@@ -1,8 +1,7 @@
 """What requests of a bundle look like on recorded texts, for its card: the reference of `draftwright drift`.
 
 The real controller decides and the text says what was accepted (`predictors.replay`), counted as the runtime counts requests
-(`predictors.monitoring`). Texts are those of test documents, each with one draw of chance: weights are fitted on the training
-ones, and temperatures, thresholds and how far features may lie on the validation ones.
+(`predictors.monitoring`). Texts are those of test documents, on which nothing was fitted or chosen, each with one draw of chance.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -76,8 +75,7 @@ def _of_route(route: Mapping[str, Any], settings: SamplingSettings, bundles: Pat
 
 
 def recorded_texts(table: TextTable) -> list[RecordedText]:
-    """Those of test documents, without edits: requests are compared with the headline mix. `ValueError` where there are
-    none."""
+    """Those of test documents, without edits: requests are compared with the headline mix. `ValueError`: none."""
     return [text for text in table.rows("test").texts() if text.slice != EDIT]
 
 
@@ -138,8 +136,7 @@ def _entry(references: Mapping[str, Reference], missing: str | None = None) -> d
 
 
 def chain_policy(drafter: "Drafter", controller: Controller, verifier: str) -> ChainPolicy | None:
-    """The policy of a decoder that drafts chains at the target's temperature, lookups, or a lookup before a chain; ``None``: text
-    traces do not cover it."""
+    """The policy of a decoder that drafts chains at the target's temperature, or looks up; ``None``: any other."""
     from runtime.drafting.chain import ChainConfig, LookupConfig
 
     if isinstance(drafter, LookupConfig):

@@ -5,8 +5,7 @@
     rate        Σ amount / Σ cost of one arm's decodes
 
 Intervals are 95 %, by delete-one-document jackknife (`predictors.training.intervals`), of logarithms where a value is a ratio of
-rates. Prompts of one document are not independent, so documents are left out. What shares no block is undefined. Sums weigh every
-prompt alike. Shape suffixes: D documents, K sums.
+rates. What shares no block is undefined. Shape suffixes: D documents, K sums.
 """
 
 import re

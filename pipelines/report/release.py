@@ -81,8 +81,7 @@ def untimed_chains(inputs: Inputs) -> Iterator[str]:
 def decision(inputs: Inputs) -> str:
     """What tuning chose at every setting, what it gains on test prompts, and what the gate says of it: gains are over the static
     chain that was fastest on validation prompts, unless that chain won, or over the gate's reference, where its trial timed more
-    prompts than tuning. What is not surely faster than plain decoding there (by the gate: at all settings together) is not for
-    serving."""
+    prompts than tuning. What is not surely faster than plain decoding there (by the gate: at all settings) is not served."""
     gate, said = inputs.verdicts.get(AUTO, {}), []
     evidence = gate.get("evidence", {})
     for setting, choice in inputs.tuned.items():

@@ -107,8 +107,7 @@ def draw_prompts(
 ) -> list[Prompt]:
     """Prompts of all splits: those of the mix, in an order whose every prefix alternates slices and documents, then the edits.
 
-    ``facts``: ``pair.json`` of the pair, where what a built-in one was trained on is left out. ``tokenizer``: its
-    Hugging Face one.
+    ``facts``: ``pair.json`` of the pair, where what a built-in one was trained on is left out. ``tokenizer``: its own.
     """
     mix = mix or Mix()
     drawer = _Drawer(parameters, tokenizer)
@@ -182,8 +181,7 @@ class _Drawer:
         return drawn
 
     def prompts(self, document: Document, source: Source, split: str, edit: str = "") -> Iterator[Prompt]:
-        """The document's prompts or, as slice `edit`, passages of it with their revised copies begun; made when the first is
-        asked for."""
+        """The document's prompts or, as slice `edit`, passages of it with their revised copies begun; made on demand."""
         name = document.id if document.id.startswith(f"{source.name}/") else f"{source.name}/{document.id}"
         made = self._edits(document, source, name) if edit else self._token_lists(document, source, name)
         for number, tokens in enumerate(made):

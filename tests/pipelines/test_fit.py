@@ -67,7 +67,7 @@ def folder(pair, template_db, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     shutil.copy(template_db, tmp_path / "mlflow.db")
-    monkeypatch.setattr(fit, "FAMILIES", (*fit.FAMILIES, "toy"))
+    monkeypatch.setattr(fit, "FAMILIES", {**fit.FAMILIES, "toy": "toys.Toy"})
     monkeypatch.setattr(fit, "predictor_class", lambda family: Toy)
     monkeypatch.setattr(fit, "UNTRAINED", ("guess",))
     write_json(Path("device.json"), {"slug": "toy", "cpu": "toy", "gpus": [], "bfloat16_flags": []})

@@ -3,10 +3,8 @@
     rate of an arm = T / C,    T, C = Σ_h W_h mean over settings of ( replayed mean of texts + mean of (clock - prediction) )
 
 T are tokens and C seconds of a text; h are slices, and W_h is the share of documents that a slice has in the mix. Means are over
-all replayed texts of a slice, and over its prompts on which both arms were timed. Replay without a clock would keep the error of
-its prices, a clock without replay knows few texts. Where replay does not cover both arms, replayed and predicted terms are left
-out, and the estimate rests on the clock alone. Prices are factors on the latency profile's components, and are fitted anew
-without every document.
+all replayed texts of a slice, and over its prompts on which both arms were timed. Where replay does not cover both arms, the
+estimate rests on the clock alone. Prices are factors on the latency profile's components, fitted anew without every document.
 
     variance = Σ_h (n_h - 1) / n_h Σ_{d in h} (θ_(d) - mean)²,    θ = ln(rate of the arm / rate of the rival)
 
@@ -14,14 +12,12 @@ Degrees of freedom are Satterthwaite's over slices, by documents that were timed
 Assisted Survey Sampling, 1992, section 6.3 (difference estimator); Shao and Tu, The Jackknife and Bootstrap, 1995, section 6.2
 (stratified jackknife).
 
-Kept as the logarithm of a ratio of rates, a gain is exp(value) - 1, and its bound at one-sided level a uses the t quantile of the
-estimate's own degrees of freedom:
+The gain is exp(value) - 1, of the logarithm of a ratio of rates; t has the estimate's own degrees of freedom:
 
     bound = exp(value -+ t_{1-a} error) - 1,    smallest log gain that passes = margin + (t_{1-a} + t_{power}) error
     documents' = documents (error / wanted error)²
 
-Gains by slice are partially pooled: a slice of few documents borrows from the others as far as slices are alike. Effects of
-`pipelines.gate.evidence.pooling` are the gains' logarithms. Bounds are quantiles of the mixture over τ (shape suffix T).
+Logarithms of gains by slice are pooled (`pipelines.gate.evidence.pooling`); bounds: quantiles of the mixture over τ (suffix T).
 """
 
 import math

@@ -43,8 +43,7 @@ class TimedBlocks:
 
     @staticmethod
     def of(rows: Iterable[Row]) -> "TimedBlocks":
-        """From rows of decodes. `ValueError` without rows, for an arm twice in one block, or for a decode without tokens or
-        time."""
+        """From rows of decodes. `ValueError` without rows, for an arm twice in a block, or without tokens or time."""
         rows = list(rows)
         if not rows:
             raise ValueError("there are no decodes to compare. Measure first.")
@@ -63,10 +62,12 @@ class TimedBlocks:
                 )
             tokens[place], seconds[place] = row["tokens"], row["seconds"]
         where = [first[block] for block in blocks]
-        three = (np.array([str(row[name]) for row in where]) for name in ("prompt", "document", "slice"))
+        prompts, documents, slices = (
+            np.array([str(row[name]) for row in where]) for name in ("prompt", "document", "slice")
+        )
         settings = np.array([setting_of(row) for row in where])
         families = {row["arm"]: str(row.get("family", row["arm"])) for row in rows}
-        return TimedBlocks(row_of, families, blocks, *three, settings, tokens, seconds)
+        return TimedBlocks(row_of, families, blocks, prompts, documents, slices, settings, tokens, seconds)
 
     def shared(self, *arms: str) -> np.ndarray:
         """By block [B]: whether all ``arms`` were timed in it; `ValueError` for an unknown one."""
