@@ -253,5 +253,5 @@ def test_a_model_that_cannot_be_fetched_is_named(run_pair, save_model, monkeypat
         raise OSError("offline\nand a long story")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
-    with pytest.raises(ValueError, match=r"'org/draft' is no local folder and could not be fetched .*: offline$"):
+    with pytest.raises(ValueError, match=r"'org/draft' is no local folder and cannot be fetched .*: offline$"):
         run_pair({"target": str(save_model()), "draft": "org/draft"})
