@@ -45,7 +45,7 @@ COMMANDS = {
     "latency": "show the latency profiles, draw one, predict tokens/s from one",
     "reports": "print where the reports are and their headline figures",
 }
-SHARED = dict.fromkeys(("register", "fetch", "status", "history", "rollback"), "releases")
+SHARED = dict.fromkeys(("register", "fetch", "status", "history", "rollback", "reports"), "releases")
 SHARED |= dict.fromkeys(("pair list", "pair add"), "ready_pairs")
 MODULES = SHARED | {"profile": "latency"}  # where it is not the command's own name
 
@@ -82,8 +82,7 @@ def module_of(name: str) -> Any:
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse ``argv`` (default: the process's own) and run the subcommand.
 
-    A user's mistake (`ValueError`, `OSError`), a package that only other extras install or a refusal of MLflow ends the process
-    with one line; a bug keeps its traceback.
+    A user's mistake (`ValueError`, `OSError`), a missing package or a refusal of MLflow is one line; a bug keeps its traceback.
     """
     argv = joined(sys.argv[1:] if argv is None else argv)
     if not sys.stderr.isatty():  # a log: no bars, ours or the libraries'

@@ -165,9 +165,7 @@ def _rows(source: Source) -> Iterator[tuple[str, Mapping[str, Any]]]:
             found = datasets.load_dataset(source.path, source.config, split=source.split, revision=source.revision)
         except (OSError, ValueError) as error:
             reason = str(error).strip().splitlines()[0]
-            raise ValueError(
-                f"source {source.name!r}: dataset {source.path!r} could not be loaded: {reason}"
-            ) from error
+            raise ValueError(f"source {source.name!r}: dataset {source.path!r} cannot be loaded: {reason}") from error
         yield from ((str(index), row) for index, row in enumerate(found))
         return
     for path in _files(source.path):
@@ -249,9 +247,7 @@ def _document(source: Source, id: str, row: Mapping[str, Any]) -> Document:
 
 def _field(source: Source, row: Mapping[str, Any], column: str) -> Any:
     if column not in row:
-        raise ValueError(
-            f"source {source.name!r}: a row has no column {column!r}, only {', '.join(row) or 'none at all'}."
-        )
+        raise ValueError(f"source {source.name!r}: a row has no column {column!r}, only {', '.join(row) or 'none'}.")
     return row[column]
 
 

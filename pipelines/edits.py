@@ -24,9 +24,7 @@ TRIES = 24  # places of a document where a passage may begin, for each prompt wa
 MIN_BEGUN = 6  # tokens of the revised copy that stand in a prompt
 MIN_USES, MIN_ENTRIES, MIN_SENTENCES = 3, 4, 3
 
-IDENTIFIER = re.compile(
-    r"(?<![\w.])[A-Za-z_]\w{2,}(?=\(|\[|\.\w|\s*=)"
-)  # whose use says that it is no word of a comment
+IDENTIFIER = re.compile(r"(?<![\w.])[A-Za-z_]\w{2,}(?=\(|\[|\.\w|\s*=)")  # whose use says it is no word of a comment
 RESERVED = frozenset(keyword.kwlist) | frozenset(dir(builtins)) | {"self", "cls"}
 ENTRY = re.compile(r"\s*(\S.*,|[*-] \S.*)")
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+")

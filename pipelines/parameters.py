@@ -107,8 +107,7 @@ def _over(recipe: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any
 
 
 def is_fitted(pair: str, name: str, path: Path = PARAMETERS) -> bool:
-    """Whether the parameters name a predictor: what lies there of one that they named once is stale. Without a section ``fit``
-    nothing is."""
+    """Whether the parameters name a predictor: else what lies there is stale. Without a section ``fit`` nothing is."""
     named = read_pair(pair, path).get("fit")
     return named is None or name in named
 

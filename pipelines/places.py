@@ -1,10 +1,13 @@
-"""Where files are: a pair's below ``data/PAIR``, unless the command line says otherwise; traces on object storage, too. And what
-later stages read of this machine: its description and its latency profile."""
+"""Where files are: a pair's below ``data/PAIR``, unless the command line says otherwise; traces on object storage, too.
+
+Also what later stages read of this machine (description, latency profile) and of the pair folder (``pair.json``, models).
+"""
 
 import argparse
 import sys
 from argparse import ArgumentTypeError
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +15,10 @@ from pipelines.outputs import read_json
 
 if TYPE_CHECKING:
     from predictors.latency.profile import LatencyProfile
+
+FACTS = "pair.json"
+DTYPES = ("float32", "bfloat16", "float16")
+MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 
 
 def add_place_arguments(parser: argparse.ArgumentParser, places: Mapping[str, str]) -> None:
@@ -35,9 +42,7 @@ def place_of(text: str) -> Path:
     except ImportError as error:
         raise ArgumentTypeError(f"{text} needs {error.name}: pip install 'draftwright[s3]'.") from error
     except Exception as error:  # each storage has errors of its own
-        remedy = (
-            "Name a bucket that exists, and credentials in the environment (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, …)."
-        )
+        remedy = "Name a bucket that exists, and credentials in the environment (AWS_ACCESS_KEY_ID, …)."
         raise ArgumentTypeError(f"{text} cannot be reached ({type(error).__name__}: {error}). {remedy}") from error
     return folder
 
@@ -53,8 +58,7 @@ def fill_in(args: argparse.Namespace, places: Mapping[str, str]) -> None:
 
 
 def read_device(path: Path) -> dict[str, Any]:
-    """The machine's description; its ``slug`` names folders. `ValueError` if ``path`` is missing, is no JSON, or
-    describes no machine."""
+    """The machine's description; its ``slug`` names folders. `ValueError` if ``path`` describes none."""
     remedy = f"Describe this machine again: draftwright device {path}"
     device: dict[str, Any] = read_json(path, remedy)
     slug = device.get("slug")
@@ -80,3 +84,67 @@ def warn_of_noise(profile: "LatencyProfile") -> None:
     warning = noise_warning(profile)
     if warning is not None:
         print(f"warning: {warning}", file=sys.stderr)
+
+
+@dataclass(frozen=True)
+class PairLocation:
+    """Local folders of a pair's models, of which it may lack the ``draft``, and tokenizer, the number format of its traces, and
+    ``placement``: where models lie and how the target is quantised, by the names of `ModelPair.load`."""
+
+    target: str
+    draft: str | None
+    tokenizer: str
+    dtype: str
+    placement: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def models(self) -> dict[str, Any]:
+        """What `ModelPair.load` takes."""
+        return {"target": self.target, "draft": self.draft, "tokenizer": self.tokenizer, **self.placement}
+
+
+def read_facts(folder: Path) -> dict[str, Any]:
+    """``pair.json`` of a pair folder."""
+    remedy = "Run the pair stage (again)."
+    facts: dict[str, Any] = read_json(folder / FACTS, remedy)
+    wanted = {"source", "target", "tokenizer", "draft" if facts.get("source") == "builtin" else "revisions"}
+    missing = wanted - facts.keys()
+    if missing or "target" not in facts.get("revisions", facts):
+        raise ValueError(f"{folder / FACTS}: lacks {', '.join(sorted(missing)) or 'the revision of target'}. {remedy}")
+    return facts
+
+
+def read_pair(folder: Path) -> PairLocation:
+    """Where a pair's models and tokenizer lie on this machine; `ValueError` if its number format was never fixed."""
+    facts = read_facts(folder)
+    dtype = facts.get("dtype")
+    if dtype not in DTYPES:
+        raise ValueError(
+            f"{folder / FACTS}: dtype, the number format of the pair's traces, is {dtype!r} and must be one of "
+            f"{', '.join(DTYPES)}. Run the pair stage again: trained models are kept."
+        )
+    placement = facts.get("placement", {})
+    if facts["source"] == "builtin":
+        places = {name: str((folder / facts[name]).resolve()) for name in ("target", "draft", "tokenizer")}
+        return PairLocation(**places, dtype=dtype, placement=placement)
+    folders = {name: str(resolve_model(facts[name], commit)) for name, commit in facts["revisions"].items()}
+    tokenizer = folders["target" if facts["tokenizer"] == facts["target"] else "draft"]
+    return PairLocation(folders["target"], folders.get("draft"), tokenizer, dtype, placement)
+
+
+def resolve_model(name: str, revision: str | None = None) -> Path:
+    """The folder of a local model, or of a hub model's snapshot (fetched unless it is there already)."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise FileNotFoundError(f"{path} is no model folder: it has no config.json.")
+        return path.resolve()
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise FileNotFoundError(f"model folder {name} does not exist.")
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=list(MODEL_FILES)))
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(f"model {name!r} is no local folder and cannot be fetched from the hub: {reason}") from error

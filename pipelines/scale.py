@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines import PACKAGES
-from pipelines.pair_folder import read_facts
+from pipelines.places import read_facts
 from pipelines.terminal import count
 
 RETRIES = 3  # of a task whose worker ended
@@ -98,9 +98,7 @@ def _cluster(cores: int) -> Any:
     try:
         import ray
     except ModuleNotFoundError:
-        raise ValueError(
-            "more than one worker needs Ray: pip install 'draftwright[scale]', or leave --workers out."
-        ) from None
+        raise ValueError("more than one worker needs Ray: pip install 'draftwright[scale]', or no --workers.") from None
     if not ray.is_initialized():
         address = os.environ.get("RAY_ADDRESS", "local")
         code = [str(Path(__file__).parents[1] / name) for name in PACKAGES]

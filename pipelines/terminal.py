@@ -12,9 +12,7 @@ WIDTH, LINES = 110, 5
 
 
 def add_json_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--json", action="store_true", help="print the full record as JSON, and nothing else, to stdout"
-    )
+    parser.add_argument("--json", action="store_true", help="print the full record as JSON and nothing else to stdout")
 
 
 def count(text: str) -> int:

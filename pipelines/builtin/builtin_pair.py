@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -23,13 +24,14 @@ from pipelines.builtin import language_model, llama_forward, muon
 from pipelines.builtin.corpus import Document, Shares, builtin_shares, manifest_hash
 from pipelines.builtin.inflation import InflatedDraft, InflatedShape, inflate
 from pipelines.builtin.language_model import Recipe, Shape, held_out_loss, new_model, train
-from pipelines.builtin.tokenizer import train_tokenizer
 from pipelines.outputs import file_sha256, replacing, write_json
 from runtime.device import native_dtype
 
 SMALL, SMALL_DRAFT = "small", "small_draft"  # folders of the trained target and draft
 RECORD = "training.json"  # beside a finished model: what it was trained with and how that went
 TRAINING_CODE = (language_model, llama_forward, muon)  # a model trained by other code is not the same model
+END_OF_TEXT = "<|endoftext|>"  # id 0; stands between documents, so it is both the first and the last token of a text
+PRE_TOKENS = r"\n[ \t]*| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|[^\S\n]+(?!\S)|[^\S\n]+"
 
 
 @dataclass(frozen=True)
@@ -198,3 +200,29 @@ class _Trainer:
             self.tokenizer.save_pretrained(partial)
             for file, record in records.items():
                 write_json(partial / file, record)
+
+
+def train_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
+    """Byte-level BPE of ``vocabulary`` tokens, the special one included; a newline and the indent after it are one unit."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PRE_TOKENS), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    if tokenizer.get_vocab_size() != vocabulary:
+        raise ValueError(
+            f"the corpus yields {tokenizer.get_vocab_size()} tokens, not the {vocabulary} requested: use a smaller vocabulary."
+        )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token=END_OF_TEXT, eos_token=END_OF_TEXT, clean_up_tokenization_spaces=False
+    )

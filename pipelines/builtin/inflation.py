@@ -122,9 +122,7 @@ def inflate(small: LlamaForCausalLM, shape: InflatedShape, vocab: int | None = N
     probability 0. ``seed`` is for the weights that cannot matter. `ValueError` where the shape cannot hold the small model.
     """
     if small.dtype == torch.float16 and vocab not in (None, small.config.vocab_size):
-        raise ValueError(
-            "cannot inflate: a larger vocab overflows in float16; use bfloat16 or float32, or keep the vocab."
-        )
+        raise ValueError("cannot inflate: a larger vocab overflows in float16; use bfloat16 or float32, or keep it.")
     config = _inflated_config(small.config, shape, vocab)
     with torch.device("meta"):
         big = LlamaForCausalLM(config)

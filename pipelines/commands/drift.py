@@ -69,9 +69,7 @@ Samples = Mapping[tuple[str, str], tuple[Level, Level]]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bundle", type=Path, required=True, help="folder of the bundle that served")
     parser.add_argument("--records", type=Path, required=True, help="file that the monitor wrote")
-    parser.add_argument(
-        "--window", type=int, default=64, help="most recent requests at a sampling setting (default: %(default)s)"
-    )
+    parser.add_argument("--window", type=int, default=64, help="latest requests at a setting (default: %(default)s)")
     parser.add_argument(
         "--false-alarm", type=float, default=0.01, help="rate of alarms in a stationary stream (default: %(default)s)"
     )
@@ -116,9 +114,7 @@ def read_records(path: Path) -> tuple[list[dict[str, Any]], int]:
     rotated = [file for file in path.parent.glob(f"{path.name}.*") if file.suffix[1:].isdigit()]
     files = sorted(rotated, key=lambda file: -int(file.suffix[1:])) + [path] * path.is_file()
     if not files:
-        raise ValueError(
-            f"{path}: no monitor wrote there. Name a file, and serve with draftwright generate --monitor {path}."
-        )
+        raise ValueError(f"{path}: no monitor wrote there. Serve with draftwright generate --monitor {path}.")
     records: list[dict[str, Any]] = []
     damaged = 0
     for line in (line for file in files for line in file.read_text(errors="replace").splitlines()):
@@ -161,9 +157,7 @@ def _taken(
         if reference is None:
             notes.append(f"{said} and no reference: {missing.rstrip('.')}.")
         elif len(samples) == before:
-            notes.append(
-                f"{said} are too few; a comparison takes {LEAST} with a whole round, and not all rounds in one."
-            )
+            notes.append(f"{said} are too few; a comparison takes {LEAST} with a whole round, not all rounds in one.")
     return samples, notes, lengths
 
 

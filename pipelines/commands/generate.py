@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from time import perf_counter
 
-from pipelines.pair_folder import read_pair
+from pipelines.places import read_pair
 from predictors.bundle import read_bundle
 from predictors.latency.serving import KEY
 from predictors.rounds import RoundRecord, block_efficiency, hit_rate, mean_accepted_length
@@ -98,9 +98,7 @@ def _record(args: argparse.Namespace) -> Path | None:
 def _decoder(args: argparse.Namespace, pair: ModelPair) -> Decoder:
     if args.bundle:
         if args.method is not None:
-            raise ValueError(
-                f"--bundle {args.bundle} holds a decoder, and --method names another. Leave one of the two out."
-            )
+            raise ValueError(f"--bundle {args.bundle} holds a decoder, and --method names another. Leave one out.")
         return load_decoder(args.bundle, pair, latency=args.latency, reprice=args.reprice, monitor=args.monitor)
     if args.monitor:
         raise ValueError("--monitor records what a bundle's card can be compared with: name its --bundle.")

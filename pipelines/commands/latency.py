@@ -39,9 +39,7 @@ def run(args: argparse.Namespace) -> None:
         raise ValueError(f"no latency profile{of_pair} below {args.data}. Run dvc repro (or make repro) first.")
     if args.plot and len(paths) > 1:
         names = ", ".join(map(str, paths))
-        raise ValueError(
-            f"--plot draws one profile, and there are {len(paths)}: {names}. Give one of them instead of DATA."
-        )
+        raise ValueError(f"--plot draws one profile, and there are {len(paths)}: {names}. Name one instead of DATA.")
     profiles = [read_profile(path) for path in paths]
     for path, profile in zip(paths, profiles, strict=True):
         print("\n".join([str(path), latency_table(profile), *hardware_line(profile)]) + "\n")

@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.gate.conditions import fingerprint, judged
-from pipelines.gate.names import CHALLENGER, CHAMPION, VERDICT
 from pipelines.gate.plan import Record, load_plan, looks_among, next_look, require_new, require_same_bounds
 from pipelines.gate.trial_evidence import Evidence, evidence_on, other_code, read_evidence, require_match
-from pipelines.gate.verdict import PASSED, lines, reasons
+from pipelines.gate.verdict import CHALLENGER, CHAMPION, PASSED, VERDICT, lines, reasons
 from pipelines.outputs import write_json
 from pipelines.parameters import add_pair_arguments
 from pipelines.places import add_place_arguments, fill_in, read_device

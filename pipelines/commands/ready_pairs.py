@@ -10,7 +10,7 @@ import yaml
 from pipelines.outputs import replacing
 from pipelines.parameters import PARAMETERS, parsed_yaml
 
-BLOCKS = Path(__file__).with_name("pairs")
+BLOCKS = Path(__file__).parents[1] / "pairs"
 
 
 def add_arguments(parser: ArgumentParser, command: str) -> None:

@@ -1,12 +1,13 @@
-"""Commands around the MLflow model registry: ``register``, ``fetch``, ``status``, ``history`` and ``rollback``."""
+"""Commands around the MLflow model registry (``register``, ``fetch``, ``status``, ``history``, ``rollback``) and ``reports``."""
 
+import json
 import re
 from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.gate.names import CHALLENGER
+from pipelines.gate.verdict import CHALLENGER, PASSED
 from pipelines.terminal import add_json_argument, brief, recording
 
 if TYPE_CHECKING:
@@ -16,7 +17,11 @@ MODEL = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>
 
 
 def add_arguments(parser: ArgumentParser, command: str) -> None:
-    if command == "register":
+    if command == "reports":
+        parser.add_argument(
+            "data", type=Path, nargs="?", default=Path("data"), help="data folder (default: %(default)s)"
+        )
+    elif command == "register":
         parser.add_argument("--data", type=Path, default=Path("data"), help="data folder (default: %(default)s)")
     elif command == "fetch":
         parser.add_argument("model", help="models:/NAME@ALIAS, models:/NAME/VERSION or a bundle's folder")
@@ -43,9 +48,7 @@ def register(args: Namespace) -> None:
     cards = [card for place in (f"bundles/*/{CARD}", f"{AUTO}/{CARD}") for card in args.data.glob(f"*/{place}")]
     folders = sorted(card.parent for card in cards)
     if not folders:
-        raise ValueError(
-            f"no bundle under {args.data}/*/bundles/ or {args.data}/*/auto. Run the export stage (dvc repro) first."
-        )
+        raise ValueError(f"no bundle under {args.data}/*/bundles/ or {args.data}/*/auto. Run dvc repro first.")
     registry = Registry()
     for folder in folders:
         made = registry.register(folder.relative_to(args.data).parts[0], folder)
@@ -151,3 +154,22 @@ def _champions(pair: str, predictor: str, break_lock: bool = False) -> "Champion
     from pipelines.registry.versions import Registry
 
     return Champions(Registry().client, f"{pair}-{predictor}", break_lock)
+
+
+def reports(args: Namespace) -> None:
+    """Print where the reports are, what each decided, and by which commands bundles that the gate passed are promoted.
+
+    draftwright reports
+    """
+    from pipelines.stages.report import PAGE, RECORD
+
+    pages = [page for page in sorted(args.data.glob(f"*/reports/*/{PAGE}")) if (page.parent / RECORD).is_file()]
+    if not pages:
+        raise ValueError(f"no report below {args.data}. Run dvc repro (or make repro) first.")
+    for page in pages:
+        record = json.loads((page.parent / RECORD).read_text())
+        release = record["sections"].get("release", {})
+        print("\n  ".join([str(page), record["decision"], *([release["finding"]] if release else [])]))
+        for row in release["tables"][-1]["rows"] if release else []:
+            if row.get("verdict") == PASSED:
+                print(f"  draftwright promote --pair {page.parents[2].name} --predictor {row['bundle']}")

@@ -19,8 +19,7 @@ from pipelines.measuring.names import CHOICES, PROVENANCE
 from pipelines.measuring.tuning.candidates import Candidate
 from pipelines.measuring.tuning.speedups import Speedup, fastest
 from pipelines.outputs import read_json
-from pipelines.pair_folder import read_facts
-from pipelines.places import add_place_arguments, fill_in, read_device
+from pipelines.places import add_place_arguments, fill_in, read_device, read_facts
 from predictors.config import parse_config
 from predictors.controllers.takeover import TakeoverConfig
 from predictors.controllers.unlearned import ROC, Confidence
@@ -72,9 +71,7 @@ def run(args: argparse.Namespace) -> None:
     fill_in(args, PLACES)
     if not args.tuning.is_dir():
         tuned = ", ".join(sorted(path.parent.name for path in args.data.glob("*/tuning")))
-        raise ValueError(
-            f"{args.tuning}: nothing was tuned there. Pairs that were: {tuned or 'none; run dvc repro first'}."
-        )
+        raise ValueError(f"{args.tuning}: nothing was tuned. Pairs that were: {tuned or 'none; run dvc repro first'}.")
     folder = args.tuning / read_device(args.device)["slug"]
     remedy = f"Run draftwright tune --pair {args.pair} (or dvc repro) first."
     choices, origin = read_json(folder / CHOICES, remedy, list), read_json(folder / PROVENANCE, remedy)

@@ -17,11 +17,10 @@ from tqdm import tqdm
 
 from pipelines.applicability import draftless
 from pipelines.gate import trial
-from pipelines.gate.evidence.ledger import Replayed
-from pipelines.gate.evidence.timed_blocks import Row, setting_of
-from pipelines.gate.names import CHALLENGER, CHAMPION
+from pipelines.gate.evidence.ledger import Replayed, Row, setting_of
 from pipelines.gate.plan import TrialConfig, load_plan
 from pipelines.gate.trial_evidence import Comparison, Evidence, compared
+from pipelines.gate.verdict import CHALLENGER, CHAMPION
 from pipelines.measuring.arms import ArmBuilder
 from pipelines.measuring.bench import Bench, open_bench
 from pipelines.measuring.exactness import float32_pair
@@ -34,8 +33,7 @@ from pipelines.measuring.provenance import MEASURED_CODE, source_hash, versions
 from pipelines.measuring.tables import read_decodes, read_rounds, write_timed
 from pipelines.measuring.tuning.candidates import Measured, Served
 from pipelines.outputs import digest, read_json, write_json
-from pipelines.pair_folder import read_facts, read_pair
-from pipelines.places import read_device
+from pipelines.places import read_device, read_facts, read_pair
 from pipelines.prompt_table import read_prompts
 from predictors.bundle import CARD, TENSORS, bundle_hash, read_bundle
 from predictors.sampling import SamplingSettings

@@ -10,16 +10,16 @@
     guardrail     over the champion, or the static chain that came closest: no sampling setting and no slice loses more than the
                   guardrail, by a one-sided 95 % bound. A slice with too few documents is not judged, and named
 
-A gain that does not pass is refused only if the evidence says so: the promised gain is ruled out, or all documents were used and
-would have shown it. A guardrail refuses only if the 95 % bound from above lies below it, or at the last look the estimate does.
-Otherwise the verdict is inconclusive. Source of intersection-union: Berger, Technometrics 24, 1982.
+A gain is refused only if the promised one is ruled out, or all documents were used and would have shown it; a guardrail if the
+95 % bound from above lies below it, or at the last look the estimate does. Source of intersection-union: Berger, Technometrics
+24, 1982.
 """
 
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from pipelines.gate.evidence.estimate import Estimate
+from pipelines.gate.evidence.gain import Estimate
 from pipelines.gate.plan import Bounds
 from pipelines.gate.trial_evidence import Evidence
 from pipelines.gate.verdict import EXHAUSTED, INCONCLUSIVE, PASSED, REFUSED, Check, Verdict

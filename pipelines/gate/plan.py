@@ -8,9 +8,8 @@ The total error is spent over the looks at one challenger:
     level of look k = spent(t_k) - spent(t_{k-1})
     P(any look passes, without any gain) <= Σ levels = spent(t_K) <= α    by the union bound
 
-So nothing is asked of how looks depend on each other. They may share prompts, recorded texts and times, or prompts alone. A look
-counts once it was measured: of many measurements of one look, or judged by many bounds, one would pass by chance. Looks that were
-taken are the gate's records on a version (`Champions.verdicts`).
+Looks may share prompts, texts and times. A look counts once it was measured: of many measurements of one look one would pass by
+chance. Looks that were taken are the gate's records on a version (`Champions.verdicts`).
 
 Sources: Lan and DeMets, Discrete sequential boundaries for clinical trials, Biometrika 70, 1983 (spending, and this function);
 Bonferroni's inequality.
@@ -112,8 +111,7 @@ def levels(alpha: float, information: tuple[float, ...]) -> tuple[float, ...]:
 
 
 def load_plan(pair: str, path: Path) -> tuple[TrialConfig, Bounds]:
-    """Both sections of a pair. `ValueError` if the looks of ``promotion`` are not the shares that the prompts of ``trial``
-    make."""
+    """Both sections of a pair. `ValueError` if ``promotion.looks`` are not the shares that ``trial`` makes."""
     trial = load_parameters(TrialConfig, pair, "trial", path)
     bounds = load_parameters(Bounds, pair, "promotion", path)
     shares = trial.shares(len(bounds.looks))
@@ -131,8 +129,7 @@ def looks_among(records: list[Record]) -> list[Record]:
 
 
 def next_look(earlier: list[Record], name: str, version: str, planned: int) -> int:
-    """The number of the next look after the kept verdicts. `ValueError` after a refusal, which stands, and after the last
-    ``planned`` look."""
+    """The number of the next look after the kept verdicts. `ValueError` after a refusal and after the last ``planned`` one."""
     looks = looks_among(earlier)
     if looks and looks[-1]["verdict"] == REFUSED:
         raise ValueError(

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelines.gate.evidence.allocation import allocated, mix_of
-from pipelines.gate.names import RESERVE
 from pipelines.gate.plan import TrialConfig
+from pipelines.gate.verdict import RESERVE
 from pipelines.measuring.arm_rows import ArmRow, chain, expanded
+from pipelines.measuring.bench import allocated, mix_of
 from pipelines.measuring.exactness import format_of, greedy_differences
 from pipelines.measuring.names import CHAIN, PLAIN, PLAIN_FAMILY, TEST
 from pipelines.prompt_table import Prompt, read_prompts
@@ -49,8 +49,7 @@ def served_at(bundle: Path, name: str, settings: SamplingSettings) -> tuple[dict
 
 
 def problem_of(bundle: Path, pair: ModelPair) -> str | None:
-    """Why ``bundle`` cannot be read, does not serve ``pair``, or would be timed on a virtual clock;
-    ``None``: nothing speaks against a trial."""
+    """Why ``bundle`` cannot be read, does not serve ``pair``, or would be timed on a virtual clock; ``None``: it can."""
     try:
         settings_of(bundle)
         decoder = load_decoder(bundle, pair)

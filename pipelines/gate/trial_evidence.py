@@ -6,12 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.gate.evidence.estimate import Estimate
-from pipelines.gate.evidence.gain import SliceGain, gain, slice_gains
-from pipelines.gate.evidence.ledger import Replayed, TooFewDocumentsError
-from pipelines.gate.evidence.timed_blocks import Row, TimedBlocks
-from pipelines.gate.names import CHALLENGER, CHAMPION
+from pipelines.gate.evidence.gain import Estimate, SliceGain, gain, slice_gains
+from pipelines.gate.evidence.ledger import Replayed, Row, TimedBlocks, TooFewDocumentsError
 from pipelines.gate.plan import Bounds
+from pipelines.gate.verdict import CHALLENGER, CHAMPION
 from pipelines.measuring.names import CHAIN, PLAIN, chain_gamma
 from pipelines.measuring.provenance import MEASURED_CODE, of_target_alone, source_hash
 from predictors.config import parse_config

@@ -7,6 +7,9 @@ from typing import Any
 VERSION = 2
 PASSED, REFUSED, INCONCLUSIVE = "passed", "refused", "inconclusive"
 EXHAUSTED = "documents exhausted"
+VERDICT = "verdict.json"
+CHALLENGER, CHAMPION = "challenger", "champion"  # aliases in the registry, and arms of a trial
+RESERVE = "reserve"  # the split that further looks open
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,4 @@
-"""Rows of the table of arms in the parameter file. A row with values under ``each`` is an arm for every combination; one with
-``cases`` is an arm for each.
+"""Rows of the table of arms in the parameter file. A row with values under ``each`` is an arm for every combination.
 
     {name: "chain-{gamma}", family: chain, each: {gamma: [2, 4]}, choose: true,
      decoder: {method: speculative, drafter: {kind: chain, gamma: "{gamma}"}, verifier: block}}
@@ -23,8 +22,7 @@ PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 @dataclass(frozen=True)
 class ArmRow(Checked):
-    """One way of decoding, or one for each of ``cases`` and each combination of ``each``: a ``decoder``, ``bundle`` or
-    ``hugging_face``."""
+    """One way of decoding, or one for each combination of ``each``: a ``decoder``, ``bundle`` or ``hugging_face``."""
 
     name: str
     family: str  # among whose arms validation prompts choose
@@ -33,7 +31,6 @@ class ArmRow(Checked):
     hugging_face: str | None = None  # one of `HUGGING_FACE`
     options: dict | None = None  # besides a bundle's card, or of Hugging Face's generate besides its draft
     each: dict | None = None
-    cases: tuple[dict, ...] | None = None
     choose: bool = False  # on validation prompts: the fastest of its family stands for it
     forward: str | None = None  # hugging_face: over Hugging Face's own forward, where ours is another
 
@@ -45,7 +42,7 @@ class ArmRow(Checked):
             raise ValueError(
                 f"arm {self.name!r} must have one of {', '.join(sources)}, got {', '.join(named) or 'none'}."
             )
-        if not self.each and not self.cases and self.hugging_face not in (None, *HUGGING_FACE):
+        if not self.each and self.hugging_face not in (None, *HUGGING_FACE):
             raise ValueError(
                 f"arm {self.name!r}: hugging_face is one of {', '.join(HUGGING_FACE)}, got {self.hugging_face!r}."
             )
@@ -61,15 +58,14 @@ def chain(gamma: int | str, verifier: str = "block", **more: Any) -> dict[str, A
 
 
 def expanded(rows: Iterable[ArmRow], bundles: str) -> list[ArmRow]:
-    """Every arm as a row of its own; ``bundles``: folder of the exported ones. `ValueError` for a placeholder without a
-    value, or a name given twice."""
+    """Every arm as a row of its own; ``bundles``: folder of the exported ones. `ValueError` for no value, or a name twice."""
     arms: list[ArmRow] = []
     for row in rows:
         each = row.each or {}
-        for case, values in product(row.cases or ({},), product(*each.values())):
-            known = {"bundles": bundles, **case, **dict(zip(each, values, strict=True))}
+        for values in product(*each.values()):
+            known = {"bundles": bundles, **dict(zip(each, values, strict=True))}
             filled = {name: _filled(getattr(row, name), known, row.name) for name in FILLED}
-            arms.append(replace(row, each=None, cases=None, **filled))
+            arms.append(replace(row, each=None, **filled))
     names = [arm.name for arm in arms]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

@@ -53,8 +53,7 @@ def decoder_arm(decoder: Decoder, max_new_tokens: int) -> Arm:
 def hugging_face_arm(target: PreTrainedModel, draft: PreTrainedModel | None, max_new_tokens: int, **own: Any) -> Arm:
     """Hugging Face ``generate``, with its ``own`` options by their names there (``prompt_lookup_num_tokens``; over a
     ``cache_implementation`` of ``static`` it compiles); with a ``draft``, assisted generation as it comes, without state from one
-    prompt to the next. Sizes of embeddings that differ would make it translate texts between tokenizers: there, a copy of the
-    draft model is resized."""
+    prompt to the next. Sizes of embeddings that differ would make it translate texts: there, a copy of the draft is resized."""
     size = target.config.get_text_config().vocab_size
     if draft is not None and draft.config.get_text_config().vocab_size != size:
         draft = copy.deepcopy(draft)
@@ -104,10 +103,8 @@ class TimedArm:
 
     def warm_up(self, prompt: list[int], settings: SamplingSettings) -> None:
         """Decode a few tokens, or all of them where it is not ours."""
-        if self.decoder is None:
-            self.run(prompt, settings, 0)
-        else:
-            decoder_arm(self.decoder, WARM_UP_TOKENS)(prompt, settings, 0)
+        run = self.run if self.decoder is None else decoder_arm(self.decoder, WARM_UP_TOKENS)
+        run(prompt, settings, 0)
 
     def at(self, temperature: float) -> bool:
         """Whether it is timed at ``temperature``."""

@@ -1,7 +1,8 @@
 """What a measuring stage works with: the machine, the pair, held-out prompts if any, and a log that outlives an interruption."""
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -12,9 +13,8 @@ import torch
 from pipelines.measuring.measurement_log import MeasurementLog
 from pipelines.measuring.provenance import MEASURED_CODE, provenance, source_hash, versions
 from pipelines.outputs import digest
-from pipelines.pair_folder import PairLocation, read_facts, read_pair
 from pipelines.parameters import add_pair_arguments
-from pipelines.places import place_of, read_device
+from pipelines.places import PairLocation, place_of, read_device, read_facts, read_pair
 from pipelines.prompt_table import Prompt, read_prompts
 from predictors.latency.serving import Serving
 from runtime import ModelPair
@@ -50,8 +50,7 @@ class Bench:
 
 
 def add_bench_arguments(parser: argparse.ArgumentParser, profiled: bool = True) -> None:
-    """The inputs that ``open_bench`` reads; ``profiled=False`` for the stage that decides how the pair is served, without
-    prompts."""
+    """The inputs that ``open_bench`` reads; ``profiled=False``: for the stage that decides on serving."""
     add_pair_arguments(parser)
     parser.add_argument("device", type=Path, help="JSON file of the device stage")
     parser.add_argument("pair_folder", type=Path, help="folder of the pair stage")
@@ -81,9 +80,7 @@ def open_bench(
     prompts = {split: read_prompts(args.prompts, split, count) for split, count in counts.items()}
     for split, some in prompts.items():
         if not some:
-            raise ValueError(
-                f"{args.prompts} has no {split} prompts: settings are chosen on validation and scored on test prompts."
-            )
+            raise ValueError(f"{args.prompts} has no {split} prompts. Draw some (section prompts of the parameters).")
     timed = {split: [prompt.tokens for prompt in some] for split, some in prompts.items()}
     serving = None if decide else read_serving(args.latency / f"{device['slug']}.json")
     inputs = {
@@ -104,3 +101,25 @@ def open_bench(
         serving = decide(location, log, device["slug"])
     pair = ModelPair.load(**location.models, record=serving)
     return Bench(folder, pair, location, prompts, log, inputs, device, serving)
+
+
+def mix_of(test: Iterable[Prompt]) -> dict[str, float]:
+    """Documents by slice of ``test`` prompts: what a slice weighs in the mix."""
+    counts = Counter(name for _, name in {(prompt.document, prompt.slice) for prompt in test})
+    return {name: float(counts[name]) for name in sorted(counts)}
+
+
+def allocated(prompts: Sequence[Prompt], mix: Mapping[str, float], count: int, least: int = 0) -> list[Prompt]:
+    """``count`` of ``prompts`` in turns of slices: first ``least`` of each, then always of the one that is farthest behind its
+    share. A slice's prompts keep their order; slices that ``mix`` lacks are left out.
+
+    Numbers in proportion to weights make the error of a weighted sum nearly the least. Source: proportional allocation
+    (Cochran, Sampling Techniques, 1977, section 5.5), rounded as by Webster; a larger ``count`` only adds prompts."""
+    queues = {name: [prompt for prompt in prompts if prompt.slice == name] for name in sorted(mix)}
+    taken = dict.fromkeys(queues, 0)
+    chosen: list[Prompt] = []
+    while len(chosen) < count and (left := [name for name in taken if taken[name] < len(queues[name])]):
+        turn = min(left, key=lambda name: (taken[name] >= least, (taken[name] + 0.5) / mix[name]))
+        chosen.append(queues[turn][taken[turn]])
+        taken[turn] += 1
+    return chosen

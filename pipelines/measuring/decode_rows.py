@@ -98,8 +98,7 @@ def rounds_of(run: "Run", prompt_tokens: int) -> Rows:
 
 
 def uncut_histogram(rounds: Sequence[RoundRecord]) -> list[int]:
-    """Number of rounds by accepted tokens, from 0 to the longest draft, of the rounds that drafted as much as any: of a static
-    length, those that neither the budget nor an end-of-sequence token cut short."""
+    """Number of rounds by accepted tokens, from 0 to the longest draft, of the rounds that nothing cut short."""
     longest = max((record.levels for record in rounds), default=0)
     accepted = [record.accepted for record in rounds if record.levels == longest]
     counts: list[int] = np.bincount(accepted, minlength=longest + 1).tolist()

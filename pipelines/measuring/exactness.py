@@ -7,8 +7,7 @@ and finds each token, also after the parting, as likely as the likeliest but for
     max(l_n) - l_n[y_n] <= near_tie * max(|max(l_n)|, |l_n[y_n]|),    l_n: its logits after y_1 .. y_(n-1)
 
 The compact forward is compared in its logits, too (`agreement`), in parts of 1 + |logit|, beside what rounding alone amounts to:
-the difference of Hugging Face's logits to its own over the same text in passes of another width. Both run the same passes over
-held-out prompts: the prompt, single steps, a tree of which an inner path is kept, a chain, and a long text of repeated prompts.
+the difference of Hugging Face's logits to its own over the same text in passes of another width.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from transformers import AutoConfig
 from pipelines.hardware import available_memory
 from pipelines.measuring.arms import TimedArm, decoder_arm, hugging_face_arm
 from pipelines.measuring.measurement_log import Rows
-from pipelines.pair_folder import PairLocation
+from pipelines.places import PairLocation
 from predictors.latency.serving import Serving
 from predictors.sampling import SamplingSettings
 from runtime import Decoder, ModelPair
@@ -116,7 +115,7 @@ def float32_pair(
         models = location.target, location.draft
         return ModelPair.load(*models, dtype="float32", tokenizer=location.tokenizer, record=serving)
     print(
-        f"float32 needs {needed / 1e9:.1f} GB and {free / 1e9:.1f} are free: near-ties are audited in the served format"
+        f"float32 needs {needed / 1e9:.1f} GB and {free / 1e9:.1f} are free: the served format is audited for near-ties"
     )
     return None
 
@@ -148,9 +147,7 @@ def forward_agreement(model: CausalLanguageModel, prompts: Sequence[Sequence[int
         compact += [_distance(*reached) for reached in zip(*walks, strict=True)] + [_distance(ours, theirs)]
         rounding.append(_distance(_in_passes(forwards[1].open(limit), long), theirs))
     found = {"compact": compact, "rounding": rounding}
-    return {
-        name: float(torch.tensor(distances).max()) for name, distances in found.items()
-    }  # NaN if one is, not as `max`
+    return {name: float(torch.tensor(distances).max()) for name, distances in found.items()}  # NaN if one is
 
 
 def _walk(state: ModelState, prompt: Sequence[int]) -> Iterator[Tensor]:

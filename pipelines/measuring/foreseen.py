@@ -19,10 +19,10 @@ import numpy as np
 from pipelines.gate.evidence.ledger import Replayed
 from pipelines.gate.evidence.prices import PriceFit, RoundParts
 from pipelines.measuring.bench import Bench
-from pipelines.measuring.chain_policy import chain_policy
 from pipelines.measuring.led import RecordedTexts
 from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.names import TEST, VALIDATION
+from pipelines.measuring.reference import chain_policy
 from pipelines.places import read_device_profile
 from pipelines.prompt_table import Prompt
 from predictors.latency.profile import LatencyProfile

@@ -39,8 +39,7 @@ Planned = Iterable[tuple[Prompt, Sequence[TimedArm]]]
 
 @dataclass
 class Harness:
-    """Times arms at ``settings``, each decode ``repeats`` times; ``blocks`` keeps what is finished and moves its bar. ``leading``
-    gives the arms of a block one text."""
+    """Times arms at ``settings``, each decode ``repeats`` times, in kept ``blocks``; ``leading`` gives a block one text."""
 
     blocks: Blocks
     settings: Sequence[SamplingSettings]
@@ -52,9 +51,8 @@ class Harness:
         """A few unrecorded tokens of every arm, at the last of the settings that it is timed at."""
         for name, arm in arms.items():
             self.blocks.bar.set_postfix_str(f"warm-up {name}")
-            settings = [one for one in self.settings if arm.at(one.temperature)]
-            if settings:
-                arm.warm_up(prompt.tokens, settings[-1])
+            for settings in [one for one in self.settings if arm.at(one.temperature)][-1:]:
+                arm.warm_up(prompt.tokens, settings)
 
     def race(self, arms: Mapping[str, TimedArm], prompts: Sequence[Prompt], share: float = 1.0) -> Rows:
         """Every arm on every prompt after a warm-up, as `time` has it."""
@@ -126,9 +124,7 @@ def timed(decode: Decode) -> tuple[Run, float]:
             if found[-1][0] <= DISTURBED:
                 break
     if not found:
-        warnings.warn(
-            f"a decode recorded programs {1 + RETRIES} times: its {seconds:.3f} s hold a recording", stacklevel=2
-        )
+        warnings.warn(f"a decode recorded programs {1 + RETRIES} times: its {seconds:.3f} s hold one", stacklevel=2)
         return run, seconds
     if len(found) > 1:
         warnings.warn("decodes were timed again where other processes took the processor", stacklevel=2)
@@ -152,8 +148,7 @@ def apart(rows: Rows) -> tuple[Rows, Rows]:
 
 
 def tokens_per_second(rows: Rows, arm: str, temperature: float, **filters: float) -> float:
-    """Total tokens over total seconds of an arm; NaN where it was not timed. ``filters``: ``top_k`` and ``top_p``, where rows
-    differ in them."""
+    """Total tokens over total seconds of an arm; NaN where it was not timed. ``filters``: ``top_k`` and ``top_p``."""
     wanted = {"arm": arm, "temperature": temperature, **filters}
     runs = [row for row in rows if all(row[name] == value for name, value in wanted.items())]
     seconds = sum(row["seconds"] for row in runs)

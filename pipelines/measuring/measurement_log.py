@@ -54,11 +54,6 @@ def _kept(path: Path, fingerprint: str) -> dict[str, Rows]:
     return {one["key"]: one["rows"] for one in blocks} if header.get("fingerprint") == fingerprint else {}
 
 
-def logged_rows(path: Path, fingerprint: str) -> Rows:
-    """Rows of all finished blocks of the log at ``path``; none if its fingerprint is another."""
-    return [row for rows in _kept(path, fingerprint).values() for row in rows]
-
-
 @dataclass
 class Blocks:
     """Blocks of a ``log`` within a share of the time allowed. ``bar`` counts steps, of which a block has some; ``capped`` says

@@ -48,15 +48,12 @@ def chain_gamma(arm: str) -> int | None:
 
 @dataclass(frozen=True)
 class BranchArm:
-    """An arm of `BRANCH_PRESETS` taken apart: ``pearl-4`` is PEARL at γ = 4, and ``specbranch-no-hrad-4-8`` has branches of 8
-    tokens, and idle draft stages of 4.
+    """An arm of `BRANCH_PRESETS` taken apart: branches of ``specbranch-no-hrad-4-8`` have 8 tokens, idle draft stages 4.
 
     Examples
     --------
-    >>> branch_arm("pearl-4")
-    BranchArm(preset='pearl', lengths=(4,))
-    >>> branch_arm("specbranch-no-hrad-4-8").lengths
-    (4, 8)
+    >>> branch_arm("specbranch-no-hrad-4-8")
+    BranchArm(preset='specbranch-no-hrad', lengths=(4, 8))
     """
 
     preset: str

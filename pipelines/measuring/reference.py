@@ -1,25 +1,28 @@
 """What requests of a bundle look like on recorded texts, for its card: the reference of `draftwright drift`.
 
 The real controller decides and the text says what was accepted (`predictors.replay`), counted as the runtime counts requests
-(`predictors.monitoring`). Texts are those of test documents, each with one draw of chance: weights are fitted on the training
-ones, and temperatures, thresholds and how far features may lie on the validation ones.
+(`predictors.monitoring`). Texts are those of test documents, on which nothing was fitted or chosen, each with one draw of chance.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipelines.applicability import NOT_APPLICABLE, absent
 from predictors.bundle import Bundle, read_bundle
 from predictors.config import parse_config
 from predictors.controllers import CONTROLLERS, Controller, build_controller
 from predictors.monitoring import Reference, RequestCounts, read_reference
+from predictors.replay.chains import ChainPolicy
 from predictors.replay.decode import Reading
 from predictors.replay.text import BeyondRecordError, RecordedText
 from predictors.sampling import SamplingSettings
 from predictors.schema import EDIT
 from predictors.training.text_table import TextTable
+
+if TYPE_CHECKING:
+    from runtime.drafting import Drafter
 
 SEED = 0
 
@@ -72,8 +75,7 @@ def _of_route(route: Mapping[str, Any], settings: SamplingSettings, bundles: Pat
 
 
 def recorded_texts(table: TextTable) -> list[RecordedText]:
-    """Those of test documents, without edits: requests are compared with the headline mix. `ValueError` where there are
-    none."""
+    """Those of test documents, without edits: requests are compared with the headline mix. `ValueError`: none."""
     return [text for text in table.rows("test").texts() if text.slice != EDIT]
 
 
@@ -93,7 +95,6 @@ def _references(
 def replayed_counts(decoder: Mapping[str, Any], controller: Controller, reading: Reading) -> RequestCounts:
     """What the runtime would have counted, had the text come out of this request. `BeyondRecordError` if the decoder or
     the controller goes beyond what was recorded."""
-    from pipelines.measuring.chain_policy import configured_policy
     from runtime.build import BranchDecoderConfig
 
     require_chains(decoder)
@@ -120,7 +121,7 @@ def require_chains(decoder: Mapping[str, Any]) -> None:
     kind = drafter["kind"] if method == "speculative" else method
     if kind not in ("chain", "lookup", "branch_parallel"):
         raise BeyondRecordError(
-            f"{kind} cannot be replayed, as text traces know chains and their branches only. Watch its tokens/s"
+            f"{kind} cannot be replayed, text traces hold chains and branches only. Watch its tokens/s"
         )
     heat = (drafter if method == "speculative" else decoder).get("draft_temperature")
     if heat is not None:
@@ -132,3 +133,26 @@ def require_chains(decoder: Mapping[str, Any]) -> None:
 
 def _entry(references: Mapping[str, Reference], missing: str | None = None) -> dict[str, Any]:
     return {"settings": {name: asdict(one) for name, one in references.items()}, "missing": missing}
+
+
+def chain_policy(drafter: "Drafter", controller: Controller, verifier: str) -> ChainPolicy | None:
+    """The policy of a decoder that drafts chains at the target's temperature, or looks up; ``None``: any other."""
+    from runtime.drafting.chain import ChainConfig, LookupConfig
+
+    if isinstance(drafter, LookupConfig):
+        return ChainPolicy(controller, drafter.depth, verifier, drafter, drafts=False)
+    if isinstance(drafter, ChainConfig) and drafter.draft_temperature is None:
+        return ChainPolicy(controller, drafter.depth, verifier, drafter.lookup)
+    return None
+
+
+def configured_policy(decoder: Mapping[str, Any], controller: Controller, verifier: str) -> ChainPolicy | None:
+    """The same of an expanded configuration of method ``speculative``."""
+    from runtime.drafting import DRAFTERS
+
+    options = {"kind": "chain", **(decoder.get("drafter") or {})}
+    kind = options.pop("kind")
+    if kind not in ("chain", "lookup"):
+        return None
+    drafter: Any = parse_config(DRAFTERS[kind], options, "decoder.drafter")
+    return chain_policy(drafter, controller, verifier)

@@ -137,19 +137,17 @@ def write_timed(folder: Path, pair: str, decodes: Rows, rounds: Rows) -> None:
 
 
 def read_decodes(path: Path) -> Rows:
-    """Rows of `DECODES`. `ValueError` if the file is missing, damaged or of another kind."""
-    rows: Rows = read_table(path, DECODES).to_pylist()
-    return rows
+    """Rows of `DECODES`; errors as of `read_table`."""
+    return list(read_table(path, DECODES).to_pylist())
 
 
 def read_rounds(path: Path) -> Rows:
-    """Rows of `ROUNDS`; errors as of `read_decodes`."""
-    rows: Rows = read_table(path, ROUNDS).to_pylist()
-    return rows
+    """Rows of `ROUNDS`; errors as of `read_table`."""
+    return list(read_table(path, ROUNDS).to_pylist())
 
 
 def read_table(path: Path, schema: pa.Schema) -> pa.Table:
-    """A table of ``schema``; errors as of `read_decodes`."""
+    """A table of ``schema``. `ValueError` if the file is missing, damaged or of another kind."""
     try:
         table = pq.read_table(path)
     except (OSError, pa.ArrowInvalid) as error:

@@ -25,8 +25,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from pipelines.gate.names import CHALLENGER, CHAMPION
-from pipelines.gate.verdict import VERSION
+from pipelines.gate.verdict import CHALLENGER, CHAMPION, VERSION
 from pipelines.registry.versions import BUNDLE_TAG, PAIR_TAG, found_model, registered_model
 
 EVENT = "champion."

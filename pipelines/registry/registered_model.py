@@ -26,9 +26,7 @@ class RegisteredBundle(PythonModel):
         import torch
 
         if self.controller is None:
-            raise ValueError(
-                "settings without a network predict nothing: draftwright fetch brings them to load_decoder."
-            )
+            raise ValueError("settings alone predict nothing: draftwright fetch brings them to load_decoder.")
         with torch.inference_mode():
             return self.controller.outputs(torch.from_numpy(np.ascontiguousarray(model_input))).numpy()
 

@@ -33,8 +33,7 @@ def tracking_uri() -> str:
 
 
 def require_reachable(uri: str) -> None:
-    """Fail within seconds, before any work is done, if no tracking server answers at ``uri``. `ValueError` naming the
-    URI and what to do."""
+    """Fail within seconds, before any work is done, if no tracking server answers at ``uri``. `ValueError` otherwise."""
     parts, shown = urlsplit(uri), without_password(uri)
     scheme = parts.scheme.split("+")[0]
     try:
@@ -44,7 +43,7 @@ def require_reachable(uri: str) -> None:
             socket.create_connection((parts.hostname, parts.port or PORTS[scheme]), timeout=PROBE_SECONDS).close()
         elif scheme not in ("sqlite", *PORTS):
             raise ValueError(
-                f"MLFLOW_TRACKING_URI {shown!r} is no tracking server: use http(s)://, sqlite:/// or a database URI."
+                f"MLFLOW_TRACKING_URI {shown!r} names no server: use http(s)://, sqlite:/// or a database URI."
             )
     except (OSError, http.client.HTTPException) as error:
         raise ValueError(
@@ -68,8 +67,7 @@ def _probe_http(uri: str) -> None:
 
 
 class Tracking:
-    """Runs of a pair's experiment ``draftwright-<pair>`` at a tracking server that was found reachable; ``uri``: by default
-    `tracking_uri`."""
+    """Runs of a pair's experiment ``draftwright-<pair>`` at a tracking server that was found reachable (`tracking_uri`)."""
 
     def __init__(self, pair: str, uri: str | None = None) -> None:
         self.uri = uri or tracking_uri()

@@ -15,7 +15,7 @@ from importlib.metadata import version as installed
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.gate.names import CHALLENGER
+from pipelines.gate.verdict import CHALLENGER
 from pipelines.outputs import replacing
 from pipelines.registry.tracking import Tracking, new_client, require_reachable, tracking_uri, without_password
 from predictors.bundle import CARD, Bundle, bundle_hash, read_bundle
@@ -135,9 +135,7 @@ def copy_bundle(bundle: Path, folder: Path) -> str:
     require_replaceable(folder)
     here, there = bundle.resolve(), folder.resolve()
     if here != there and (here in there.parents or there in here.parents):
-        raise ValueError(
-            f"{bundle} and {folder} lie in one another, and the copy would replace the other. Name another folder."
-        )
+        raise ValueError(f"{bundle} and {folder} lie in one another: the copy would replace one. Name another folder.")
     _require_nested(bundle, read_bundle(bundle))
     with replacing(folder) as partial:
         shutil.copytree(bundle, partial)

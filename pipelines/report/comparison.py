@@ -5,8 +5,7 @@
     rate        Σ amount / Σ cost of one arm's decodes
 
 Intervals are 95 %, by delete-one-document jackknife (`predictors.training.intervals`), of logarithms where a value is a ratio of
-rates. Prompts of one document are not independent, so documents are left out. What shares no block is undefined. Sums weigh every
-prompt alike. Shape suffixes: D documents, K sums.
+rates. What shares no block is undefined. Shape suffixes: D documents, K sums.
 """
 
 import re
@@ -19,7 +18,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from pipelines.gate.evidence.timed_blocks import setting_of
+from pipelines.gate.evidence.ledger import setting_of
 from pipelines.measuring import names
 from pipelines.measuring.names import CHAIN, CONFIDENCE, FORK, HF_LOOKUP, METHODS, PLAIN
 from pipelines.report.section import EFFICIENCY, OVER_CHAIN, SPEEDUP, Cell, Metric
@@ -48,8 +47,6 @@ RATES = {  # by the name of a column of the report: Σ of quantities of decodes 
     "tokens per pass": ("rounds+accepted", "rounds"),
     "passes with candidates": ("tried", "rounds"),
     "tokens of those": ("tried+accepted", "tried"),
-    "guesses per pass": ("guessed", "rounds"),
-    "candidates per pass": ("drafted", "rounds"),
     "guesses and candidates per pass": ("guessed+drafted", "rounds"),
     "ms/token": ("seconds", "tokens"),
     **{part: (f"seconds_{part}", "seconds") for part in PARTS},

@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from pipelines.gate.evidence.timed_blocks import setting_of
-from pipelines.gate.names import VERDICT
+from pipelines.gate.evidence.ledger import setting_of
+from pipelines.gate.verdict import VERDICT
 from pipelines.measuring import names
 from pipelines.measuring.provenance import of_target_alone
 from pipelines.measuring.tables import DECODES, ROUNDS, read_table

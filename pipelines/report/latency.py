@@ -1,9 +1,8 @@
 """Section ``latency``: what passes cost on this machine, and how well these prices predict the speed of static chains.
 
 A static chain's distribution of the accepted length comes, by depth, from the rounds of all longer static drafts at its sampling
-setting, cut at its own γ. (Shorter drafts begin their rounds elsewhere in the text.) The profile gives the time
-(`predictors.latency.throughput`). Of what a chain was measured to do, only the lengths of its outputs enter its own prediction;
-the longest draft's acceptance is its own.
+setting, cut at its own γ. The profile gives the time (`predictors.latency.throughput`). Of what a chain was measured to do, only
+the lengths of its outputs enter its own prediction.
 
     error            predicted / measured - 1, of tokens per second
     drift            plain decoding's error: no acceptance enters there

@@ -5,12 +5,8 @@
     hidden γ                         tokens that 4 branches grow after their candidates while the target verifies a block of 4:
                                      the γ at which greedy branch-parallel decoding keeps neither model waiting
 
-Where a pair runs by the compact forward, its passes are set against bare Hugging Face's too: the model's own forward over a cache
-of its own, without this runtime (`runtime.latency.passes`). x ours: that time over the compact forward's.
-
-Milliseconds are medians, quartiles of the calls in brackets. Speeds of static chains follow from a profile once the acceptance is
-guessed: every drafted token is accepted with the same probability α, independently (the closed form); prefills and the end of the
-budget are counted (`predictors.latency.throughput`). Source: specification of drafting, section 10.
+Milliseconds are medians, with quartiles; x ours: bare Hugging Face's time over the compact forward's (`runtime.latency.passes`).
+Speeds of static chains take every drafted token as accepted with one probability α, independently (`iid_accepted_law`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,13 +25,7 @@ from predictors.latency.throughput import generation_latency
 
 BLOCK, CANDIDATES = 4, 4  # tokens that the target verifies, and branches that the draft grows meanwhile
 GAMMAS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
-PRICED = {
-    "draft",
-    "target",
-    "branch_candidates",
-    "branch_drawing",
-    "chain_verification",
-}  # tables that hidden γ is read from
+PRICED = {"draft", "target", "branch_candidates", "branch_drawing", "chain_verification"}  # of hidden γ
 TABLES = {
     "chain_drawing": "chain: drawing, by tokens drafted",
     "chain_verification": "chain: verdict and the rest of a round, by tokens drafted",
@@ -129,12 +119,9 @@ def contexts_of(profile: LatencyProfile) -> list[int]:
 def prediction_table(
     profile: LatencyProfile, alpha: float, prompt_tokens: int, new_tokens: int, temperature: float
 ) -> str:
-    """A row per static length, the fastest in bold; brackets are the range of the latencies' quartiles. `ValueError` for a pair
-    without a draft model."""
+    """A row per static length, the fastest in bold; brackets: by the latencies' quartiles. `ValueError` without a draft."""
     if "draft" not in profile.tables:
-        raise ValueError(
-            f"pair {profile.pair} has no draft model whose tokens could be accepted. Leave --acceptance out."
-        )
+        raise ValueError(f"pair {profile.pair} has no draft model whose tokens are accepted. Leave --acceptance out.")
     made = {
         f"chain γ={gamma}" if gamma else "plain": generation_latency(
             profile, iid_accepted_law(alpha, gamma), gamma, prompt_tokens, new_tokens, temperature > 0

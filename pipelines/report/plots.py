@@ -13,11 +13,9 @@ from matplotlib.lines import Line2D
 
 from pipelines.report.section import Cell, Picture, Table
 from pipelines.report.text import SCALES
-from predictors.rounds import PHASES
 
 GREY, BLUE, ORANGE = "#8a8a8a", "#0072b2", "#e69f00"
-GREEN, RED, PURPLE, WAIT = "#009e73", "#d55e00", "#cc79a7", "#e6e6e6"
-PHASE_COLOURS = dict(zip(PHASES, (ORANGE, BLUE, GREEN, PURPLE, WAIT), strict=True))
+GREEN, RED, PURPLE = "#009e73", "#d55e00", "#cc79a7"
 SETTING_COLOURS = (BLUE, RED, GREEN, PURPLE, ORANGE, GREY, "#56b4e9", "#7a4a1e")
 STYLE = {
     "font.size": 10,

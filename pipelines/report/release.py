@@ -9,12 +9,12 @@ import math
 from collections.abc import Iterator
 from textwrap import fill
 
-from pipelines.gate.evidence.estimate import Estimate
+from pipelines.gate.evidence.gain import Estimate
 from pipelines.gate.verdict import INCONCLUSIVE, PASSED, REFUSED, lines
 from pipelines.measuring.names import CHAIN, HF_ASSISTED, HF_PLAIN, PLAIN
 from pipelines.measuring.provenance import commit_of, numerics
 from pipelines.outputs import read_json
-from pipelines.pair_folder import read_pair
+from pipelines.places import read_pair
 from pipelines.report.comparison import By
 from pipelines.report.inputs import Inputs, Record
 from pipelines.report.plots import picture, whiskers
@@ -81,8 +81,7 @@ def untimed_chains(inputs: Inputs) -> Iterator[str]:
 def decision(inputs: Inputs) -> str:
     """What tuning chose at every setting, what it gains on test prompts, and what the gate says of it: gains are over the static
     chain that was fastest on validation prompts, unless that chain won, or over the gate's reference, where its trial timed more
-    prompts than tuning. What is not surely faster than plain decoding there (by the gate: at all settings together) is not for
-    serving."""
+    prompts than tuning. What is not surely faster than plain decoding there (by the gate: at all settings) is not served."""
     gate, said = inputs.verdicts.get(AUTO, {}), []
     evidence = gate.get("evidence", {})
     for setting, choice in inputs.tuned.items():

@@ -24,15 +24,14 @@ COLUMNS = {  # by unit; columns whose names begin with gain are gains, others ar
     "over HF prompt lookup; over lookahead; over self_draft; replay alone, validation; with the clock, validation; "
     "pass of 5 tokens over one; replayed; measured",
     GAIN: "over best static γ; over static chain; rule over static; oracle over static; regret; "
-    "drift; its rule; forced; at no cost; paper's; oracle; probability over the target alone",
+    "drift; its rule; forced; at no cost; paper's; oracle",
     SHARE: "rollback rate; deciding; upkeep; target idle; hits per branch point; passes with candidates; "
     "gap closed; same text; median error; largest error; median speedup error; largest speedup error; "
     + "; ".join((*PHASES, "rest")),
     NUMBER: f"{EFFICIENCY}; m_incl; drafted per round; tokens per pass; tokens of those; "
-    "guesses per pass; candidates per pass; guesses and candidates per pass; macro AUC; accuracy; "
-    "macro F1; ECE; AUROC; rank correlation; ratio; value; draft steps per target pass; tokenwise, exact; "
-    "block = HSD, exact; log-probability a token; verdict / softmax",
-    WHOLE: "tokens/s; tokenwise, tokens/s; block, tokens/s; measured, tokens/s; predicted, tokens/s",
+    "guesses and candidates per pass; macro AUC; accuracy; "
+    "macro F1; ECE; AUROC; rank correlation; ratio; value; draft steps per target pass",
+    WHOLE: "tokens/s; measured, tokens/s; predicted, tokens/s",
     MS: "target pass, ms; draft step, ms; drafted token, ms; ms/token",
 }
 UNITS = {name: unit for unit, names in COLUMNS.items() for name in names.split("; ")}

@@ -16,11 +16,7 @@ from pipelines.report.text import SHARE, TIMES, Interval, arm_name, highest, lis
 
 OWN = (CALIBRATED, GIVEN)
 UPKEEP, MOST_UPKEEP = "upkeep", 0.1
-DE, HR, AL, GUESSES, CANDIDATES = PASSES = (
-    *("tokens per pass", "passes with candidates", "tokens of those"),
-    *("guesses per pass", "candidates per pass"),
-)
-COUNTS = (DE, HR, "guesses and candidates per pass", UPKEEP)
+COUNTS = ("tokens per pass", "passes with candidates", "guesses and candidates per pass", UPKEEP)
 NOTE = (
     "The target drafts for itself. Besides the newest token every pass runs over guesses, which grow by what the pass predicts "
     "after them, and over candidates from earlier guesses, which it verifies. The output is exact, whatever the guesses. "

@@ -72,8 +72,7 @@ def _slices(main: Measured) -> Table:
 
 
 def _parts(measured: Measured, setting: str) -> Table:
-    """Of every arm that stands for its family, branch-parallel ones too, the time by phase. Of Hugging Face's arms no parts are
-    known."""
+    """Of every arm that stands for its family, branch-parallel ones too, the time by phase. Hugging Face's arms have none."""
     by, chosen, families = By(setting), measured.choices(setting), measured.families
     arms = [arm for arm in measured.arms(setting) if chosen.get(families[arm], arm) == arm]
     timed = [arm for arm in arms if not measured.rows(arm, by)["rounds"].isna().any()]

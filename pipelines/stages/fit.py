@@ -9,6 +9,7 @@ that it was fitted from has changed. As many are fitted at once as section ``mac
 
 import argparse
 import hashlib
+import importlib
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -27,17 +28,18 @@ if TYPE_CHECKING:
     Wanted = tuple[str, str, Predictor]  # name, family and configuration of a predictor
 
 
-FAMILIES = ("head", "stop", "survival", "source", "tree", "guess")
+FAMILIES = {
+    "head": "heads.predictor.HeadPredictor",
+    "stop": "stops.predictor.StopPredictor",
+    "survival": "survival.predictor.SurvivalPredictor",
+    "source": "sources.predictor.SourcePredictor",
+    "tree": "trees.predictor.TreePredictor",
+    "guess": "guesses.GuessPredictor",
+}
 PLACES = {name: name for name in ("latency", "traces", "labels", "fit", "bundles")}  # below a pair's data folder
 FAMILY = "family"  # its key in the parameters
 UNTRAINED = ("guess",)  # chosen among what was traced: there is no network, and no MLflow run of it
-FITTING = (
-    "predictors",
-    "runtime",
-    "pipelines/stages/fit.py",
-    "pipelines/measuring/reference.py",
-    "pipelines/measuring/chain_policy.py",
-)
+FITTING = ("predictors", "runtime", "pipelines/stages/fit.py", "pipelines/measuring/reference.py")
 INPUTS = "inputs_sha256"  # in a predictor's record: of all that it was fitted from
 
 
@@ -131,9 +133,8 @@ def fit_all(args: argparse.Namespace, due: "Sequence[tuple[Wanted, str]]", uri: 
         name = wanted[0]
         card, tensors, quality = exported(args.pair, uri, made, wanted)
         write_bundle(args.bundles / name, card, tensors)
-        write_json(
-            args.fit / f"{name}.json", quality | {"bundle_sha256": bundle_hash(args.bundles / name), INPUTS: inputs}
-        )
+        hashes = {"bundle_sha256": bundle_hash(args.bundles / name), INPUTS: inputs}
+        write_json(args.fit / f"{name}.json", quality | hashes)
         print(f"{name}: {card['selection']['reason']}", flush=True)
 
 
@@ -182,29 +183,9 @@ def load_predictor(pair: str, name: str, path: Path = PARAMETERS) -> "tuple[str,
 
 def predictor_class(family: str) -> "type[Predictor]":
     """What holds a family's configuration; no other family is imported."""
-    if family == "head":
-        from predictors.training.heads.predictor import HeadPredictor
-
-        return HeadPredictor
-    if family == "stop":
-        from predictors.training.stops.predictor import StopPredictor
-
-        return StopPredictor
-    if family == "survival":
-        from predictors.training.survival.predictor import SurvivalPredictor
-
-        return SurvivalPredictor
-    if family == "source":
-        from predictors.training.sources.predictor import SourcePredictor
-
-        return SourcePredictor
-    if family == "tree":
-        from predictors.training.trees.predictor import TreePredictor
-
-        return TreePredictor
-    from predictors.training.guesses import GuessPredictor
-
-    return GuessPredictor
+    module, _, name = FAMILIES[family].rpartition(".")
+    made: type[Predictor] = getattr(importlib.import_module(f"predictors.training.{module}"), name)
+    return made
 
 
 def tensors_sha256(tensors: Mapping[str, Any]) -> str:

@@ -31,9 +31,8 @@ from pipelines.hardware import copy_bandwidth, joules, pass_bytes
 from pipelines.measuring.bench import Bench, add_bench_arguments, open_bench
 from pipelines.measuring.measurement_log import Blocks, MeasurementLog
 from pipelines.outputs import write_json
-from pipelines.pair_folder import PairLocation
 from pipelines.parameters import load_parameters
-from pipelines.places import warn_of_noise
+from pipelines.places import PairLocation, warn_of_noise
 from predictors.config import parse_config
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.serving import Serving

@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.applicability import NOT_APPLICABLE
-from pipelines.gate.evidence.allocation import allocated, mix_of
 from pipelines.measuring import names
 from pipelines.measuring.arm_rows import expanded
 from pipelines.measuring.arms import ArmBuilder, bundles_of
-from pipelines.measuring.bench import Bench, add_bench_arguments, open_bench
+from pipelines.measuring.bench import Bench, add_bench_arguments, allocated, mix_of, open_bench
 from pipelines.measuring.exactness import agreement, exactness_rows, float32_pair, format_of
 from pipelines.measuring.foreseen import foreseen
 from pipelines.measuring.harness import apart, tokens_per_second

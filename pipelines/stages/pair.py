@@ -25,8 +25,8 @@ from transformers import AutoConfig, AutoTokenizer
 from pipelines.builtin.builtin_pair import SMALL, SMALL_DRAFT, BuiltinParameters, train_builtin_pair
 from pipelines.cli import module_of
 from pipelines.outputs import file_sha256, write_json
-from pipelines.pair_folder import DTYPES, FACTS, MODEL_FILES, resolve_model
 from pipelines.parameters import add_pair_arguments, load_parameters
+from pipelines.places import DTYPES, FACTS, MODEL_FILES, resolve_model
 from predictors.config import Checked, one_of
 from runtime.device import native_dtype
 from runtime.identity import require_shared_vocabulary

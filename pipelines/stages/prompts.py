@@ -21,8 +21,8 @@ from typing import Annotated, Any
 from pipelines.builtin.corpus import Document, Shares, builtin_shares, manifest_hash, share_documents
 from pipelines.documents import Source, load_documents
 from pipelines.edits import EditParameters, begun, edits_of
-from pipelines.pair_folder import read_facts, read_pair
 from pipelines.parameters import add_pair_arguments, load_parameters
+from pipelines.places import read_facts, read_pair
 from pipelines.prompt_table import FILE, SPLITS, Prompt, write_prompts
 from pipelines.recipes import chat_template
 from predictors.config import Checked, Count, Whole, not_empty
@@ -64,9 +64,7 @@ class PromptParameters(Checked):
         if self.min_tokens > self.max_tokens:
             raise ValueError(f"need min_tokens <= max_tokens, got {self.min_tokens} and {self.max_tokens}.")
         if self.edit.total and not any(source.edits for source in self.sources):
-            raise ValueError(
-                "edit requests prompts, but no source names 'edits'. Name its slices there, or request none."
-            )
+            raise ValueError("edit requests prompts, but no source names 'edits'. Name slices there, or request none.")
         if self.shares.pair:
             raise ValueError("shares.pair must be 0 here: what trains a built-in pair stands in models.builtin.shares.")
 
@@ -109,8 +107,7 @@ def draw_prompts(
 ) -> list[Prompt]:
     """Prompts of all splits: those of the mix, in an order whose every prefix alternates slices and documents, then the edits.
 
-    ``facts``: ``pair.json`` of the pair, where what a built-in one was trained on is left out. ``tokenizer``: its
-    Hugging Face one.
+    ``facts``: ``pair.json`` of the pair, where what a built-in one was trained on is left out. ``tokenizer``: its own.
     """
     mix = mix or Mix()
     drawer = _Drawer(parameters, tokenizer)
@@ -184,8 +181,7 @@ class _Drawer:
         return drawn
 
     def prompts(self, document: Document, source: Source, split: str, edit: str = "") -> Iterator[Prompt]:
-        """The document's prompts or, as slice `edit`, passages of it with their revised copies begun; made when the first is
-        asked for."""
+        """The document's prompts or, as slice `edit`, passages of it with their revised copies begun; made on demand."""
         name = document.id if document.id.startswith(f"{source.name}/") else f"{source.name}/{document.id}"
         made = self._edits(document, source, name) if edit else self._token_lists(document, source, name)
         for number, tokens in enumerate(made):

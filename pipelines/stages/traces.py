@@ -26,9 +26,8 @@ import torch
 from tqdm import tqdm
 
 from pipelines.measuring.provenance import source_hash
-from pipelines.pair_folder import read_facts, read_pair
 from pipelines.parameters import add_pair_arguments, load_parameters, read_machine
-from pipelines.places import place_of
+from pipelines.places import place_of, read_facts, read_pair
 from pipelines.prompt_table import MEASURED_SPLITS, Prompt, read_prompts
 from pipelines.scale import add_workers_argument, workers
 from predictors.config import Checked, Positive

@@ -15,9 +15,8 @@ from pathlib import Path
 
 from pipelines.gate.attempt import attempt
 from pipelines.gate.conditions import judged
-from pipelines.gate.names import CHALLENGER, VERDICT
 from pipelines.gate.plan import load_plan
-from pipelines.gate.verdict import lines
+from pipelines.gate.verdict import CHALLENGER, VERDICT, lines
 from pipelines.measuring.bench import add_bench_arguments
 from pipelines.outputs import write_json
 from pipelines.places import read_device

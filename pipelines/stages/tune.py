@@ -108,9 +108,7 @@ def _require_replayed(hashes: dict[str, str], replay: Path) -> None:
     replayed = origin.get("bundles_sha256", {})
     changed = [name for name, sha256 in hashes.items() if replayed.get(name, sha256) != sha256]
     if changed:
-        raise ValueError(
-            f"{', '.join(changed)}: other content than was replayed. Run the replay stage (dvc repro) again."
-        )
+        raise ValueError(f"{', '.join(changed)}: other content than was replayed. Run dvc repro again.")
     if origin.get("noise"):
         print(f"warning: {origin['noise']}", file=sys.stderr)
 

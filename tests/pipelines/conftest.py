@@ -15,10 +15,10 @@ import torch
 import yaml
 
 from pipelines.builtin import corpus
+from pipelines.builtin.builtin_pair import train_tokenizer
 from pipelines.builtin.corpus import Document
 from pipelines.builtin.language_model import Shape, new_model
-from pipelines.builtin.tokenizer import train_tokenizer
-from pipelines.gate.names import CHALLENGER, CHAMPION
+from pipelines.gate.verdict import CHALLENGER, CHAMPION
 from pipelines.measuring import harness
 from pipelines.registry.tracking import new_client
 from pipelines.stages.pair import run

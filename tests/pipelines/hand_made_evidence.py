@@ -3,8 +3,7 @@
 import dataclasses
 import math
 
-from pipelines.gate.evidence.estimate import Estimate
-from pipelines.gate.evidence.gain import SliceGain
+from pipelines.gate.evidence.gain import Estimate, SliceGain
 from pipelines.gate.trial_evidence import Evidence
 
 

@@ -3,8 +3,8 @@
 import math
 
 from pipelines.gate.conditions import judged
-from pipelines.gate.names import VERDICT
 from pipelines.gate.plan import Bounds
+from pipelines.gate.verdict import VERDICT
 from pipelines.measuring.names import CHOICES, PLAIN
 from pipelines.outputs import write_json
 from tests.pipelines.hand_made_evidence import GOOD, change, gains

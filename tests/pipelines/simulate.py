@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from pipelines.gate.conditions import judge
 from pipelines.gate.evidence.gain import gain
-from pipelines.gate.evidence.timed_blocks import TimedBlocks
+from pipelines.gate.evidence.ledger import TimedBlocks
 from pipelines.gate.plan import Bounds
 from pipelines.gate.trial_evidence import Evidence, compared
 from pipelines.gate.verdict import INCONCLUSIVE, PASSED, REFUSED

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from pipelines.gate.evidence.allocation import allocated
 from pipelines.gate.evidence.ledger import Replayed
 from pipelines.gate.evidence.prices import COMPONENTS, K, PriceFit
+from pipelines.measuring.bench import allocated
 from pipelines.prompt_table import Prompt
 
 CHALLENGER, PLAIN = "challenger", "autoregressive"

@@ -28,16 +28,15 @@ def test_each_fills_names_and_decoders_and_keeps_the_values_type():
     assert CHAIN["drafter"]["gamma"] == "{gamma}", "the row itself stays as it is"
 
 
-def test_cases_go_together_and_combine_with_each():
+def test_every_combination_is_an_arm():
     row = ArmRow(
         "fork-{width}.{depth} {model}",
         "fork",
         decoder={"w": "{width}", "controller": {"bundle": "{bundles}/{model}"}},
-        cases=({"width": 2, "depth": 1}, {"width": 4, "depth": 3}),
-        each={"model": ["a", "b"]},
+        each={"width": [2, 4], "depth": [3], "model": ["a", "b"]},
     )
     rows = expanded([row], "place")
-    assert [row.name for row in rows] == ["fork-2.1 a", "fork-2.1 b", "fork-4.3 a", "fork-4.3 b"]
+    assert [row.name for row in rows] == ["fork-2.3 a", "fork-2.3 b", "fork-4.3 a", "fork-4.3 b"]
     assert rows[3].decoder == {"w": 4, "controller": {"bundle": "place/b"}}
 
 

@@ -5,8 +5,8 @@ import shutil
 import pytest
 
 from pipelines.gate import trial
-from pipelines.gate.names import CHAMPION
 from pipelines.gate.trial import Calibration, calibration_of
+from pipelines.gate.verdict import CHAMPION
 from pipelines.measuring import exactness
 from pipelines.measuring.arms import Run
 from predictors.sampling import SamplingSettings

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from mlflow.exceptions import MlflowException
 
-from pipelines.gate.names import CHALLENGER, CHAMPION
+from pipelines.gate.verdict import CHALLENGER, CHAMPION
 from pipelines.registry.champions import BROKEN, EVENT, PROMOTED, Champions, Event, names_of
 from pipelines.registry.tracking import new_client
 from pipelines.registry.versions import BUNDLE_TAG, PAIR_TAG

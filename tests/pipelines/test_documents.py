@@ -66,7 +66,7 @@ def test_messages_end_with_what_the_model_must_answer(tmp_path):
 def test_local_datasets(jsonl, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
     assert texts(kind="datasets", path=str(tmp_path), split="train", column="text") == ["one", "two"]
-    with pytest.raises(ValueError, match="could not be loaded"):
+    with pytest.raises(ValueError, match="cannot be loaded"):
         texts(kind="datasets", path=str(tmp_path), split="nope")
 
 

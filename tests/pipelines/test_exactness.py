@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from pipelines.gate import attempt as one_look
-from pipelines.gate.names import CHALLENGER
+from pipelines.gate.verdict import CHALLENGER
 from pipelines.measuring import exactness
 from pipelines.measuring.arm_rows import ArmRow
 from pipelines.measuring.arms import Run, hugging_face_arm
 from pipelines.measuring.exactness import GREEDY, first_unlikely, float32_pair, greedy_differences, near_tie
 from pipelines.measuring.measurement import MeasureConfig
-from pipelines.pair_folder import read_pair
+from pipelines.places import read_pair
 from pipelines.report.inputs import Measured
 from pipelines.stages.measure import _checks
 from predictors.latency.serving import ModelServing, Serving

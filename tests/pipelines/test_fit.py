@@ -67,7 +67,7 @@ def folder(pair, template_db, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     shutil.copy(template_db, tmp_path / "mlflow.db")
-    monkeypatch.setattr(fit, "FAMILIES", (*fit.FAMILIES, "toy"))
+    monkeypatch.setattr(fit, "FAMILIES", {**fit.FAMILIES, "toy": "toys.Toy"})
     monkeypatch.setattr(fit, "predictor_class", lambda family: Toy)
     monkeypatch.setattr(fit, "UNTRAINED", ("guess",))
     write_json(Path("device.json"), {"slug": "toy", "cpu": "toy", "gpus": [], "bfloat16_flags": []})
@@ -241,7 +241,7 @@ def test_an_unreachable_database_server_is_told_without_its_password():
         require_reachable("postgresql://user:secret@127.0.0.1:9/mlflow")
     assert "secret" not in str(caught.value)
     for password in ("secret", "se#secret", "se?secret"):
-        with pytest.raises(ValueError, match=r"oracle://127\.0\.0\.1/mlflow' is no tracking server") as caught:
+        with pytest.raises(ValueError, match=r"oracle://127\.0\.0\.1/mlflow' names no server") as caught:
             require_reachable(f"oracle://user:{password}@127.0.0.1/mlflow")
         assert "secret" not in str(caught.value)
 

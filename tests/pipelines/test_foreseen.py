@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from pipelines.gate.attempt import attempt
-from pipelines.gate.evidence.estimate import CLOCK, CORRECTED
-from pipelines.gate.names import CHALLENGER
+from pipelines.gate.evidence.gain import CLOCK, CORRECTED
+from pipelines.gate.verdict import CHALLENGER
 from pipelines.measuring.foreseen import Foresight, led_reading, recorder
 from pipelines.measuring.led import RecordedTexts
 from pipelines.measuring.names import DECODES_FILE, FORESEEN, ROUNDS_FILE

@@ -7,11 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.gate.evidence.estimate import CLOCK, CORRECTED, Estimate
-from pipelines.gate.evidence.gain import gain
-from pipelines.gate.evidence.ledger import Replayed
+from pipelines.gate.evidence.gain import CLOCK, CORRECTED, Estimate, gain
+from pipelines.gate.evidence.ledger import Replayed, TimedBlocks
 from pipelines.gate.evidence.prices import COMPONENTS, PriceFit
-from pipelines.gate.evidence.timed_blocks import TimedBlocks
 from tests.pipelines.hand_made_decodes import CODE, decode, decodes
 from tests.pipelines.simulated import CHALLENGER, Measurement, World
 
@@ -162,7 +160,7 @@ def test_draws_of_chance_are_averaged_and_arms_without_replay_rest_on_the_clock(
     assert gain_of(rows, rival="champion", replayed=replayed).basis == CLOCK
     with pytest.raises(ValueError, match="replay says nothing of 'chain-4' in block"):
         gain_of(rows, replayed=dataclasses.replace(replayed, timed=timed[2:] + timed[1:2]))
-    with pytest.raises(ValueError, match="for one of challenger and chain-4 only"):
+    with pytest.raises(ValueError, match="for challenger or chain-4 only"):
         gain_of(
             rows,
             replayed=dataclasses.replace(replayed, texts=[row for row in texts if row["prompt"] != "a"] + texts[:1]),
@@ -233,7 +231,7 @@ def test_a_gain_turns_with_its_sides_and_follows_the_arm_not_the_machine(seed, f
     [
         ([], "no decodes"),
         ([decode("chain-4", "a", 1.0)], "arm 'challenger' was not timed"),
-        ([decode("challenger", "a", 1.0)] * 2, "stands twice in block 'a/0/0'"),
+        ([decode("challenger", "a", 1.0)] * 2, "is twice in block 'a/0/0'"),
         ([decode("challenger", "a", 1.0, tokens=0)], "has 0 tokens"),
         ([decode("challenger", "a", 1.0), decode("chain-4", "b", 1.0)], "in no block together"),
     ],

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal, norm
 
-from pipelines.gate.evidence.estimate import Estimate
+from pipelines.gate.evidence.gain import Estimate
 from pipelines.gate.plan import levels, next_look, require_new, spent
 
 PLAN = (0.5, 0.75, 1.0)

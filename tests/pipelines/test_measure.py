@@ -11,7 +11,7 @@ import pytest
 from pipelines.measuring.measurement import MeasureConfig, Measurement
 from pipelines.measuring.names import DECODES_FILE, FINDINGS, PROVENANCE, ROUNDS_FILE
 from pipelines.measuring.tables import read_decodes, read_rounds
-from pipelines.pair_folder import read_pair
+from pipelines.places import read_pair
 from pipelines.stages import measure
 from predictors.rounds import PHASES
 from runtime import ModelPair

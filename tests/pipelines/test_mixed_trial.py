@@ -8,8 +8,8 @@ import pytest
 
 from pipelines.gate import attempt as one_look
 from pipelines.gate.attempt import attempt
-from pipelines.gate.evidence.estimate import CLOCK, CORRECTED
-from pipelines.gate.names import CHALLENGER
+from pipelines.gate.evidence.gain import CLOCK, CORRECTED
+from pipelines.gate.verdict import CHALLENGER
 from pipelines.measuring.names import DECODES_FILE, PROVENANCE, ROUNDS_FILE
 from pipelines.measuring.tables import read_decodes, read_rounds
 from pipelines.measuring.tuning.candidates import HERE

@@ -13,7 +13,7 @@ from pipelines.cli import main
 from pipelines.commands import plan
 from pipelines.commands.plan import meta_pair
 from pipelines.commands.ready_pairs import ready_pairs, with_pair
-from pipelines.pair_folder import read_pair
+from pipelines.places import read_pair
 from pipelines.prompt_table import Prompt
 from pipelines.stages.traces import CONFIGS, collector
 from predictors.config import parse_config

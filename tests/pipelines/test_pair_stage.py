@@ -7,9 +7,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from pipelines.builtin import builtin_pair
-from pipelines.builtin.tokenizer import train_tokenizer
+from pipelines.builtin.builtin_pair import train_tokenizer
 from pipelines.cli import main
-from pipelines.pair_folder import read_facts, read_pair
+from pipelines.places import read_facts, read_pair
 from pipelines.stages import pair
 from runtime import ModelPair
 
@@ -253,5 +253,5 @@ def test_a_model_that_cannot_be_fetched_is_named(run_pair, save_model, monkeypat
         raise OSError("offline\nand a long story")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
-    with pytest.raises(ValueError, match=r"'org/draft' is no local folder and could not be fetched .*: offline$"):
+    with pytest.raises(ValueError, match=r"'org/draft' is no local folder and cannot be fetched .*: offline$"):
         run_pair({"target": str(save_model()), "draft": "org/draft"})

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 from pipelines.commands import generate
 from pipelines.measuring.bench import open_bench
 from pipelines.measuring.measurement_log import MeasurementLog
-from pipelines.pair_folder import FACTS, read_facts, read_pair
+from pipelines.places import FACTS, read_facts, read_pair
 from pipelines.stages import latency as profile
 from pipelines.stages import traces
 from predictors.latency.serving import ModelServing

@@ -11,9 +11,9 @@ import yaml
 
 from pipelines.cli import main
 from pipelines.gate.conditions import fingerprint, judged
-from pipelines.gate.names import CHALLENGER, CHAMPION, VERDICT
 from pipelines.gate.plan import Bounds, next_look
 from pipelines.gate.trial_evidence import other_code
+from pipelines.gate.verdict import CHALLENGER, CHAMPION, VERDICT
 from pipelines.measuring.provenance import MEASURED_CODE, source_hash
 from pipelines.outputs import write_json
 from pipelines.registry.champions import VERDICT_TAG, Champions

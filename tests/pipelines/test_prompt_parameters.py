@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipelines.pair_folder import read_facts
 from pipelines.parameters import load_parameters
+from pipelines.places import read_facts
 from pipelines.prompt_table import read_prompts
 from pipelines.stages.prompts import PromptParameters
 

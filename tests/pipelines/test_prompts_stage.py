@@ -9,7 +9,7 @@ import yaml
 from pipelines.builtin.corpus import Shares, builtin_shares
 from pipelines.documents import Source
 from pipelines.edits import EditParameters, revised
-from pipelines.pair_folder import read_facts
+from pipelines.places import read_facts
 from pipelines.prompt_table import EDIT, read_prompts, write_prompts
 from pipelines.stages import prompts as stage
 from pipelines.stages.prompts import Mix, PromptParameters, draw_prompts, run

@@ -137,5 +137,5 @@ def test_the_registered_model_of_settings_says_that_it_predicts_nothing(bundles,
     register(capsys)
     mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
     model = mlflow.pyfunc.load_model("models:/p-lookahead@challenger")
-    with pytest.raises(ValueError, match="settings without a network predict nothing"):
+    with pytest.raises(ValueError, match="settings alone predict nothing"):
         model.predict(np.zeros((1, 2), np.float32))

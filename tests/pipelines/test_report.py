@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from pipelines.commands import reports
+from pipelines.commands.releases import reports
 from pipelines.measuring.names import CHAIN, CHOICES, DECODES_FILE
 from pipelines.outputs import write_json
 from pipelines.report import plots
@@ -157,10 +157,10 @@ def test_the_best_static_chain_is_that_of_tuning_where_it_was_timed(tmp_path):
 
 
 def test_reports_lists_pages_and_what_may_be_promoted(data, page, record, capsys):
-    reports.run(SimpleNamespace(data=data / "data"))
+    reports(SimpleNamespace(data=data / "data"))
     printed = capsys.readouterr().out
     assert str(page / "index.html") in printed and record["decision"] in printed
     promoted = [line.split()[-1] for line in printed.splitlines() if line.startswith("  draftwright promote --pair p ")]
     assert promoted == ["auto"]
     with pytest.raises(ValueError, match="no report below"):
-        reports.run(SimpleNamespace(data=data / "pair"))
+        reports(SimpleNamespace(data=data / "pair"))

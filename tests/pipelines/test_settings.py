@@ -123,7 +123,7 @@ def test_nothing_tuned_names_the_command_that_tunes(tuned):
     (tuned / "toy/tuning/toy-1c" / CHOICES).unlink()
     with pytest.raises(SystemExit, match="draftwright tune --pair toy"):
         main(["settings", "--pair", "toy", "--data", str(tuned), "--for", "vllm"])
-    with pytest.raises(SystemExit, match=r"toi/tuning: nothing was tuned there\. Pairs that were: toy"):
+    with pytest.raises(SystemExit, match=r"toi/tuning: nothing was tuned\. Pairs that were: toy"):
         main(["settings", "--pair", "toi", "--data", str(tuned), "--for", "vllm"])
 
 

@@ -5,9 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from pipelines.gate.evidence.estimate import Estimate
-from pipelines.gate.evidence.gain import pooled, slice_gains
-from pipelines.gate.evidence.timed_blocks import TimedBlocks
+from pipelines.gate.evidence.gain import Estimate, pooled, slice_gains
+from pipelines.gate.evidence.ledger import TimedBlocks
 from tests.pipelines.hand_made_decodes import decodes
 
 NORMAL = 1e9  # degrees of freedom

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 
-from pipelines.gate.evidence.estimate import Estimate
+from pipelines.gate.evidence.gain import Estimate
 from pipelines.measuring.names import CHAIN, PLAIN, SELECTOR
 from pipelines.measuring.tuning.candidates import PROFILE, ROOTS, TEXTS, Candidate
 from pipelines.measuring.tuning.speedups import GRID_T, ReplayError, Speedup, clocked, fastest, speedups

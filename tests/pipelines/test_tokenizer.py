@@ -1,7 +1,7 @@
 import pytest
 from transformers import AutoTokenizer
 
-from pipelines.builtin.tokenizer import train_tokenizer
+from pipelines.builtin.builtin_pair import train_tokenizer
 
 
 def test_round_trip(tokenizer, few_documents):

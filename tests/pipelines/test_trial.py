@@ -10,12 +10,12 @@ from pipelines.gate import attempt as one_look
 from pipelines.gate import trial
 from pipelines.gate.attempt import attempt
 from pipelines.gate.conditions import judge
-from pipelines.gate.evidence.allocation import allocated
 from pipelines.gate.evidence.ledger import Replayed
-from pipelines.gate.names import CHALLENGER, CHAMPION, VERDICT
 from pipelines.gate.plan import Bounds, TrialConfig, load_plan
 from pipelines.gate.trial_evidence import read_evidence
+from pipelines.gate.verdict import CHALLENGER, CHAMPION, VERDICT
 from pipelines.measuring.arms import ArmBuilder
+from pipelines.measuring.bench import allocated
 from pipelines.measuring.harness import Harness, apart
 from pipelines.measuring.measurement_log import Blocks, MeasurementLog
 from pipelines.measuring.names import DECODES_FILE

@@ -9,15 +9,14 @@ from pipelines.gate import attempt as one_look
 from pipelines.gate import trial
 from pipelines.gate.attempt import attempt
 from pipelines.gate.conditions import judge
-from pipelines.gate.names import CHALLENGER
 from pipelines.gate.plan import load_plan
+from pipelines.gate.verdict import CHALLENGER
 from pipelines.measuring.arm_rows import ArmRow
 from pipelines.measuring.names import DECODES_FILE, PROVENANCE, ROUNDS_FILE
 from pipelines.measuring.provenance import MEASURED_CODE, source_hash, versions
 from pipelines.measuring.tables import write_decodes, write_rounds
 from pipelines.outputs import digest, write_json
-from pipelines.pair_folder import read_facts
-from pipelines.places import read_device
+from pipelines.places import read_device, read_facts
 from predictors.bundle import bundle_hash
 from runtime import ModelPair
 from runtime.pair import read_serving

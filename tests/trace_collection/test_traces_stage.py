@@ -7,7 +7,7 @@ import pytest
 import torch
 import yaml
 
-from pipelines.pair_folder import PairLocation
+from pipelines.places import PairLocation
 from pipelines.prompt_table import EDIT, Prompt, write_prompts
 from pipelines.stages import traces
 from runtime import ModelPair

@@ -3,10 +3,8 @@
     rate of an arm = T / C,    T, C = Σ_h W_h mean over settings of ( replayed mean of texts + mean of (clock - prediction) )
 
 T are tokens and C seconds of a text; h are slices, and W_h is the share of documents that a slice has in the mix. Means are over
-all replayed texts of a slice, and over its prompts on which both arms were timed. Replay without a clock would keep the error of
-its prices, a clock without replay knows few texts. Where replay does not cover both arms, replayed and predicted terms are left
-out, and the estimate rests on the clock alone. Prices are factors on the latency profile's components, and are fitted anew
-without every document.
+all replayed texts of a slice, and over its prompts on which both arms were timed. Where replay does not cover both arms, the
+estimate rests on the clock alone. Prices are factors on the latency profile's components, fitted anew without every document.
 
     variance = Σ_h (n_h - 1) / n_h Σ_{d in h} (θ_(d) - mean)²,    θ = ln(rate of the arm / rate of the rival)
 
@@ -14,8 +12,12 @@ Degrees of freedom are Satterthwaite's over slices, by documents that were timed
 Assisted Survey Sampling, 1992, section 6.3 (difference estimator); Shao and Tu, The Jackknife and Bootstrap, 1995, section 6.2
 (stratified jackknife).
 
-Gains by slice are partially pooled: a slice of few documents borrows from the others as far as slices are alike. Effects of
-`pipelines.gate.evidence.pooling` are the gains' logarithms. Bounds are quantiles of the mixture over τ (shape suffix T).
+The gain is exp(value) - 1, of the logarithm of a ratio of rates; t has the estimate's own degrees of freedom:
+
+    bound = exp(value -+ t_{1-a} error) - 1,    smallest log gain that passes = margin + (t_{1-a} + t_{power}) error
+    documents' = documents (error / wanted error)²
+
+Logarithms of gains by slice are pooled (`pipelines.gate.evidence.pooling`); bounds: quantiles of the mixture over τ (suffix T).
 """
 
 import math
@@ -26,14 +28,80 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import ndtr
 from scipy.stats import norm
+from scipy.stats import t as student
 
-from pipelines.gate.evidence.estimate import CLOCK, CORRECTED, LEVEL, Estimate
-from pipelines.gate.evidence.ledger import PARTS, SECONDS, TOKENS, Ledger, Replayed, V, ledger
+from pipelines.gate.evidence.ledger import PARTS, SECONDS, TOKENS, Ledger, Replayed, TimedBlocks, V, ledger
 from pipelines.gate.evidence.pooling import PooledEffects
 from pipelines.gate.evidence.prices import K
-from pipelines.gate.evidence.timed_blocks import TimedBlocks
 
 GRID_T = np.linspace(0.0, 4.0, 200)  # τ over its scale
+CORRECTED, CLOCK = "replay corrected by the clock", "clock"  # what an estimate rests on
+BASES = (CORRECTED, CLOCK)
+SIDE, LEVEL = 0.025, 0.05  # one-sided levels of a 95 % interval, and of a 95 % bound
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Of a gain over a rival.
+
+    Examples
+    --------
+    >>> round(Estimate(0.1, 0.0, 5.0, 6, 6).gain, 3)
+    0.105
+    """
+
+    value: float  # log ratio of the rates
+    error: float  # its standard error
+    freedom: float  # degrees of freedom of the error
+    documents: int  # that both arms were timed on
+    prompts: int  # that both arms were timed on
+    basis: str = CLOCK  # or `CORRECTED`
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.value) or not self.error >= 0 or not self.freedom > 0:
+            raise ValueError(
+                f"an estimate needs a finite value, an error >= 0 and freedom > 0, got {self.value}, {self.error} and "
+                f"{self.freedom}. Time both arms on more documents."
+            )
+        if self.basis not in BASES:
+            raise ValueError(f"basis must be one of {', '.join(BASES)}, got {self.basis!r}.")
+
+    @property
+    def gain(self) -> float:
+        return math.expm1(self.value)
+
+    def quantile(self, level: float) -> float:
+        """Of the error at one-sided ``level``, in log units."""
+        return float(student.ppf(1 - level, self.freedom)) * self.error
+
+    def low(self, level: float = LEVEL) -> float:
+        """The gain's lower bound at one-sided ``level``."""
+        return math.expm1(self.value - self.quantile(level))
+
+    def high(self, level: float = LEVEL) -> float:
+        """The gain's upper bound at one-sided ``level``."""
+        return math.expm1(self.value + self.quantile(level))
+
+    def interval(self) -> dict[str, float | None]:
+        """The gain with its 95 % interval."""
+        return {"value": self.gain, "low": self.low(SIDE), "high": self.high(SIDE)}
+
+    def detectable(self, level: float, margin: float, power: float) -> float:
+        """The smallest true gain that passes at one-sided ``level`` above ``margin`` with probability ``power``."""
+        return math.expm1(math.log1p(margin) + self._quantiles(level, power) * self.error)
+
+    def documents_needed(self, level: float, margin: float, power: float) -> int | None:
+        """Documents with which the estimated gain, were it true, would pass so often; ``None``: it is not above the margin, or by
+        so little that no number of documents tells it from that."""
+        above = self.value - math.log1p(margin)
+        if above <= 0:
+            return None
+        wanted = self._quantiles(level, power) * self.error / above
+        documents = self.documents * wanted * wanted
+        return math.ceil(documents) if math.isfinite(documents) else None
+
+    def _quantiles(self, level: float, power: float) -> float:
+        return float(student.ppf(1 - level, self.freedom) + student.ppf(power, self.freedom))
 
 
 def gain(
@@ -78,9 +146,7 @@ def _log_ratio(totals_N2V: np.ndarray, factors_NK: np.ndarray) -> np.ndarray:
     tokens_N2, seconds_N2 = totals_N2V[..., TOKENS], totals_N2V[..., SECONDS]
     seconds_N2 = seconds_N2 + (totals_N2V[..., PARTS:] * factors_NK[:, None]).sum(axis=-1)
     if not (tokens_N2 > 0).all() or not (seconds_N2 > 0).all():
-        raise ValueError(
-            "corrected tokens or seconds are not positive: replay and clock disagree. Replay the decoded texts."
-        )
+        raise ValueError("corrected tokens or seconds are not positive: replay and clock disagree. Replay the texts.")
     rate_N2 = np.log(tokens_N2) - np.log(seconds_N2)
     return np.asarray(rate_N2[:, 0] - rate_N2[:, 1])
 

@@ -1,9 +1,9 @@
-"""What a pair of arms spent, summed by document and setting: all that a gain and its jackknife need.
+"""Timed decodes by arm and block, and what two arms spent by document and setting: all that a gain and its jackknife need.
 
-A vector holds tokens, seconds, and profiled seconds by component, which the price factors turn into seconds. Clock vectors are
-measured less predicted ones; replay vectors are predicted.
+A block is one prompt, setting and repeat whose arms were timed interleaved in one go. A vector holds tokens, seconds, and
+profiled seconds by component, which the price factors turn into seconds. Clock vectors are measured less predicted ones.
 
-Shape suffixes: B blocks, D documents, S settings, H strata (slices), V vector (2 + components), K components; 2 arm and rival.
+Shape suffixes: A arms, B blocks, D documents, S settings, H strata (slices), V vector (2 + components), K components; 2 sides.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,11 +13,68 @@ from typing import Any
 import numpy as np
 
 from pipelines.gate.evidence.prices import K, PriceFit
-from pipelines.gate.evidence.timed_blocks import TimedBlocks, setting_of
+from predictors.sampling import SamplingSettings
 
 Row = Mapping[str, Any]
 V = 2 + K
 TOKENS, SECONDS, PARTS = 0, 1, 2
+
+
+def setting_of(row: Row) -> str:
+    """Name of the sampling setting of a row, or of a choice."""
+    if row.get("setting"):
+        return str(row["setting"])
+    return SamplingSettings(row["temperature"], int(row.get("top_k") or 0), row.get("top_p") or 1.0).name
+
+
+@dataclass(frozen=True)
+class TimedBlocks:
+    """``tokens_AB`` and ``seconds_AB`` are NaN where an arm was not timed in a block. Arms by name give their row."""
+
+    arms: dict[str, int]
+    families: dict[str, str]
+    blocks: tuple[str, ...]
+    prompt_B: np.ndarray
+    document_B: np.ndarray
+    slice_B: np.ndarray
+    setting_B: np.ndarray
+    tokens_AB: np.ndarray
+    seconds_AB: np.ndarray
+
+    @staticmethod
+    def of(rows: Iterable[Row]) -> "TimedBlocks":
+        """From rows of decodes. `ValueError` without rows, for an arm twice in a block, or without tokens or time."""
+        rows = list(rows)
+        if not rows:
+            raise ValueError("there are no decodes to compare. Measure first.")
+        first = {row["block"]: row for row in reversed(rows)}
+        blocks, arms = tuple(sorted(first)), sorted({row["arm"] for row in rows})
+        row_of, column = ({name: place for place, name in enumerate(names)} for names in (arms, blocks))
+        tokens, seconds = np.full((2, len(arms), len(blocks)), np.nan)
+        for row in rows:
+            place = row_of[row["arm"]], column[row["block"]]
+            if not np.isnan(tokens[place]):
+                raise ValueError(f"arm {row['arm']!r} is twice in block {row['block']!r}. Give repeats other blocks.")
+            if not (row["tokens"] > 0 and row["seconds"] > 0):
+                raise ValueError(
+                    f"arm {row['arm']!r} has {row['tokens']} tokens in {row['seconds']} s in block {row['block']!r}. "
+                    "Time it again."
+                )
+            tokens[place], seconds[place] = row["tokens"], row["seconds"]
+        where = [first[block] for block in blocks]
+        prompts, documents, slices = (
+            np.array([str(row[name]) for row in where]) for name in ("prompt", "document", "slice")
+        )
+        settings = np.array([setting_of(row) for row in where])
+        families = {row["arm"]: str(row.get("family", row["arm"])) for row in rows}
+        return TimedBlocks(row_of, families, blocks, prompts, documents, slices, settings, tokens, seconds)
+
+    def shared(self, *arms: str) -> np.ndarray:
+        """By block [B]: whether all ``arms`` were timed in it; `ValueError` for an unknown one."""
+        for name in arms:
+            if name not in self.arms:
+                raise ValueError(f"arm {name!r} was not timed. Timed: {', '.join(self.arms)}.")
+        return ~np.isnan(self.tokens_AB[[self.arms[name] for name in arms]]).any(axis=0)
 
 
 class TooFewDocumentsError(ValueError):
@@ -86,9 +143,7 @@ def ledger(
     if only_setting is not None:
         kept_B &= blocks.setting_B == only_setting
     if not kept_B.any():
-        raise TooFewDocumentsError(
-            f"{arms[0]} and {arms[1]} were timed in no block together. Time both on the same prompts."
-        )
+        raise TooFewDocumentsError(f"{arms[0]} and {arms[1]} were timed in no block together. Time both together.")
     settings = sorted(set(blocks.setting_B[kept_B].tolist()))
     texts = [
         row
@@ -123,9 +178,7 @@ def _clock(blocks: TimedBlocks, arm: str, kept_B: np.ndarray, replayed: Replayed
     names = [blocks.blocks[place] for place in np.flatnonzero(kept_B)]
     found = {row["block"]: row for row in replayed.timed if row["arm"] == arm}
     if missing := [name for name in names if name not in found]:
-        raise ValueError(
-            f"replay says nothing of {arm!r} in block {missing[0]!r}. Replay every timed decode of it, or none."
-        )
+        raise ValueError(f"replay says nothing of {arm!r} in block {missing[0]!r}. Replay all its decodes, or none.")
     return vector_BV - [_vector(found[name]) for name in names]
 
 
@@ -147,9 +200,7 @@ def _replay(
     for key, at in where.items():
         vectors = [drawn.get((name, *key)) for name in arms]
         if None in vectors:
-            raise ValueError(
-                f"replay has text {key[0]!r} at {key[1]} for one of {arms[0]} and {arms[1]} only. Replay both."
-            )
+            raise ValueError(f"replay has text {key[0]!r} at {key[1]} for {arms[0]} or {arms[1]} only. Replay both.")
         texts_DS[at] += 1
         for side, made in enumerate(vectors):
             replay_2DSV[side][at] += np.mean(made, axis=0)  # type: ignore[arg-type]
@@ -175,7 +226,5 @@ def _strata(
     weight_H = np.array([sum(weights[name] for name in names if home[name] == one) for one in kept])
     stratum_D = np.array([kept.index(home[name]) for name in slices])
     if not full and thin(np.ones(len(slices), bool)):
-        raise TooFewDocumentsError(
-            "both arms were timed on fewer than 2 documents at a setting. Time them on more documents."
-        )
+        raise TooFewDocumentsError("both arms were timed on fewer than 2 documents at a setting. Time them on more.")
     return stratum_D, weight_H / weight_H.sum()

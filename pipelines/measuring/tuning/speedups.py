@@ -22,10 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from pipelines.gate.evidence.estimate import Estimate
-from pipelines.gate.evidence.gain import gain
+from pipelines.gate.evidence.gain import Estimate, gain
+from pipelines.gate.evidence.ledger import TimedBlocks
 from pipelines.gate.evidence.pooling import UNKNOWN, PooledEffects
-from pipelines.gate.evidence.timed_blocks import TimedBlocks
 from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.names import PLAIN
 from pipelines.measuring.tuning.candidates import BUNDLE, WEIGHED, Candidate, plain

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from tqdm import tqdm
 
 from pipelines.gate.evidence.gain import gain
-from pipelines.gate.evidence.timed_blocks import TimedBlocks
+from pipelines.gate.evidence.ledger import TimedBlocks
 from pipelines.measuring.arm_rows import ArmRow
 from pipelines.measuring.arms import ArmBuilder
 from pipelines.measuring.harness import Harness
