@@ -215,7 +215,7 @@ def timeless(record, run):
 
 
 def state_key(run):
-    draft = run.jobs._executor._service._draft
+    draft = run.jobs._draft
     branch = None if run.verdict.branch is None else tuple(draft._branches[run.verdict.branch].tokens)
     past = run.previous
     told = None if past is None else (past.accepted, past.submitted, past.levels)

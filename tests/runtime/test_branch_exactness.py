@@ -247,7 +247,7 @@ def test_returning_pending_tokens_is_noticed(monkeypatch, temperature):
         step = honest(self)
         left = self.remaining
         if 0 < left <= 2 and self.verdict.branch is not None:
-            draft = self.jobs._executor._service._draft
+            draft = self.jobs._draft
             unverified = draft._branches[self.verdict.branch].tokens[1 : 1 + left]
             self.text += unverified
             self.done = len(unverified) == left
