@@ -216,12 +216,6 @@ def test_only_training_rows_shape_the_reduction(made, materials, rows, head):
         assert torch.equal(buffer, again.network.reduction.get_buffer(name)), name
 
 
-@pytest.mark.parametrize("method", ["class_weights", "none"])
-def test_every_way_of_balancing_trains(made, rows, method):
-    trained = train(rows["train"], rows["validation"], config(balance=method, epochs=2))
-    assert trained.balance == method and np.isfinite(trained.history[-1]["val_loss"])
-
-
 # ---- what is exported
 
 
@@ -349,7 +343,7 @@ def branching(**given):
 def test_gamma_and_k_max_of_branches_follow_the_pair(materials):
     """γ is the longest branch within a target pass over as many tokens; k_max the fastest of those recorded, by real sessions."""
     chosen = branching().fit("branches", materials).card["decoder"]
-    costs = BranchCosts(undisturbed(PROFILE), sampled=True, concurrent=False)
+    costs = BranchCosts(undisturbed(PROFILE), sampled=True)
     context = TextTable.read(materials.texts).median_context
     hidden = [gamma for gamma in range(GAMMA, GAMMA_MAX + 1) if costs.balanced_gamma(gamma, 1, context) >= gamma]
     assert chosen["gamma"] == max(hidden, default=GAMMA) and 1 <= chosen["k_max"] <= CANDIDATES
@@ -372,9 +366,7 @@ def test_k_max_is_the_fastest_by_real_sessions(materials):
     readings = [reading for one in several for reading in one.idle.readings]
     for k_max in range(1, CANDIDATES + 1):
         settings = BranchSettings(gamma=GAMMA, k_max=k_max)
-        decodes = [
-            Clock(PROFILE).branches(reading, always, settings, "block", concurrent=False) for reading in readings
-        ]
+        decodes = [Clock(PROFILE).branches(reading, always, settings, "block") for reading in readings]
         speeds[k_max] = sum(one.tokens for one in decodes) / sum(one.seconds for one in decodes)
     assert best_k_max(several, CANDIDATES, lambda _: (3, 3)) == max(speeds, key=speeds.get)
     assert best_k_max(several, 1, lambda _: (3, 3)) == 1 and len(set(speeds.values())) == CANDIDATES
@@ -384,19 +376,11 @@ def test_k_max_is_the_fastest_by_real_sessions(materials):
     ("changes", "message"),
     [
         ({"feature_set": "papr"}, "feature_set must be one of paper, extended, got 'papr'"),
-        ({"target": "lengths"}, "target must be one of classes, length"),
-        ({"training": {"balance": "smoke"}}, "balance must be one of"),
         ({"training": {"hidden_sizes": [4]}}, "hidden_sizes must have 2 entries"),
-        ({"training": {"dropout": 1.0}}, "dropout must be < 1"),
-        ({"training": {"learning_rat": 1.0}}, "Did you mean 'learning_rate'"),
         ({"decoding": {"method": "trees"}}, "method must be one of chain, branches"),
-        ({"decoding": {"branch_verifier": "rsr"}}, "branch_verifier must be one of match, rrs, hybrid"),
-        ({"decoding": {"draft_stage": "busy"}}, "draft_stage must be one of idle, preverify"),
-        ({"decoding": {"retention": "both"}}, "retention must be one of posterior, prior"),
         ({"decoding": {"gamma": 4, "draft_stage_gamma": 5}}, "draft_stage_gamma=5 exceeds gamma=4"),
         ({"target": "length", "rule": {"epsilon": 0.2}}, "rule is of target 'classes', and target is 'length'"),
         ({"choice": "argmax"}, "choice is of lengths, and target is 'classes'"),
-        ({"target": "length", "choice": "median"}, "choice must be one of argmax, expectation"),
         ({"candidates": {"epsilons": []}}, "epsilons must name at least one"),
     ],
 )
@@ -421,20 +405,6 @@ def test_labels_of_another_decoding_are_refused(decoding, message):
     with pytest.raises(ValueError, match=message):
         require_served(Decoding(**decoding), facts)
     require_served(Decoding(gamma=4, verifier="hsd"), facts)  # is block on chains
-
-
-def test_a_card_says_all_of_its_decoding():
-    """As branch-parallel decoding will parse it, whatever the presets have."""
-    given = {"gamma": 6, "draft_stage": "preverify", "k_max": 3, "k_rule": "const", "branch_verifier": "match"}
-    made = Decoding(method="branches", **given)
-    assert made.decoder.items() >= given.items()
-    assert {made.num_branches(confidence) for confidence in (0.0, 0.5, 1.0)} == {3}
-    assert Decoding(k_max=3, k_rule="floor").num_branches(0.5) == 1
-
-
-def test_more_components_than_columns_are_refused(made, rows):
-    with pytest.raises(ValueError, match="Lower reduced_size"):
-        train(rows["train"], rows["validation"], config(reduced_size=500))
 
 
 def test_the_papers_heads_decide_by_the_softmax_as_trained():
