@@ -1,6 +1,7 @@
 import sysconfig
 from collections import Counter
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -84,14 +85,13 @@ def test_the_pairs_shares_are_large_enough_in_every_slice(shares):
 def test_no_share_holds_prose_of_another(shares):
     """As paragraphs of docstrings, in code too. The twin, a source beside its own docstrings, is found out."""
 
-    def texts(document):
-        return document.text if document.slice == "prose" else "\n\n".join(docstrings(document.text))
+    @cache
+    def told(document):
+        return paragraphs(document.text if document.slice == "prose" else "\n\n".join(docstrings(document.text)))
 
     def shared(dealt):
-        prose = {
-            name: {p for d in some if d.slice == "prose" for p in paragraphs(d.text)} for name, some in dealt.items()
-        }
-        all_ = {name: {p for d in some for p in paragraphs(texts(d))} for name, some in dealt.items()}
+        prose = {name: {p for d in some if d.slice == "prose" for p in told(d)} for name, some in dealt.items()}
+        all_ = {name: {p for d in some for p in told(d)} for name, some in dealt.items()}
         return {(one, two) for one in prose for two in all_ if one != two and prose[one] & all_[two]}
 
     assert shared(shares) == set()
