@@ -136,7 +136,7 @@ def branch_counts(arm: str, seconds: float) -> dict:
         return {"levels": 60, "rolled_back": 20}
     counts, idle = (PEARL_ROUNDS, 0.4) if branching.preset == PEARL else (SPECBRANCH_ROUNDS, 0.1)
     steady = {"seconds_steady": 0.5 * seconds, "seconds_steady_wait": 0.5 * seconds * idle}
-    return {**counts, "segments": 30 - counts["hits"], "virtual": branching.virtual, **steady}
+    return {**counts, "segments": 30 - counts["hits"], "virtual": False, **steady}
 
 
 def rounds_of(row: dict) -> list[dict]:
