@@ -17,9 +17,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start backgro
 
 SERVED = "test_promote.py", "test_champions.py", "test_release.py"  # by one MLflow server, so in one process
 LONGEST = (
-    *(*SERVED, "test_families.py", "test_many_workers.py", "test_texts.py", "test_gpu.py"),
-    *("test_stopping.py", "test_scale.py", "test_drift_comparison.py", "test_measure.py", "test_report.py"),
-    *("test_branch_exactness.py", "test_drafting.py", "test_verifiers_exact.py"),
+    *(*SERVED, "test_families.py", "test_stopping.py", "test_scale.py", "test_corpus.py", "test_foreseen.py"),
+    *("test_mixed_trial.py", "test_texts.py", "test_drift_comparison.py", "test_measure.py", "test_report.py"),
+    *("test_unread.py", "test_branch_exactness.py", "test_drafting.py", "test_verifiers_exact.py"),
+    *("test_branch_overlap.py", "test_controller_contract.py"),
 )
 
 

@@ -257,22 +257,7 @@ def test_what_is_no_evidence_is_named(tmp_path, content, problem):
         read_evidence(file)
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"margin": -0.1},
-        {"guardrail": float("nan")},
-        {"promised": 0.0},
-        {"alpha": 0.6},
-        {"power": 1.0},
-        {"slice_spread": 0.0},
-        {"min_documents": 0},
-        {"slice_documents": 1},
-        {"looks": ()},
-        {"looks": (0.5, 1.5)},
-        {"looks": (0.5, 0.5)},
-    ],
-)
+@pytest.mark.parametrize("values", [{"margin": -0.1}, {"alpha": 0.6}, {"looks": (0.5, 1.5)}, {"looks": (0.5, 0.5)}])
 def test_bounds_make_sense(values):
     with pytest.raises(ValueError, match=next(iter(values))):
         Bounds(**values)

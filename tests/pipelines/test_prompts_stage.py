@@ -125,12 +125,6 @@ def test_chat_templates_are_applied(jsonl, chat_tokenizer):
         assert all(prompt.text.startswith("<user>hi") and prompt.text.endswith("<bot>") for prompt in prompts)
 
 
-@pytest.mark.parametrize("values", [{"messages": "chat"}, {"chat": True}])
-def test_chat_without_a_template_is_refused(jsonl, tokenizer, values):
-    with pytest.raises(ValueError, match=r"source 's' uses '\w+', but the pair's tokenizer has no chat template"):
-        draw_prompts(parameters(Source(kind="file", name="s", path=jsonl, **values)), REAL, tokenizer)
-
-
 def test_too_long_documents_are_left_out_and_counted(jsonl, tokenizer, capsys):
     with pytest.raises(
         ValueError, match=r"no document of split 'train' yields a prompt: [1-9]\d* are longer than 2 tokens"

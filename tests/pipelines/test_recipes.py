@@ -22,109 +22,25 @@ RECIPES = _registry()["recipes"]
 CHAT_TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<bot>{% endif %}"
 )
-ANSWER = {
-    "aliases": ["Sunset Blvd"],
-    "matched_wiki_entity_name": "",
-    "normalized_aliases": ["sunset blvd"],
-    "normalized_matched_wiki_entity_name": "",
-    "normalized_value": "sunset boulevard",
-    "type": "WikipediaEntity",
-    "value": "Sunset Boulevard",
-}
+ANSWER = {"aliases": ["Sunset Blvd"], "matched_wiki_entity_name": "", "value": "Sunset Boulevard"}
 SOLVE = "\nPlease reason step by step, and put your final answer within \\boxed{}."
-ROWS = {  # a row, and the text or messages that come of it
-    "humaneval": (
-        {
-            "task_id": "HumanEval/0",
-            "prompt": "def f():\n",
-            "canonical_solution": "    pass\n",
-            "test": "t",
-            "entry_point": "f",
-        },
-        "Complete this function.\ndef f():\n",
-    ),
+ROWS = {  # a row's columns that are read and one that is not, and the text or messages that come of it
+    "humaneval": ({"task_id": "HumanEval/0", "prompt": "def f():\n"}, "Complete this function.\ndef f():\n"),
     "gsm8k": ({"question": "How many?", "answer": "2\n#### 2"}, "How many?"),
-    "cnn_dailymail": (
-        {"article": "(CNN) It rained.", "highlights": "Rain .", "id": "42c0"},
-        "Summarize: (CNN) It rained.\nTL;DR:",
-    ),
+    "cnn_dailymail": ({"article": "(CNN) It rained.", "id": "42c0"}, "Summarize: (CNN) It rained.\nTL;DR:"),
     "spec_bench": ({"question_id": 81, "category": "writing", "turns": ["Write.", "Rewrite."]}, ["Write."]),
-    "mt_bench": (
-        {"category": "math", "prompt": ["Area?", "Circle?"], "reference": ["Area is 3", "5pi"], "prompt_id": 7},
-        ["Area?"],
-    ),
-    "trivia_qa": (
-        {
-            "question": "Which musical?",
-            "question_id": "tc_2",
-            "question_source": "http://www.triviacountry.com/",
-            "entity_pages": [],
-            "search_results": [],
-            "answer": ANSWER,
-        },
-        "Which musical?",
-    ),
-    "alpaca": (
-        {"instruction": "Give three tips.", "input": "", "output": "1. 2. 3.", "text": "Below is an instruction"},
-        "Give three tips.",
-    ),
+    "mt_bench": ({"category": "math", "prompt": ["Area?", "Circle?"], "reference": ["Area is 3", "5pi"]}, ["Area?"]),
+    "trivia_qa": ({"question": "Which musical?", "entity_pages": [], "answer": ANSWER}, "Which musical?"),
+    "alpaca": ({"instruction": "Give three tips.", "input": "", "output": "1. 2. 3."}, "Give three tips."),
     "mbpp": (
-        {
-            "task_id": 11,
-            "text": "Remove it.",
-            "code": "def r(): pass",
-            "test_list": ["assert a", "assert b", "assert c"],
-            "test_setup_code": "",
-            "challenge_test_list": [],
-        },
+        {"task_id": 11, "text": "Remove it.", "test_list": ["assert a", "assert b", "assert c"]},
         "You are an expert Python programmer, and here is your task: Remove it. Your code should pass these tests:\n\n"
         "assert a\nassert b\nassert c",
     ),
-    "math_500": (
-        {
-            "problem": r"Find $\frac{1}{2}$.",
-            "solution": "s",
-            "answer": "1",
-            "subject": "Algebra",
-            "level": 2,
-            "unique_id": "test/algebra/1.json",
-        },
-        r"Find $\frac{1}{2}$." + SOLVE,
-    ),
-    "olympiad_bench": (
-        {
-            "id": 1606,
-            "question": "Find {x}.",
-            "solution": ["s"],
-            "final_answer": ["2"],
-            "context": None,
-            "modality": "Text-only",
-            "difficulty": "Competition",
-            "is_multiple_answer": False,
-            "unit": None,
-            "answer_type": "Numerical",
-            "error": None,
-            "question_type": "Open-ended",
-            "subfield": "Algebra",
-            "subject": "Math",
-            "language": "English",
-        },
-        "Find {x}." + SOLVE,
-    ),
+    "math_500": ({"problem": r"Find $\frac{1}{2}$.", "solution": "s"}, r"Find $\frac{1}{2}$." + SOLVE),
+    "olympiad_bench": ({"question": "Find {x}.", "context": None}, "Find {x}." + SOLVE),
     "live_code_bench": (
-        {
-            "question_title": "A. Cards",
-            "question_content": "There are cards.",
-            "platform": "leetcode",
-            "question_id": "1873_A",
-            "contest_id": "1873",
-            "contest_date": "2023-08-21T00:00:00",
-            "starter_code": "class Solution:",
-            "difficulty": "easy",
-            "public_test_cases": "[]",
-            "private_test_cases": "eJx",
-            "metadata": "{}",
-        },
+        {"question_title": "A. Cards", "question_content": "There are cards.", "starter_code": "class Solution:"},
         "Write a correct Python program that matches the specification and passes all tests.\n\n### Question\n"
         "There are cards.\n\n### Starter code, if any\nclass Solution:\n\n### Answer",
     ),
@@ -304,17 +220,11 @@ def test_vicunas_template_of_two_turns(tmp_path, tokenizer):
     ("values", "message"),
     [
         ({"recipe": "gsm9k"}, rf"sources\[0\]: there is no recipe 'gsm9k'\. Recipes: {', '.join(RECIPES)}"),
-        ({"recipe": ["gsm8k"]}, r"there is no recipe \['gsm8k'\]"),
-        ({"recipe": "gsm8k", "slices": {"a": "b"}}, "'slices' belong to 'slice_column'"),
-        ({"name": "s", "kind": "builtin", "where": {"a": ["b"]}}, "'where' belongs to"),
         ({"recipe": "gsm8k", "chat_template": "vicunia"}, "no chat template 'vicunia'. Give one of vicuna, plain"),
         ({"recipe": "gsm8k", "chat": False, "system": "a"}, "belong to conversations"),
-        ({"recipe": "gsm8k", "answers": "a"}, "'answers' belong to 'turns'"),
         ({"recipe": "gsm8k", "where": {"question": "a"}}, r"where\[question\] must be a list of values, got 'a'"),
         ({"recipe": "gsm8k", "shares": ["dev"]}, "must be one of train, validation, test, reserve, got 'dev'"),
-        ({"recipe": "gsm8k", "shares": []}, "shares must name at least one"),
         ({"recipe": "gsm8k", "cut": "window"}, "windows cannot be cut from conversations"),
-        ({"name": "s", "kind": "file", "path": "a", "revision": "b"}, "'revision' belongs to the kind datasets"),
     ],
 )
 def test_contradictions_are_refused(values, message):
@@ -326,12 +236,9 @@ def test_contradictions_are_refused(values, message):
     ("recipe", "row", "message"),
     [
         ("mbpp", {"text": "a", "test_list": ["b"]}, "does not fit the template"),
-        ("opus_100", {"translation": {"de": "a", "fr": "b"}}, "does not fit the template"),
         ("spec_bench", {"category": "qa", "turns": "a"}, "expected a list of texts, got 'a'"),
-        ("spec_bench", {"category": "qa", "turns": [1]}, r"expected a list of texts, got \[1\]"),
         ("spec_bench", {"category": "qa", "turns": []}, "no documents but 1 empty ones"),
         ("alpaca", {"instruction": "a", "input": "given"}, "no documents"),
-        ("alpaca", {"instruction": "a"}, "no column 'input'"),
     ],
 )
 def test_rows_that_do_not_fit_are_named(tmp_path, recipe, row, message):

@@ -242,7 +242,7 @@ def test_branches_pay_for_what_they_read_while_the_target_waits(folder, stage):
     assert read == len(reads), "the law behind the first token of a stage is read, and no other"
     assert (stage == "preverify") in {one.survived for one in reads}
     free = toy_profile(reading=lambda entropy: 1e-12)
-    paid, unpaid = (Clock(profile).branches(reading, controller, config, "block", False) for profile in (PROFILE, free))
+    paid, unpaid = (Clock(profile).branches(reading, controller, config, "block") for profile in (PROFILE, free))
     assert paid.seconds - unpaid.seconds == pytest.approx(0.5 * 0.125 * read)
 
 

@@ -5,26 +5,21 @@ import shutil
 import warnings
 from argparse import Namespace
 
-import pandas as pd
 import pytest
 import yaml
 
 from pipelines.commands import releases
-from pipelines.measuring.arm_rows import ArmRow
-from pipelines.measuring.harness import apart
-from pipelines.measuring.measurement import MeasureConfig, Measurement
-from pipelines.measuring.measurement_log import MeasurementLog
 from pipelines.measuring.names import CALIBRATED, METHODS
 from pipelines.outputs import write_json
 from pipelines.registry.tracking import new_client
-from pipelines.report.inputs import Inputs, Measured
+from pipelines.report.inputs import Inputs
 from pipelines.report.self_drafting import section
 from pipelines.stages import fit, measure, traces
 from predictors.bundle import read_bundle
 from predictors.contract import ContractError
 from predictors.latency.profile import LatencyProfile
 from runtime import ModelPair, build_decoder, load_decoder
-from tests.pipelines.toy_bench import toy_bench, toy_prompts
+from tests.pipelines.toy_bench import toy_bench
 from tests.predictors.affine_profile import PROFILE
 from tests.toys import tiny_llama
 
@@ -134,18 +129,3 @@ def test_the_page_reads_what_was_measured(folder):
     for check in made.checks:
         assert 0 < check.measured["value"] < 1
     json.dumps(made.record(), allow_nan=False)
-
-
-def test_a_model_alone_can_be_measured(folder, tmp_path):
-    """No draft model, so no chains to compare with."""
-    alone = ModelPair.load(target=str(folder / "pair" / "target"))
-    config = MeasureConfig(arms=tuple(ArmRow(**row) for row in ALONE), temperatures=(1.0,), **SHORT)
-    log = MeasurementLog(tmp_path / "log.jsonl", "f")
-    measurement = Measurement(alone, config, folder / "bundles", log)
-    decodes, rounds = map(pd.DataFrame, apart(measurement.run(toy_prompts(2, "validation"), toy_prompts(2))))
-    findings = {"choices": measurement.choices, "capped": False}
-    measured = Measured(decodes, findings, rounds, {"parameters": {}})
-    inputs = Inputs(tmp_path, "toy-1c")
-    inputs.__dict__["measured"] = measured
-    made = section(inputs)
-    assert len(made.tables[0].rows) == 6 and made.tables[0].rows[0]["arm"] == min(METHODS)

@@ -158,10 +158,7 @@ def test_records_are_functions_of_their_inputs(folder):
 
 def test_two_workers_fit_the_same_bundles_and_records(folder, template_db, tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{shutil.copy(template_db, tmp_path / 'mlflow.db')}")
-    names, places = (
-        ["early_stop-2", "logistic", "specdecpp"],
-        {"fit": tmp_path / "fit", "bundles": tmp_path / "bundles"},
-    )
+    names, places = ["early_stop-2", "logistic"], {"fit": tmp_path / "fit", "bundles": tmp_path / "bundles"}
     found = {name: folder / name for name in ("latency", "traces", "labels")} | {"device": folder / "device.json"}
     args = SimpleNamespace(pair="p", params=folder / "params.yaml", predictor=names, workers=2, **found, **places)
     fit.run(args)

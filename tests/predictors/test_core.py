@@ -49,9 +49,7 @@ def test_parse_config():
     [
         ({"gama": 2}, r"here: unknown key 'gama'\. Did you mean 'gamma'\? Known keys: gamma, name"),
         ({}, "here: key 'gamma' is missing"),
-        ({"gamma": 0}, "here: gamma must be >= 1, got 0"),
         ({"gamma": "two"}, r"here\.gamma: expected int, got 'two' \(str\)"),
-        ({"gamma": True}, r"here\.gamma: expected int, got True"),
         ({"gamma": 1, "inner": {"rat": 1}}, r"here\.inner: unknown key 'rat'"),
         ({"gamma": 1, "inner": {"rate": float("nan")}}, r"here\.inner\.rate: expected a finite number, got nan"),
         ({"gamma": 1, "sizes": [1, "2"]}, r"here\.sizes\[1\]: expected int"),
@@ -79,11 +77,8 @@ class Constrained(Checked):
     [
         ({"gamma": 0}, r"^gamma must be >= 1, got 0\.$"),
         ({"epsilon": 1.5}, r"epsilon must be <= 1, got 1\.5"),
-        ({"epsilon": float("nan")}, "epsilon must be >= 0, got nan"),
         ({"kind": "bush"}, "kind must be one of chain, tree, got 'bush'"),
-        ({"limit": 0}, "limit must be >= 1, got 0"),
         ({"sizes": ()}, "sizes must name at least one"),
-        ({"sizes": (2, 1)}, "sizes must ascend"),
         ({"sizes": (0, 1)}, r"sizes\[0\] must be >= 1, got 0"),
         ({"pair": (1,)}, "pair must have 2 entries"),
         ({"rates": {"a": 2.0}}, r"rates\[a\] must be <= 1, got 2\.0"),
@@ -198,10 +193,8 @@ def test_contract_round_trip():
         ({"last_layer_post_norm": False}, "last_layer_post_norm"),
         ({"tokenizer_hash": "x"}, "tokenizer_hash was unknown"),
         ({"chat_template_hash": None}, "chat_template_hash was 't' .* unknown now"),
-        ({"draft": None}, "draft"),
         ({"target": ModelIdentity("a", (1.0, 2.1))}, r"target\.weights"),
         ({"target": ModelIdentity("c", (1.0, 2.0))}, r"target\.config_hash was 'a'"),
-        ({"layer_numbering": "blocks"}, "layer_numbering"),
         ({"schema_version": 2}, "schema_version was 1 .* 2 now"),
     ],
 )

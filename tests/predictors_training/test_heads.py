@@ -216,12 +216,6 @@ def test_only_training_rows_shape_the_reduction(made, materials, rows, head):
         assert torch.equal(buffer, again.network.reduction.get_buffer(name)), name
 
 
-@pytest.mark.parametrize("method", ["class_weights", "none"])
-def test_every_way_of_balancing_trains(made, rows, method):
-    trained = train(rows["train"], rows["validation"], config(balance=method, epochs=2))
-    assert trained.balance == method and np.isfinite(trained.history[-1]["val_loss"])
-
-
 # ---- what is exported
 
 
@@ -382,19 +376,11 @@ def test_k_max_is_the_fastest_by_real_sessions(materials):
     ("changes", "message"),
     [
         ({"feature_set": "papr"}, "feature_set must be one of paper, extended, got 'papr'"),
-        ({"target": "lengths"}, "target must be one of classes, length"),
-        ({"training": {"balance": "smoke"}}, "balance must be one of"),
         ({"training": {"hidden_sizes": [4]}}, "hidden_sizes must have 2 entries"),
-        ({"training": {"dropout": 1.0}}, "dropout must be < 1"),
-        ({"training": {"learning_rat": 1.0}}, "Did you mean 'learning_rate'"),
         ({"decoding": {"method": "trees"}}, "method must be one of chain, branches"),
-        ({"decoding": {"branch_verifier": "rsr"}}, "branch_verifier must be one of match, rrs, hybrid"),
-        ({"decoding": {"draft_stage": "busy"}}, "draft_stage must be one of idle, preverify"),
-        ({"decoding": {"retention": "both"}}, "retention must be one of posterior, prior"),
         ({"decoding": {"gamma": 4, "draft_stage_gamma": 5}}, "draft_stage_gamma=5 exceeds gamma=4"),
         ({"target": "length", "rule": {"epsilon": 0.2}}, "rule is of target 'classes', and target is 'length'"),
         ({"choice": "argmax"}, "choice is of lengths, and target is 'classes'"),
-        ({"target": "length", "choice": "median"}, "choice must be one of argmax, expectation"),
         ({"candidates": {"epsilons": []}}, "epsilons must name at least one"),
     ],
 )
@@ -419,20 +405,6 @@ def test_labels_of_another_decoding_are_refused(decoding, message):
     with pytest.raises(ValueError, match=message):
         require_served(Decoding(**decoding), facts)
     require_served(Decoding(gamma=4, verifier="hsd"), facts)  # is block on chains
-
-
-def test_a_card_says_all_of_its_decoding():
-    """As branch-parallel decoding will parse it, whatever the presets have."""
-    given = {"gamma": 6, "draft_stage": "preverify", "k_max": 3, "k_rule": "const", "branch_verifier": "match"}
-    made = Decoding(method="branches", **given)
-    assert made.decoder.items() >= given.items()
-    assert {made.num_branches(confidence) for confidence in (0.0, 0.5, 1.0)} == {3}
-    assert Decoding(k_max=3, k_rule="floor").num_branches(0.5) == 1
-
-
-def test_more_components_than_columns_are_refused(made, rows):
-    with pytest.raises(ValueError, match="Lower reduced_size"):
-        train(rows["train"], rows["validation"], config(reduced_size=500))
 
 
 def test_the_papers_heads_decide_by_the_softmax_as_trained():

@@ -3,7 +3,6 @@
 from dataclasses import asdict, astuple, replace
 from functools import partial
 from pathlib import Path
-from string import ascii_letters, digits
 
 import numpy as np
 import pytest
@@ -14,14 +13,14 @@ from predictors.controllers import EarlyStop
 from predictors.replay.acceptance import reached
 from predictors.replay.chains import ChainPolicy
 from predictors.replay.decode import Clock, Reading
-from predictors.stopping import RESIDUAL, NetworkShape, RisingCalibration, StopRule
+from predictors.stopping import RESIDUAL, NetworkShape, RisingCalibration
 from predictors.training.calibration import product_calibration
 from predictors.training.labelling import write_labels
 from predictors.training.labelling.tokens import KIND, TokenLabelConfig, label
 from predictors.training.predictor import Materials
 from predictors.training.stops import predictor as rules
 from predictors.training.stops.model import StopModel, fit_calibration, log_loss, quality
-from predictors.training.stops.predictor import StopPredictor, _metrics
+from predictors.training.stops.predictor import StopPredictor
 from predictors.training.stops.rows import HARD, SlotFeatures, TokenRows, WholeDrafts
 from predictors.training.text_table import TextTable
 from tests.predictors.affine_profile import toy_profile
@@ -139,14 +138,6 @@ def test_rules_are_chosen_for_the_verifier_that_serves(materials):
 def test_edits_are_left_out(tmp_path):
     fitted = replace(MODELS["logistic"], epochs=1).fit("l", materials_in(tmp_path, edits=3))
     assert fitted.quality["documents"] == SPLITS["test"] - 3
-
-
-def test_metrics_have_names_that_trackers_allow():
-    part = {"policies": {"asked for nothing": {"gain": {"value": 0.1}}}}
-    known = {"all": dict.fromkeys(("auroc", "brier", "ece"), 0.5)}
-    names = _metrics({"tokens": known, "parts": {"T=1, top-p 0.9": part}, "validation_gain": 0.0})
-    assert "test_gain_asked for nothing/T_1_top_p_0.9" in names
-    assert all(set(name) <= {*ascii_letters, *digits, *"_-. :/"} for name in names)  # as MLflow validates them
 
 
 def test_mismatches_weigh_in_soft_labels_too():
@@ -276,18 +267,3 @@ def test_calibration_without_position_in_the_draft_leaves_products_too_low():
     made = (RisingCalibration(*one).after(np.arange(depth), logits_DG) for one in (rises, level, single))
     risen, flat, low = (np.cumprod(chances, axis=1).mean(axis=0) - observed for chances in made)
     assert low[-1] < -0.12 and np.abs(flat).max() > 0.05 and np.abs(risen).max() < 0.01
-
-
-def test_mean_forecasts_are_those_of_the_drafts_even_where_no_scale_fits():
-    random = np.random.default_rng(2)
-    missed_D, depth = random.normal(scale=1.5, size=5_000), 2
-    logits_DG = random.normal(scale=2, size=(5_000, depth))
-    kept_DG = random.random((5_000, depth)) < 1 / (1 + np.exp(-missed_D[:, None] - np.tanh(logits_DG)))
-    accepted_D = np.cumprod(kept_DG, axis=1).sum(axis=1)
-    fitted = fit_calibration([(logits_DG, made_drafts(logits_DG, accepted_D))])
-    forecast = np.cumprod(fitted.after(np.arange(depth), logits_DG), axis=1).mean(axis=0)
-    assert forecast == pytest.approx((accepted_D[:, None] > np.arange(depth)).mean(axis=0), abs=1e-6)
-
-
-def test_papers_rules():
-    assert StopRule(0.4, keeps=True) == rules.MCSD and rules.PAPERS["specdecpp"].product

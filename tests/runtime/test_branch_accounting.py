@@ -78,18 +78,6 @@ def test_a_perfect_draft_is_never_rolled_back(stage, temperature):
     assert mean_accepted_length(records, include_correction=False) == 39 - (rounds[-1].kind == "no branches")
 
 
-@pytest.mark.parametrize("stage", CHOICES["draft_stage"])
-def test_a_hopeless_draft_is_never_accepted(stage):
-    text = [2 + place % 9 for place in range(40)]
-    pair = ModelPair(Scripted(text, 2), Scripted(text, 2, range(60), hopeless=True))
-    records = [
-        item.record for item in counted(branch_decoder(pair, gamma=3, draft_stage=stage, controller=FIXED), stage)
-    ]
-    assert all((record.accepted, record.emitted, record.trimmed) == (0, 1, 0) for record in records)
-    assert all(record.rolled_back == record.levels for record in records)
-    assert records[0].levels == (3 if stage == "idle" else 0) + 4 and records[0].ends_segment
-
-
 def test_a_scripted_request():
     """Four true tokens, a lie that is found out at the branch point, two more after the rollback: every count by hand."""
     text = [2, 3, 4, 5, 6, 7, 8, 9, 10, 11]

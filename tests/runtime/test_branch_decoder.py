@@ -57,7 +57,7 @@ def test_greedy_text_in_every_mode_and_width(pair, text, retention, stage, k_rul
 @pytest.mark.parametrize("preset", PRESETS)
 def test_presets_at_every_budget(pair, text, bundles, preset):
     """Pending tokens are never output: whatever the budget, the text is the target's."""
-    for gamma in range(2, 9):
+    for gamma in (2, 3, 5, 8):
         config = {"preset": preset, "gamma": gamma}
         if preset in LEARNED and gamma % 3:  # else without a bundle
             config["controller"] = {"kind": "hrad", "bundle": str(bundles["extended" if gamma % 2 else "paper"])}

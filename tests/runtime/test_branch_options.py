@@ -8,10 +8,10 @@ from runtime import ModelPair, build_decoder
 from runtime.branching.draft import BranchConfig
 from runtime.decoding.branch_parallel import BranchParallelDecoder
 from runtime.verification import VERIFIERS
-from tests.branches import Scripted, branch_decoder, shaken_llama, watched
+from tests.branches import Scripted, shaken_llama, watched
 from tests.bundles import random_bundle
 from tests.greedy import greedy_text
-from tests.toys import TableModel, tiny_llama
+from tests.toys import tiny_llama
 
 PROMPT = [3, 1, 4]
 
@@ -103,28 +103,15 @@ def test_the_soft_threshold_changes_what_is_drafted(pair):
     [
         ({"preset": "medusa"}, "unknown preset 'medusa'. Known presets: specbranch, .*pearl"),
         ({"gama": 3}, "unknown key 'gama'. Did you mean 'gamma'"),
-        ({"retension": "prior"}, "unknown key 'retension'. Did you mean 'retention'"),
-        ({"lossy": True}, "unknown key 'lossy'"),
         ({"gamma": 0}, "gamma must be >= 1, got 0"),
-        ({"draft_stage_gamma": 0}, "draft_stage_gamma must be >= 1, got 0"),
         ({"draft_stage": "preverify", "draft_stage_gamma": 4}, "with draft_stage 'preverify' there are none"),
         ({"gamma": 3, "draft_stage_gamma": 4}, "draft_stage_gamma=4 exceeds gamma=3.*Raise gamma"),
-        ({"gamma": "3"}, "gamma: expected int, got '3'"),
-        ({"k_max": 0}, "k_max must be >= 1, got 0"),
         ({"k_rule": "round"}, "k_rule must be one of floor, ceil, const, got 'round'"),
-        ({"branch_verifier": "block"}, "branch_verifier must be one of match, rrs, hybrid, got 'block'"),
-        ({"retention": "none"}, "retention must be one of posterior, prior, got 'none'"),
-        ({"draft_stage": "busy"}, "draft_stage must be one of idle, preverify, got 'busy'"),
-        ({"overlap": "fork"}, "overlap must be one of auto, streams, threads, none, got 'fork'"),
-        ({"draft_temperature": -1.0}, "draft_temperature must be >= 0"),
         (
             {"verifier": "spectr"},
             "pending block is a chain; its verifier must be one of tokenwise, block, hsd, got 'spectr'",
         ),
-        ({"verifier": "guess"}, "must be one of tokenwise, block, hsd, got 'guess'"),
-        ({"epsilon": 2.0}, "epsilon must be <= 1"),
         ({"epsilon": 0.3, "controller": {"kind": "fixed"}}, "epsilon=0.3: a 'fixed' controller has no soft threshold"),
-        ({"controller": {"kind": "psychic"}}, "unknown kind 'psychic'"),
         ({"preset": "specbranch", "controller": {"kind": "hrad"}}, "controller hrad: no bundle is named"),
     ],
     ids=str,
@@ -135,27 +122,7 @@ def test_bad_configurations_name_the_key(pair, config, message):
         build_decoder(pair, {**method, **config})
 
 
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ({"controler": {"kind": "fixed"}}, "unknown key 'controler'. Did you mean 'controller'"),
-        ({"verifer": "tokenwise"}, "unknown key 'verifer'. Did you mean 'verifier'"),
-        ({"epsilom": 0.3}, "unknown key 'epsilom'. Did you mean 'epsilon'"),
-        ({"epsilon": "0.3"}, "epsilon.*'0.3'"),
-    ],
-    ids=str,
-)
-def test_keys_beside_the_branches_own_are_checked_as_well(pair, config, message):
-    with pytest.raises(ValueError, match=message):
-        branch_decoder(pair, **config)
-
-
 def test_branches_shorter_than_a_heads_decision_are_refused(pair, tmp_path):
     folder = random_bundle(tmp_path / "b", pair, gamma=3)
     with pytest.raises(ValueError, match=r"gamma=2 is shorter than the 3 tokens the hrad.*Use gamma >= 3"):
         build_decoder(pair, {"preset": "specbranch", "gamma": 2, "controller": {"kind": "hrad", "bundle": str(folder)}})
-
-
-def test_a_pair_without_a_draft_is_refused():
-    with pytest.raises(ValueError, match="'branch_parallel' needs a draft model"):
-        build_decoder(ModelPair(TableModel(3, 0)), {"preset": "pearl"})

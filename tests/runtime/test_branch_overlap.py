@@ -34,7 +34,7 @@ def test_the_same_text_wherever_the_draft_runs(pair, text, temperature):
     texts, rounds = [], []
     for overlap in OVERLAPS:
         decoder = branch_decoder(pair, **inside, overlap=overlap)
-        for seed in range(3):
+        for seed in range(2):
             randomness = Randomness(seed)  # one source for requests one after the other
             outs = [
                 decoder.generate(prompt, max_new_tokens=30, temperature=temperature, randomness=randomness)
@@ -42,7 +42,7 @@ def test_the_same_text_wherever_the_draft_runs(pair, text, temperature):
             ]
             texts.append([out.tokens for out in outs])
             rounds.append([[(item.drafted, item.accepted) for item in out.rounds] for out in outs])
-    assert texts[:3] == texts[3:] and rounds[:3] == rounds[3:]
+    assert texts[:2] == texts[2:] and rounds[:2] == rounds[2:]
     if temperature == 0:
         assert texts[0][0] == text[:30]
     else:

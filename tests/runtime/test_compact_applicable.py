@@ -144,15 +144,6 @@ def test_hooks_on_all_modules_are_honoured():
     assert adapter.forward == "compact"
 
 
-def test_changes_undone_bring_the_compact_forward_back():
-    model = tiny_llama()
-    adapter = CausalLanguageModel(model)
-    handle = model.model.norm.register_forward_hook(lambda module, inputs, output: 2 * output)
-    assert adapter.forward == "hugging_face" and adapter.not_compact.startswith("model.norm ")
-    handle.remove()
-    assert adapter.forward == "compact" and adapter.not_compact is None
-
-
 def test_the_hooks_hugging_face_leaves_behind_do_not_count():
     model = tiny_llama()
     with torch.no_grad():
@@ -216,10 +207,3 @@ def test_what_it_does_not_compute_is_named(make, reason):
 def test_tied_ends_are_no_obstacle():
     model = LlamaForCausalLM(LlamaConfig(**SIZES, tie_word_embeddings=True))
     assert CausalLanguageModel(model).forward == "compact"
-
-
-def test_an_unknown_forward_is_refused():
-    with pytest.raises(
-        ValueError, match="forward 'fast' is unknown; use auto, compact, packed, recorded, hugging_face"
-    ):
-        CausalLanguageModel(tiny_llama(), "fast")

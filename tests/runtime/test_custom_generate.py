@@ -117,13 +117,6 @@ def test_streamer_receives_every_token(pair, decoder):
     assert streamer.tokens == out[0].tolist() and streamer.ended
 
 
-def test_output_object(pair, decoder):
-    out = pair.target.model.generate(
-        PROMPT, custom_generate=decoder, do_sample=False, max_new_tokens=5, return_dict_in_generate=True
-    )
-    assert out.sequences.shape == (1, 10)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -159,16 +152,6 @@ def test_a_cache_that_the_models_own_configuration_names_is_no_request(pair, dec
         monkeypatch.setattr(model.generation_config, "cache_implementation", own)
         made = model.generate(PROMPT, custom_generate=decoder, do_sample=False, max_new_tokens=5, **asked)
         assert torch.equal(made, expected)
-
-
-def test_a_criterion_that_reads_scores_says_why_there_are_none(pair, decoder):
-    class Likely(StoppingCriteria):
-        def __call__(self, input_ids, scores, **kwargs):
-            return scores[:, 0] > 0
-
-    with pytest.raises(TypeError) as raised:
-        pair.target.model.generate(PROMPT, custom_generate=decoder, max_new_tokens=5, stopping_criteria=[Likely()])
-    assert "scores=None" in raised.value.__notes__[0]
 
 
 def test_stop_strings_as_a_criterion(pair, decoder):

@@ -1,6 +1,5 @@
 """Stop models in the decoder: exact beside branches, biased variants noticed, served features, what is refused."""
 
-import dataclasses
 import json
 import warnings
 from functools import cache
@@ -19,15 +18,13 @@ from runtime.drafting.drafted import DraftedTree
 from runtime.drafting.trees import LevelDraft
 from runtime.tree import EMPTY_TREE, DraftLaw, TokenTree, chain_tree
 from tests.ancestral import LlamaLogits, target_law
-from tests.bundles import STOP_NETWORKS, stop_bundle
+from tests.bundles import stop_bundle
 from tests.by_rounds import merged_law
 from tests.predictors.affine_profile import PROFILE
 from tests.runtime.test_controller_contract import FORK
 from tests.runtime.test_exactness import PROMPT
 from tests.selectors import law_of, tiniest_pair
 from tests.toys import tiny_llama, total_variation
-
-VARIANTS = [(kind, inputs) for kind in STOP_NETWORKS for inputs in ("law", "before", "behind")]
 
 
 @pytest.fixture(scope="module")
@@ -83,17 +80,6 @@ def median_score(pair, kind, inputs):
     probe.controller.predict = recorded
     lengths(probe)
     return float(torch.tensor(scores).median())
-
-
-@pytest.mark.parametrize(("kind", "inputs"), VARIANTS)
-def test_what_the_model_says_changes_how_far_is_drafted(tmp_path, kind, inputs):
-    pair = tiniest_pair(4)
-    decoder = load_decoder(balanced_bundle(tmp_path, pair, kind, inputs=inputs), pair)
-    found = lengths(decoder)
-    assert len(set(found)) > 1 and max(found) <= 3, found
-    for threshold, expected in ((1e-9, {3}), (1.0, {0 if inputs != "behind" else 1})):
-        folder = stop_bundle(tmp_path / f"t{threshold}", pair, kind, inputs=inputs, threshold=threshold)
-        assert set(lengths(load_decoder(folder, pair))) == expected
 
 
 def test_a_kept_token_is_drawn_where_drafting_stops(tiny_pair, tmp_path):
@@ -221,21 +207,6 @@ def test_served_states_are_those_of_a_pass_over_the_whole_text(tmp_path):
             read = len(seen)
         text = [*text, *step.tokens]
     assert read > 20 and {law.drafted for law, _ in seen} == {0, 1, 2}
-
-
-def test_a_bundle_of_another_kind_of_inputs_is_refused(tiny_pair, tmp_path):
-    def unknown(card):
-        card["inputs"] = "beside"
-
-    with pytest.raises(ValueError, match="unknown inputs 'beside'; known: law, before, behind"):
-        load_decoder(stop_bundle(tmp_path / "b", tiny_pair, change=unknown, inputs="law"), tiny_pair)
-    with pytest.raises(ValueError, match="do not fit the card's network"):
-        load_decoder(
-            stop_bundle(tmp_path / "c", tiny_pair, change=lambda card: card["stop_spec"].update(top=3), inputs="law"),
-            tiny_pair,
-        )
-    spec = dataclasses.asdict(load_decoder(stop_bundle(tmp_path / "d", tiny_pair), tiny_pair).controller.spec)
-    assert spec == {"draft_layers": (1,), "draft_hidden_size": 16, "top": 2}
 
 
 def test_a_machine_of_other_prices_is_warned_about(tiny_pair, tmp_path):

@@ -122,15 +122,6 @@ def test_what_the_caller_holds_is_its_own():
         torch.testing.assert_close(out.hidden_NKD, reference.hidden_NKD, atol=TOLERANCE, rtol=TOLERANCE)
 
 
-def test_replaced_weights_get_other_memory():
-    model = traced(random_model(CONFIGS["llama"]))
-    before = model.open(16).forward([1, 2]).logits
-    gc.collect()
-    with torch.no_grad():
-        model.model.lm_head.weight = torch.nn.Parameter(2 * model.model.lm_head.weight)
-    torch.testing.assert_close(model.open(16).forward([1, 2]).logits, 2 * before)
-
-
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)
 def test_recorded_draws_equal_plain_ones(setting):
     generator = torch.Generator().manual_seed(1)
@@ -235,18 +226,3 @@ def test_a_request_over_weights_that_were_replaced_keeps_its_memory_to_itself():
     gc.collect()
     for state in [model.open(16), model.open(16)]:
         torch.testing.assert_close(state.forward([1, 2]).logits, 2 * before)
-
-
-def test_memory_that_serves_nobody_any_more_is_given_back():
-    model = traced(random_model(CONFIGS["llama"]))
-    model.open(16)
-    gc.collect()
-    assert len(model._slots) == 1
-    longer = model.open(2000)
-    assert not model._slots, "too small"
-    del longer
-    gc.collect()
-    assert len(model._slots) == 1
-    with torch.no_grad():
-        model.model.lm_head.weight = torch.nn.Parameter(2 * model.model.lm_head.weight)
-    assert model.forward == "graphed" and not model._slots, "of other weights"

@@ -156,16 +156,6 @@ def test_a_head_is_not_asked_where_its_rule_would_not_listen(pair, tmp_path, fea
     assert [(r.submitted, r.accepted) for r in out.rounds] == [(r.submitted, r.accepted) for r in expected.rounds]
 
 
-def test_every_kind_of_bypass_is_told(pair, tmp_path):
-    folder = random_bundle(tmp_path / "b", pair, gamma=3, temperatures=(0.0,), max_distance=1e-9)
-    decoder = load_decoder(folder, pair)
-    with pytest.warns(UserWarning, match="calibrated for"):
-        decoder.generate([1, 2], max_new_tokens=8, temperature=1.0)
-    with pytest.warns(UserWarning, match="squared distance"):
-        out = decoder.generate([1, 2], max_new_tokens=8)
-    assert all(record.bypassed for record in out.rounds[1:-1])
-
-
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 def test_served_features_are_the_contracts(pair, tmp_path, monkeypatch, temperature):
     """What the head saw, recomputed without caches by the code that training uses."""
@@ -261,14 +251,6 @@ def test_rules_chosen_by_another_profile_are_told(pair, tmp_path):
     own = random_bundle(tmp_path / "own", pair, change=lambda card: card.update(prices=prices))
     with warnings.catch_warnings(action="error"):
         learned_controller(read_bundle(own)).at_latency(PROFILE, reprice=False)
-
-
-@pytest.mark.parametrize("rule", [None, {"epsilon": 0.9, "none_probability": 1.01, "all_probability": 1.01}])
-def test_settings_that_were_not_captured_draft_the_nearest_static_length(pair, tmp_path, rule):
-    """Where no rule pays, and where it is settled whatever the head says, there is a warning too."""
-    decoder = load_decoder(random_bundle(tmp_path / "b", pair, gamma=3, rule=rule, static_gamma=3), pair)
-    with pytest.warns(UserWarning, match="calibrated for.*best static gamma of the nearest captured settings"):
-        assert {record.drafted for record in rounds_of(decoder, 0.7)} == {3}
 
 
 def test_a_head_asked_anyway_retains_by_the_rule_tried_for_that(pair, tmp_path):
@@ -433,24 +415,6 @@ def test_the_rule_is_the_bundles(pair, tmp_path, features):
         out = decoder.generate([1, 2, 3], max_new_tokens=30)
         drafted[choice] = {record.drafted for record in out.rounds[1:6]}  # none that the budget cuts
     assert drafted == {"argmax": {0}, "expectation": {3}}
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            lambda card: card["settings"][0]["calibration"].update(bias=[0.0, 0.0, 0.0]),
-            r"has 4 classes, but settings\[0\]: calibration.bias has 3",
-        ),
-        (lambda card: card["feature_spec"].update(gamma=2), "length at gamma=2 has 3 classes, but the head has 4"),
-        (lambda card: card["settings"][0]["rule"].update(choice="mean"), r"settings\[0\].rule: choice must be one of"),
-        (lambda card: card["settings"][0].update(rule={"epsilon": 0.5}), r"settings\[0\].rule: unknown key 'epsilon'"),
-        (lambda card: card["decoder"]["drafter"].update(gamma=1), "gamma=1 is shorter than the 3 tokens the length"),
-    ],
-)
-def test_length_bundles_exported_wrong_are_refused(pair, tmp_path, change, message):
-    with pytest.raises(ValueError, match=message):
-        load_decoder(length_bundle(tmp_path / "b", pair, gamma=3, change=change), pair)
 
 
 def test_hrads_head_is_no_length_predictor(pair, tmp_path):

@@ -7,9 +7,8 @@ import torch
 
 from runtime import ModelPair
 from runtime.branching.candidates import Candidates
-from runtime.latency import LatencyConfig
 from runtime.latency import rounds as module
-from runtime.latency.rounds import LEVELS, branch_cells, branch_decoder, endless, timed_branches, timed_verdicts
+from runtime.latency.rounds import LEVELS, branch_decoder, endless, timed_branches, timed_verdicts
 from runtime.latency.weightless import WeightlessModel, weightless_pair
 from tests.runtime.test_pair_and_build import tokenizer
 from tests.toys import tiny_llama
@@ -85,8 +84,3 @@ def test_a_verdict_is_the_decoders_own_between_that_many_candidates(weightless, 
         assert float(target_V.sum()) == pytest.approx(1)
         assert (float(target_V.max()) == 1) == (temperature == 0)
     assert temperature == 0 or not torch.equal(made[0][1], made[1][1])
-
-
-def test_more_candidates_than_tokens_are_refused(weightless):
-    with pytest.raises(ValueError, match=r"no 65 candidates among 64 tokens\. End latency\.branch_rows at 64"):
-        branch_cells(weightless, LatencyConfig(branch_rows=(1, 65)), lambda: None)

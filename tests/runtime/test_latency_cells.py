@@ -22,11 +22,6 @@ def fake_cells(log, number=12, sizes=(3, 4)):
     ]
 
 
-def visited(log):
-    """Cells in the order of their visits."""
-    return list(dict.fromkeys(place for _, *place in map(tuple, log) for place in [tuple(place)]))
-
-
 def test_a_sweep_visits_every_cell_once_with_warm_up_and_what_comes_before():
     log, steps = [], []
     rows = sweep(fake_cells(log), Random(0), 2, 3, lambda: steps.append(1))

@@ -8,9 +8,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from runtime import ModelPair
-from runtime.latency import LatencyConfig, all_cells, sweep, tables_of
+from runtime import ModelPair, causal_model
+from runtime.latency import LatencyConfig, all_cells, rounds, sweep, tables_of
 from runtime.latency.passes import CONTINUATION, pass_cells, prefill_cells
+from runtime.latency.rounds import TOKENS, plain_cells
 from tests.toys import TableModel, tiny_llama
 
 
@@ -189,12 +190,6 @@ def test_contexts_and_prompts_are_cut_to_what_the_models_hold(notes):
         assert max(note[2] + note[3] for note in notes if note[:2] == (name, "forward")) <= limit
 
 
-def test_models_too_short_for_the_grid_are_refused(notes):
-    pair = ModelPair(NotedModel("target", notes, context_limit=5), NotedModel("draft", notes))
-    with pytest.raises(ValueError, match=r"1 tokens too short.*latency\.target_tokens"):
-        all_cells(pair, SMALL)
-
-
 def test_of_a_pair_without_a_draft_the_target_is_timed_alone():
     pair = ModelPair(tiny_llama(80, seed=0))
     cells, _ = all_cells(pair, SMALL)
@@ -206,8 +201,83 @@ def test_of_a_pair_without_a_draft_the_target_is_timed_alone():
     assert not any(name.startswith(("draft", "branch")) for name in tables)
 
 
-def test_vocabularies_too_small_for_the_trees_are_refused(notes):
-    pair = ModelPair(NotedModel("target", notes, vocabulary_size=2), NotedModel("draft", notes, vocabulary_size=2))
-    message = r"tree_paths=3 .* over 2 tokens\. Set latency\.tree_paths to 2 or fewer"
-    with pytest.raises(ValueError, match=message):
-        all_cells(pair, SMALL)
+# ---- bare Hugging Face, beside which the compact forward's passes are timed
+
+
+BESIDE = LatencyConfig(reference_tokens=(1, 5), reference_rows=(1, 3), contexts=(4, 9))
+
+
+def reference_cells(pair, config=BESIDE):
+    cells = pass_cells(pair, config, generator())
+    return [cell for cell in cells if cell.tables[0].endswith("_hugging_face")]
+
+
+def note_forwards(pair, monkeypatch):
+    """Notes every pass of the models' own forward: model, tokens, tokens in the cache before, and other arguments."""
+    notes = []
+    for name, wrapped in (("target", pair.target), ("draft", pair.draft)):
+
+        def forward(*, input_ids, past_key_values, name=name, real=wrapped.model.forward, **others):
+            notes.append((name, input_ids.shape[1], past_key_values.get_seq_length(), others))
+            return real(input_ids=input_ids, past_key_values=past_key_values, **others)
+
+        monkeypatch.setattr(wrapped.model, "forward", forward)
+    return notes
+
+
+@pytest.mark.parametrize("context", [4, 9])
+@pytest.mark.parametrize(("table", "axis", "count"), [("draft", "rows", 3), ("target", "tokens", 5)])
+def test_reference_cells_run_bare_hugging_face(compact, monkeypatch, table, axis, count, context):
+    cells = reference_cells(compact)
+    notes = note_forwards(compact, monkeypatch)
+    (cell,) = [cell for cell in cells if cell.at == {axis: count, "context": context}]
+    assert cell.tables == (f"{table}_hugging_face",)
+    bare = {"use_cache": True}
+    first_step = ("draft", 1, context, bare)
+    for _ in range(2):  # a pass leaves nothing behind
+        notes.clear()
+        cell.before()
+        assert notes == ([("target", 1, context, bare), first_step] if table == "draft" else [first_step])
+        notes.clear()
+        cell.measure()
+        assert notes == [(table, count, context, bare)]
+
+
+def test_a_pair_off_the_compact_forward_has_no_reference(compact):
+    slow = ModelPair(compact.target.model, compact.draft.model, forward="hugging_face")
+    for target, draft in ((slow.target, slow.draft), (compact.target, slow.draft), (slow.target, compact.draft)):
+        assert not reference_cells(ModelPair(target, draft))
+
+
+# ---- plain decoding: the real decoder, behind the context that its cells name
+
+
+CONTEXT = 12
+
+
+def test_a_call_times_some_tokens_and_requests_begin_anew_before_they_end(monkeypatch):
+    monkeypatch.setattr(rounds, "LONGEST", 12)  # the prefill's, and twice one untimed and four timed
+    pair = ModelPair(target=tiny_llama(32, seed=0, layers=2), draft=tiny_llama(32, seed=1, layers=1))
+    (cell,) = plain_cells(pair, CONTEXT, generator())
+    assert (cell.tables, cell.at) == (("plain",), {"context": CONTEXT})
+    opened, real = [], pair.target.open
+    monkeypatch.setattr(pair.target, "open", lambda *given: opened.append(given) or real(*given))
+    work = []
+    monkeypatch.setattr(rounds, "seconds_of", lambda run, device: work.append(run()) or 6.0)
+    for _ in range(4):
+        cell.before()
+        assert cell.measure() == (6.0 / TOKENS,)
+    assert len(work) == 4 and len(opened) == 2, "two calls fit a request"
+
+
+def test_a_new_request_takes_the_memory_of_the_last_one(monkeypatch):
+    """A second one's programs would be recorded while its tokens are timed."""
+    made, real = [], causal_model.Slot
+    monkeypatch.setattr(rounds, "LONGEST", 12)
+    monkeypatch.setattr(causal_model, "Slot", lambda *given: made.append(given) or real(*given))
+    pair = ModelPair(tiny_llama(32, seed=0), forward="graphed")
+    (cell,) = plain_cells(pair, CONTEXT, generator())
+    for _ in range(8):
+        cell.before()
+        cell.measure()
+    assert len(made) == 1, "of four requests"

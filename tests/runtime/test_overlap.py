@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from runtime.overlap import Overlap, Sequential, Threaded, default_threads, draft_stream
+from runtime.overlap import Overlap, Sequential, Threaded, draft_stream
 
 PATIENCE = 60.0  # seconds until a wait counts as failed
 CPU = torch.device("cpu")
@@ -60,12 +60,6 @@ def test_errors_come_back_and_the_executor_stays_usable(executor):
     with pytest.raises(ToyError, match="^no such token$"):
         executor.result()
     assert executor.result() == (1,)
-
-
-def test_a_result_without_a_call_is_refused(executor):
-    with pytest.raises(AssertionError, match="no call is outstanding"):
-        executor.result()
-    assert value(executor, echo, 1) == (1,)
 
 
 def test_a_closed_executor_drops_what_is_outstanding(executor):
@@ -132,11 +126,6 @@ def test_a_single_core_runs_one_job_after_the_other(monkeypatch):
 def test_an_overlap_that_the_draft_cannot_have_is_refused(overlap, draft, other):
     with pytest.raises(ValueError, match=f"overlap '{overlap}' is for drafts .* on {draft}. Use '{other}' or 'auto'"):
         Overlap(overlap, torch.device(draft), CPU)
-
-
-@pytest.mark.parametrize(("cores", "shares"), [(1, (1, 1)), (2, (1, 1)), (4, (3, 1)), (8, (6, 2)), (16, (12, 4))])
-def test_a_quarter_of_the_cores_drafts(cores, shares):
-    assert default_threads(cores) == shares
 
 
 def test_torchs_threads_are_shared_out_and_given_back():

@@ -83,20 +83,16 @@ def test_models_that_cannot_decode_are_refused_by_name(tmp_path):
     ("config", "message"),
     [
         ({"method": "magic"}, "unknown method 'magic'. Known methods"),
-        ({"method": "speculative", "gama": 3}, "unknown key 'gama'"),
         (
             {"method": "speculative", "drafter": {"kind": "chain", "gama": 3}},
             "unknown key 'gama'. Did you mean 'gamma'",
         ),
         ({"method": "speculative", "drafter": {"kind": "chain", "gamma": 0}}, "gamma must be >= 1, got 0"),
-        ({"method": "speculative", "drafter": {"kind": "chain", "gamma": "3"}}, "expected int, got '3'"),
         ({"method": "speculative", "drafter": {"kind": "forest"}}, "unknown kind 'forest'"),
         (
             {"method": "speculative", "verifier": "guess"},
             "unknown verifier 'guess'. Known verifiers: tokenwise, block, hsd",
         ),
-        ({"method": "speculative", "controller": {"kind": "psychic"}}, "unknown kind 'psychic'"),
-        ({"method": "speculative", "controller": {"kind": "confidence", "epsilon": 2}}, "epsilon must be <= 1"),
         ({"method": "autoregressive", "drafter": {"kind": "chain"}}, "takes neither drafter nor controller"),
         ({}, "key 'method' is missing"),
     ],
@@ -121,7 +117,6 @@ def test_speculation_without_a_draft_is_refused():
             {"max_new_tokens": 7},
             "250 tokens and max_new_tokens=7 do not fit the pair's context of 256.*<= 6",
         ),
-        ([1] * 300, {"max_new_tokens": 7}, "Shorten the prompt"),
         ([[1, 2]], {}, "one request at a time"),
         ([1], {"max_new_tokens": 0}, "max_new_tokens must be a whole number >= 1"),
         *(
@@ -132,11 +127,8 @@ def test_speculation_without_a_draft_is_refused():
         ([1], {"temperature": 1e-320}, "temperature 1e-320 takes logits out of float32's range"),
         ([1] * 300, {}, r"Shorten the prompt: it must be shorter than \d+ tokens"),
         ([1], {"temperature": -1.0}, "temperature must be"),
-        ([1], {"temperature": None}, "temperature must be"),
         ([1], {"top_k": 2.5}, "top_k must be a whole number"),
-        ([1], {"top_k": True}, "top_k must be a whole number"),
         ([1], {"eos_token_id": [None]}, "eos_token_id must be a token id"),
-        ([1], {"max_new_tokens": 3.0}, "max_new_tokens must be a whole number"),
         ([1.7, 2.2], {}, "must be token ids"),
     ],
 )
@@ -172,11 +164,6 @@ def test_weights_that_are_not_numbers_are_noticed():
         build_decoder(ModelPair(model, tiny_llama(seed=1, layers=1)), {"method": "speculative"}).generate(
             [1, 2], temperature=1.0
         )
-
-
-def test_a_request_may_fill_the_context(pair):
-    out = build_decoder(pair, {"method": "speculative"}).generate([1] * 200, max_new_tokens=56)
-    assert len(out.tokens) == 56
 
 
 def test_runtime_imports_nothing_of_the_training_side():

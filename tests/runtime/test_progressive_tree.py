@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from runtime.self_drafting.progressive_tree import Node, ProgressiveTreeConfig, verified
+from runtime.self_drafting.progressive_tree import Node, ProgressiveTreeConfig
 from tests.guesses import EOS, Scripted, chain, paths, request, said
 
 
@@ -74,10 +74,6 @@ def test_verified_candidates_are_remembered_with_what_the_model_said():
     follow(tree, {1: 9}, newest=50, candidates=candidates, predicted=[2, 6, 7, 8])
     assert tree.candidates(50) == {2: {3: {8: {}}, 6: {}}, 4: {7: {}}}
     assert candidates == {2: {3: {}}, 4: {}}
-
-
-def test_what_was_cut_from_the_candidates_says_nothing():
-    assert verified({2: {3: {}}}, [9, 8]) == {2: {3: {}, 8: {}}, 9: {}}
 
 
 def test_a_free_place_of_the_spine_is_filled_by_the_last_ones_guess():

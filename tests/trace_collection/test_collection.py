@@ -1,7 +1,6 @@
 """Collections survive interruption, damage and changed parameters, of whatever trace."""
 
 import dataclasses
-import itertools
 import json
 import os
 import re
@@ -19,7 +18,7 @@ from tests.toys import tiny_llama
 from tests.trace_collection.collecting import Prompt, contents, gather, interrupted, random_prompts, read
 from tests.trace_collection.test_trees import ACTIONS
 from trace_collection import collection, shards
-from trace_collection.collection import first_of_splits, seed_of
+from trace_collection.collection import first_of_splits
 from trace_collection.guesses import GuessCollector, GuessTraceConfig
 from trace_collection.texts import TextCollector, TextTraceConfig
 from trace_collection.trees import TreeCollector, TreeTraceConfig
@@ -81,7 +80,7 @@ def test_the_manifest_says_what_there_is(name, collected, pair, prompts):
     assert manifest["bytes_per_row"] == pytest.approx(held / len(rows), abs=0.1)
 
 
-@pytest.mark.parametrize("after", [0, 1, 2, 5, 9])
+@pytest.mark.parametrize("after", [0, 3, 8])
 def test_an_interrupted_collection_ends_in_the_same_bytes(name, collected, pair, prompts, tmp_path, after):
     with pytest.raises(KeyboardInterrupt):
         gather(made(name, pair, prompts), tmp_path, interrupted(after))
@@ -129,7 +128,7 @@ def test_shards_of_other_code_are_collected_again(pair, prompts, tmp_path):
         assert gather(made("texts", pair, prompts), tmp_path, code=code)["kept"] == kept
 
 
-@pytest.mark.parametrize("change", [{"gamma_max": 2}, {"seed": 1}, {"max_new_tokens": 12}, {"prompts_per_shard": 4}])
+@pytest.mark.parametrize("change", [{"seed": 1}, {"prompts_per_shard": 4}])
 def test_changed_parameters_never_mix_with_old_shards(pair, prompts, tmp_path, change):
     gather(made("texts", pair, prompts), tmp_path)
     assert gather(made("texts", pair, prompts, **change), tmp_path)["kept"] == 0
@@ -216,12 +215,6 @@ def _schema(collector):
     return shards.trace_schema(collector.columns, collector.sizes, collector.version, "", {})
 
 
-def test_rows_never_take_more_than_was_said(name, collected, pair, prompts):
-    assert (
-        json.loads((collected / "manifest.json").read_text())["num_rows"] <= 10 * made(name, pair, prompts).rows_per_job
-    )
-
-
 def test_prompts_that_do_not_fit_are_refused_first(name, pair, prompts, tmp_path):
     long = [Prompt("long", "d9", "code", split, [1] * 250) for split in ("train", "validation")]
     with pytest.raises(ValueError, match=rf"prompt long has 250 tokens.*traces\.{name}.*context of 256"):
@@ -243,11 +236,6 @@ def test_more_hidden_states_than_a_model_has_are_refused_by_their_key(name, key,
     assert made(name, pair, prompts, **{key: states})
     with pytest.raises(ValueError, match=rf"traces\.{name}\.{key} is {states + 1}, and .* has {states} hidden states"):
         made(name, pair, prompts, **{key: states + 1})
-
-
-def test_traces_prompts_and_settings_have_luck_of_their_own():
-    keys = itertools.product((0, 1), ("texts", "trees"), ("p", "q"), (SamplingSettings(0.6), SamplingSettings(1.0)))
-    assert len({seed_of(*key) for key in keys}) == 16
 
 
 def test_texts_and_trees_of_one_prompt_differ(pair, prompts):

@@ -232,18 +232,6 @@ def test_routes_without_a_controller_are_replayed_under_the_methods_own(folder, 
     assert of({})["settings"] == of(confidence)["settings"] != of({"controller": {"kind": "fixed"}})["settings"]
 
 
-@pytest.mark.parametrize(
-    "decoder",
-    [
-        {"method": "branch_parallel", "gamma": 4, "draft_temperature": 0.5},
-        {"method": "speculative", "drafter": {"kind": "chain", "gamma": 2, "draft_temperature": 0.5}},
-    ],
-)
-def test_drafts_at_another_temperature_have_no_reference(folder, tmp_path, decoder):
-    made = routed_reference([{"settings": {"temperature": 1.0}, "decoder": decoder}], tmp_path, folder)
-    assert made["settings"] == {} and made["missing"].startswith("T=1: draft_temperature=0.5 ")
-
-
 BRANCHING = [
     {"gamma": 4, "k_max": 3},
     {"gamma": 5, "k_max": 4, "k_rule": "const", "draft_stage_gamma": 2, "controller": {"kind": "fixed"}},
@@ -342,15 +330,3 @@ def test_rows_describe_the_text(pair, prompts, folder):
         else:
             np.testing.assert_allclose(columns["hits"][:, 0], first, rtol=1e-5)
     assert len(list(table.rows("test").texts())) == 2 * 3
-
-
-def test_bad_parameters_are_named():
-    for name, value in (
-        ("gamma_max", 0),
-        ("max_new_tokens", 2),
-        ("prompts", (1,)),
-        ("edit_prompts", (0, -1, 0)),
-        ("temperatures", ()),
-    ):
-        with pytest.raises(ValueError, match=name):
-            dataclasses.replace(CONFIG, **{name: value})
