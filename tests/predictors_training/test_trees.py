@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from predictors.config import parse_config
 from predictors.latency.actions import Traffic, undisturbed
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.tables import LatencyTable
@@ -28,6 +29,7 @@ from predictors.training.trees.predictor import TreePredictor
 from predictors.training.trees.rows import Labelling
 from predictors.training.trees.training import (
     SCORED,
+    THROUGHPUT,
     TOKENS,
     Candidate,
     SelectorConfig,
@@ -204,6 +206,25 @@ def test_training_finds_a_planted_signal(labelling, parts, trained):
             assert rate == pytest.approx(record["parts"][setting][name]["tokens_per_second"]["value"])
 
 
+def test_training_is_reproducible(labelling, parts, trained):
+    short = dataclasses.replace(CONFIG, epochs=2)
+    first, second = (fit_selector(labelling, parts["train"], parts["validation"], THROUGHPUT, short) for _ in range(2))
+    for one, other in zip(first.network.state_dict().values(), second.network.state_dict().values(), strict=True):
+        assert torch.equal(one, other)
+    assert first.history == second.history
+    losses = [epoch["val_loss"] for epoch in trained.history]
+    assert trained.best_epoch == int(np.argmin(losses))
+
+
+def test_the_monitored_loss_is_the_hard_gain(labelling, parts, trained):
+    rows = parts["validation"]
+    said = judged(trained.network, rows)
+    free = dataclasses.replace(rows, decision=0.0)  # what deciding costs is the rule's to weigh
+    hard = free.chosen(said, SelectionRule(SURPLUS, 1.0, 0.0, 1e9, ())).throughput
+    static = rows.static.throughput
+    assert trained.history[trained.best_epoch]["val_loss"] == pytest.approx(-math.log(hard / static), abs=1e-4)
+
+
 def test_an_untrained_selector_chooses_statically(labelling, parts):
     """With no step taken, expected tokens are the training means: at equal contexts that is the static choice."""
     idle = dataclasses.replace(CONFIG, learning_rate=1e-12, epochs=1)
@@ -274,6 +295,12 @@ def test_no_oracle_is_below_static_whatever_choosing_costs(labelling, parts, tra
             assert least >= 0 and most >= -1e-12
     assert least == 0 and most == 0
     assert split_oracle(rows).throughput < rows.static.throughput
+
+
+def test_one_draw_has_no_split_oracle(tmp_path):
+    table = labelled(write_roots(tmp_path / "r", draws=1))
+    labelling = Labelling.of(table, "specinfer", TOY, states=True)
+    assert split_oracle(labelling.rows(table.rows("test"))) is None
 
 
 def test_margins_hold_choices_back(parts):
@@ -361,3 +388,19 @@ def test_labels_of_other_traces_are_refused(fitted, tmp_path):
         predictor.fit("x", other)
     with pytest.raises(ValueError, match=r"trees\.parquet does not exist"):
         predictor.fit("x", dataclasses.replace(materials, labels=tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"rule": "nss", "candidates": []}, "candidates must name at least one"),
+        ({"rule": "nss", "candidates": [{"objective": "speed"}]}, "objective must be one of tokens, throughput"),
+        ({"rule": "nss", "training": {"hidden_sizes": [8]}}, "hidden_sizes must have 2 entries"),
+        ({"rule": "nss", "training": {"dropout": 1.0}}, "dropout must be < 1"),
+        ({"rule": "nss", "training": {"epochs": 0}}, "epochs must be >= 1"),
+        ({}, "key 'rule' is missing"),
+    ],
+)
+def test_what_cannot_be_fitted_is_refused(values, message):
+    with pytest.raises(ValueError, match=message):
+        parse_config(TreePredictor, values, "fit")

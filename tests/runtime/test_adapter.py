@@ -109,6 +109,12 @@ def test_stale_scratch_would_be_noticed(forward):
 
 
 @pytest.mark.parametrize("forward", ["compact", "hugging_face"])
+def test_last_logits_only(forward):
+    adapter = CausalLanguageModel(tiny_llama(), forward)
+    assert adapter.open(8).forward([1, 2, 3], last=1).logits.shape == (1, 32)
+
+
+@pytest.mark.parametrize("forward", ["compact", "hugging_face"])
 def test_keep_refuses_what_is_no_path(forward):
     state = CausalLanguageModel(tiny_llama(), forward).open(8)
     state.forward([1, 2, 3], [-1, -1, 0])
@@ -216,6 +222,11 @@ def ancestor_mask(parents):
     return scratch.topology(len(parents))
 
 
+def test_ancestor_mask():
+    expected = torch.tensor([[1, 0, 0, 0], [0, 1, 0, 0], [1, 0, 1, 0], [1, 0, 1, 1]], dtype=torch.bool)
+    assert torch.equal(ancestor_mask([-1, -1, 0, 2]), expected)
+
+
 def fork_parents(width, depth):
     return [-1] * width + list(range(width * (depth - 1)))
 
@@ -232,6 +243,18 @@ def test_the_mask_of_a_fork_is_built_once_and_sliced(width, depth):
     assert width == 1 or not torch.equal(
         branch_major, ancestor_mask(fork_parents(width, 2))
     )  # the trap of the other order
+
+
+@pytest.mark.parametrize("config", [[4, 2, 2, 1], [2, 4, 3, 1, 1]])
+def test_the_mask_of_a_k_configuration_grows_by_levels(config):
+    parents, level, grown = [], [-1], Scratch()
+    for width in config:
+        new = [parent for parent in level for _ in range(width)]
+        level = list(range(len(parents), len(parents) + len(new)))
+        parents += new
+        grown.append(len(new), new)
+        assert torch.equal(grown.topology(len(new)), ancestor_mask(parents)[-len(new) :])
+    assert len(parents) == {4: 44, 2: 82}[config[0]]
 
 
 def test_the_mask_equals_walking_up():

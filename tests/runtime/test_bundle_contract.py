@@ -34,6 +34,30 @@ def test_bundle_of_another_pair(bundle):
         load_decoder(bundle, other)
 
 
+def test_bundle_of_another_draft(bundle, pair):
+    other = ModelPair(pair.target.model, tiny_llama(seed=4, layers=1))
+    with pytest.raises(ContractError, match=r"draft\.weights"):
+        load_decoder(bundle, other)
+
+
+def test_bundle_of_another_shape(bundle):
+    other = ModelPair(tiny_llama(seed=0, layers=3), tiny_llama(seed=0, layers=1))
+    with pytest.raises(ContractError, match=r"target\.config_hash"):
+        load_decoder(bundle, other)
+
+
+def test_flipped_norm_flag(bundle, pair):
+    edit(bundle, lambda card: card["contract"]["identity"].update(last_layer_post_norm=False))
+    with pytest.raises(ContractError, match="last_layer_post_norm was True when it was exported and is False now"):
+        load_decoder(bundle, pair)
+
+
+def test_layer_ids_shifted_by_one(bundle, pair):
+    edit(bundle, lambda card: card["contract"]["identity"].update(layer_ids=[0, 1]))
+    with pytest.raises(ContractError, match=r"layer_ids was \[1, 2\] .* is \[0, 1\] now"):
+        load_decoder(bundle, pair)
+
+
 def test_layer_ids_shifted_in_the_feature_spec(bundle, pair):
     edit(bundle, lambda card: card["feature_spec"].update(layers=[0, 1]))
     with pytest.raises(ContractError, match="feature_spec.layers"):
@@ -104,6 +128,8 @@ def test_hash_follows_the_content(bundle, pair):
         (lambda card: card["contract"]["serving_range"].update(max_context=9999), "max_context was 200 .* 9999 now"),
         (lambda card: card["contract"]["serving_range"]["settings"].append([0.7, 0.0, 1.0]), "serving_range.settings"),
         (lambda card: card["feature_spec"].update(gamma=1), "feature_spec.gamma was 2 .* 1 now"),
+        (lambda card: card["decoder"]["drafter"].update(gamma=8), "decoder.drafter.gamma was 2"),
+        (lambda card: card.update(max_distance=1.0), "max_distance"),
         (lambda card: card["settings"][1].update(static_gamma=1), "settings was "),
         (lambda card: card.update(note="mine"), "note was None"),
     ],
@@ -118,7 +144,10 @@ def test_every_edit_of_the_card_is_noticed(bundle, pair, change, message):
     ("change", "message"),
     [
         (lambda card: card.update(max_distance=float("nan")), "a number that is not finite"),
+        (lambda card: card.update(max_distance=0.0), "max_distance must be > 0"),
+        (lambda card: card["settings"][0].update(static_gamma=-3), "static_gamma must be >= 0"),
         (lambda card: card["settings"][0]["rule"].update(epsilon=2.0), "epsilon must be <= 1"),
+        (lambda card: card["settings"][0]["calibration"].update(temperature=-1.0), "temperature must be > 0"),
         (
             lambda card: card["settings"][0]["calibration"].update(bias=[0.0, 0.0]),
             r"has 3 classes, but settings\[0\]: calibration.bias has 2",

@@ -178,6 +178,20 @@ def test_weights_are_shared_with_the_model_and_follow_it(tmp_path):
         assert parameter.requires_grad and not parameter.is_inference()  # training goes on
 
 
+def test_joining_twice_shares_what_was_joined():
+    model = random_model(CONFIGS["llama"])
+    first, second = (CausalLanguageModel(model) for _ in range(2))
+    addresses = [parameter.data_ptr() for parameter in model.parameters()]
+    state = first.open(8)
+    second.open(8), first.open(8)
+    assert [parameter.data_ptr() for parameter in model.parameters()] == addresses
+    with torch.no_grad():
+        model.model.layers[1].mlp.gate_proj.weight.mul_(3.0)
+        expected = model(torch.tensor([[1, 2, 3]])).logits[0]
+    for each in (state, first.open(8), second.open(8)):
+        torch.testing.assert_close(each.forward([1, 2, 3]).logits, expected, atol=TOLERANCE, rtol=0)
+
+
 def test_a_model_joined_in_inference_mode_can_still_be_trained():
     model = tiny_llama()
     with torch.inference_mode():
