@@ -161,9 +161,10 @@ def test_findings_and_the_report_name_the_format_that_was_checked(tmp_path, monk
     monkeypatch.setattr(exactness, "available_memory", lambda device: free)
     config = MeasureConfig(arms=(ArmRow("plain", "plain", decoder={"method": "autoregressive"}),), max_new_tokens=6)
     found = _checks(
-        SimpleNamespace(location=location, pair=served, serving=None, prompts={"test": toy_prompts(2)}),
+        SimpleNamespace(location=location, pair=served, serving=None),
         config,
         tmp_path,
+        [prompt.tokens for prompt in toy_prompts(2)],
     )
     assert found["exactness"] == [{"arm": "plain", f"exact_{form}": True, "differs": [None, None]}]
     assert found["forward_agreement"].keys() == ({"target", "draft"} if form == "float32" else set())

@@ -8,6 +8,7 @@ from itertools import islice
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 from pipelines.outputs import write_json
@@ -39,6 +40,7 @@ PARAMETERS = {
             "spacing": 4,
             "roots_per_prompt": 3,
             "prompts": [8, 4, 4],
+            "draws": [1, 1, 16],
             "threads": 1,
         }
     },
@@ -105,7 +107,7 @@ def test_bundles_decode(folder, pair):
 
 def test_records_say_what_a_selector_is_worth(folder):
     record = json.loads((folder / "fit" / "delayed_tree-specinfer.json").read_text())
-    assert set(record["parts"]) == {"all", "T=1"} and set(record["uses"]) == {"code", "prose"}
+    assert set(record["parts"]) == {"all", "T=1"}
     assert len(record["history"]) <= 3 and record["roots"] == 12 and record["documents"] == 2
     assert "oracle" in record["parts"]["all"]
     assert set(record["candidates"]) == {"tokens-states", "throughput-scalars"}
@@ -114,36 +116,58 @@ def test_records_say_what_a_selector_is_worth(folder):
 
 
 def test_labels_are_what_real_rounds_emit_in_expectation(folder, pair):
-    """A decode begins in front of a root's newest token and draws one anew: in expectation over it that is the root's label.
-    Rounds from anywhere else do not agree."""
+    """A round from a root emits its label's tokens in expectation, and not those of another root's label."""
     roots, prompts = RootTable.read(folder / "traces" / "trees").rows("test"), {one.id: one for one in toy_prompts(4)}
-    rule, label_NA = RULES.index("specinfer"), roots.efficiency_NDKA.mean(axis=1)[:, RULES.index("specinfer")]
-    assert RULES[rule] == roots.manifest.rules[rule]
+    rule = roots.manifest.rules.index("specinfer")
     for action in (Action(1, 3, 0), Action(2, 1, 1)):
-        decoder, expected_N = fixed_tree(pair, action, "specinfer"), label_NA[:, roots.actions.index(action)]
-        emitted_N, elsewhere_N = [], []
+        decoder, tree_ND = fixed_tree(pair, action), roots.efficiency_NDKA[:, :, rule, roots.actions.index(action)]
+        emitted_NS = []
         for row, prompt in enumerate(roots.column("prompt_id")):
-            context = [*prompts[prompt].tokens, *roots.continuation(row)[:-1]]
-            emitted_N.append(mean_emitted(decoder, context, action.depth))
-            elsewhere_N.append(mean_emitted(decoder, [5] * 8, action.depth))
-        assert all(1 <= one <= action.depth + 1 for one in emitted_N)
-        assert abs(np.mean(emitted_N) - expected_N.mean()) < 0.25
-        assert np.corrcoef(emitted_N, expected_N)[0, 1] > max(0.0, np.corrcoef(elsewhere_N, expected_N)[0, 1])
+            *context, newest = [*prompts[prompt].tokens, *roots.continuation(row)]
+            emitted_NS.append([emitted(decoder, context, newest, action.depth, seed) for seed in range(60)])
+        rounds_N, labels_N = (np.asarray(each, dtype=float).mean(axis=1) for each in (emitted_NS, tree_ND))
+        error_N = np.hypot(*(np.std(each, axis=1, ddof=1) / np.sqrt(len(each[0])) for each in (emitted_NS, tree_ND)))
+        far_N, twin_N = ((rounds_N - labels) / error_N for labels in (labels_N, np.roll(labels_N, 1)))
+        assert len(far_N) == 12 and (far_N**2).sum() < 33, "99.9 % of chi squared with 12 degrees of freedom"
+        assert (twin_N**2).sum() > 33
 
 
-def fixed_tree(pair, action, rule):
+def fixed_tree(pair, action):
     drafter = {"kind": "delayed_tree", **asdict(action)}
-    return build_decoder(pair, {"method": "speculative", "drafter": drafter, "verifier": rule})
+    return build_decoder(pair, {"method": "speculative", "drafter": drafter, "verifier": "specinfer"})
 
 
-def mean_emitted(decoder, context, depth):
-    """Emitted tokens of the first round after a prefill, the mean over draws of chance; without rounds that do not come."""
-    emitted = []
-    for seed in range(40):
-        options = {"max_new_tokens": depth + 2, "temperature": 1.0, "randomness": Randomness(seed)}
-        _, *rounds = islice(decoder.stream(context, **options), 2)
-        emitted += [len(step.tokens) for step in rounds]
-    return np.mean(emitted)
+def emitted(decoder, context, newest, depth, seed):
+    """Tokens of the first round, whose root is ``newest`` after ``context``."""
+    options = {"max_new_tokens": depth + 2, "temperature": 1.0, "randomness": Begun(newest, seed)}
+    (begun, first) = islice(decoder.stream(context, **options), 2)
+    assert begun.tokens == [newest]
+    return len(first.tokens)
+
+
+class Begun:
+    """Chance whose first draw for the target is ``token``."""
+
+    def __init__(self, token, seed):
+        self.token, self.chance = token, Randomness(seed)
+
+    def stream(self, purpose):
+        stream = self.chance.stream(purpose)
+        return Forced(self.token, stream) if purpose == "verify" else stream
+
+    def categorical(self, weights):
+        return self.chance.categorical(weights)
+
+
+class Forced:
+    def __init__(self, token, chance):
+        self.token, self.chance = token, chance
+
+    def categorical(self, weights):
+        drawn = self.chance.categorical(weights)
+        if self.token is not None:
+            drawn, self.token = torch.full_like(drawn, self.token), None
+        return drawn
 
 
 @pytest.mark.parametrize("drafter", SHAPES, ids=lambda drafter: drafter["kind"])

@@ -66,7 +66,7 @@ def tuning(monkeypatch, tmp_path):
 
         class Builder:
             def build(self, rows):
-                return {row.name: TimedArm(row.name, row.family, arm(row.name), None, row.temperatures) for row in rows}
+                return {row.name: TimedArm(row.name, row.family, arm(row.name)) for row in rows}
 
         def arm(name):
             def decode(prompt, settings, seed):
