@@ -24,15 +24,6 @@ def test_missing_inputs_are_named(tmp_path):
             r"sources\[0\]: unknown key 'colum'\. Did you mean 'column'",
         ),
         ("{sources: []}", "sources must name at least one"),
-        (
-            "{sources: [{kind: builtin, name: s}], edit: {test: 3}}",
-            "edit requests prompts, but no source names 'edits'",
-        ),
-        ("{sources: [{kind: builtin, name: s, edits: {code: all}}]}", r"edits\[code\] must be one of code, prose"),
-        (
-            "{sources: [{kind: file, path: a, name: s, chat: true, edits: {s: code}}]}",
-            "edits cannot be made of conversations",
-        ),
         ("{sources: [{kind: builtin, name: s}], test_share: 0.2}", "unknown key 'test_share'"),
         (
             "{sources: [{kind: builtin, name: s}], shares: {pair: 0.5, train: 0.2, validation: 0.1, test: 0.1, reserve: 0.1}}",

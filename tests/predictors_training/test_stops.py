@@ -25,7 +25,7 @@ from predictors.training.stops.predictor import StopPredictor, _metrics
 from predictors.training.stops.rows import HARD, SlotFeatures, TokenRows, WholeDrafts
 from predictors.training.text_table import TextTable
 from tests.predictors.affine_profile import toy_profile
-from tests.predictors_training.synthetic_drafts import GAMMA, SPEC, SPLITS, write_texts
+from tests.predictors_training.synthetic_drafts import GAMMA, SPEC, write_texts
 
 PROFILE = toy_profile(draft=lambda rows, context: 2 + rows / 4 + context / 64, stopping=lambda features: 0.125)
 SMALL = {"gamma": GAMMA, "epochs": 8, "batch_size": 64, "folds": 3}
@@ -134,11 +134,6 @@ def test_rules_are_chosen_for_the_verifier_that_serves(materials):
         for name, made in parts.items()
     }
     assert speeds["block"][0] == speeds["tokenwise"][0] and speeds["block"][1] > speeds["tokenwise"][1] * 1.0001
-
-
-def test_edits_are_left_out(tmp_path):
-    fitted = replace(MODELS["logistic"], epochs=1).fit("l", materials_in(tmp_path, edits=3))
-    assert fitted.quality["documents"] == SPLITS["test"] - 3
 
 
 def test_metrics_have_names_that_trackers_allow():
