@@ -25,7 +25,6 @@ from pyarrow.parquet import ParquetFile
 from tqdm import tqdm
 
 from pipelines.builtin.corpus import Document, builtin_documents
-from pipelines.edits import KINDS as KINDS_OF_EDIT
 from pipelines.prompt_table import SPLITS
 from pipelines.recipes import TEXTS, chat_template, completed
 from predictors.config import Checked, Count, one_of
@@ -44,8 +43,7 @@ class Source(Checked):
     ``chat_template``, a name in `recipes.yaml` or a template, replaces the tokenizer's. ``cut``: ``window`` (prompts
     are windows of a longer text) or ``whole`` (a document is a prompt, and so is each turn of a conversation from
     ``turns``); by default windows are cut from the built-in corpus only. ``shares``: splits that its documents go to,
-    by default all; whole sources are kept apart by it. ``edits``: slices that prompts of slice `edit` are made of,
-    too, and whether they hold ``code`` or ``prose`` (`pipelines.edits`).
+    by default all; whole sources are kept apart by it.
     """
 
     kind: Annotated[str, one_of(*KINDS)]
@@ -70,7 +68,6 @@ class Source(Checked):
     cut: Annotated[str, one_of("window", "whole")] | None = None
     limit: Count | None = None
     shares: tuple[Annotated[str, one_of(*SPLITS)], ...] = SPLITS
-    edits: Mapping[str, Annotated[str, one_of(*KINDS_OF_EDIT)]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -79,7 +76,6 @@ class Source(Checked):
         silent = (self.system or self.chat_template) and not self.converses
         rules = [
             (self.cut == "window" and self.converses, "windows cannot be cut from conversations: use cut: whole."),
-            (self.edits and self.converses, "edits cannot be made of conversations: leave 'edits' out."),
             (silent, "'system' and 'chat_template' belong to conversations: give 'chat', 'messages' or 'turns'."),
             (self.answers and not self.turns, "'answers' belong to 'turns': name the column of what they answer, too."),
             (self.revision and self.kind != "datasets", "'revision' belongs to the kind datasets: leave it out."),

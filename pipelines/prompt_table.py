@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.outputs import replacing
-from predictors.schema import EDIT, Prompt
 from predictors.schema import SPLITS as MEASURED_SPLITS  # what stages collect, measure and report
+from predictors.schema import Prompt
 
 FILE = "prompts.parquet"
 SPLITS = (*MEASURED_SPLITS, "reserve")  # the last for a gate that has to look again
@@ -22,11 +22,8 @@ def write_prompts(path: Path, prompts: Sequence[Prompt]) -> None:
         pq.write_table(pa.Table.from_pylist([vars(prompt) for prompt in prompts], schema=_schema()), partial)
 
 
-def read_prompts(path: Path, split: str, limit: int | None = None, slices: Sequence[str] | None = None) -> list[Prompt]:
-    """The first ``limit`` prompts of a split, from ``prompts.parquet`` or the folder it lies in.
-
-    Those of ``slices``; by default of the headline mix, which is every slice in the file but `EDIT`.
-    """
+def read_prompts(path: Path, split: str, limit: int | None = None) -> list[Prompt]:
+    """The first ``limit`` prompts of a split, from ``prompts.parquet`` or the folder it lies in."""
     import pyarrow.parquet as pq
 
     if split not in SPLITS:
@@ -35,8 +32,7 @@ def read_prompts(path: Path, split: str, limit: int | None = None, slices: Seque
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist: run the prompts stage first.")
     rows = pq.read_table(path, schema=_schema(), filters=[("split", "=", split)]).to_pylist()
-    chosen = [row for row in rows if (row["slice"] != EDIT if slices is None else row["slice"] in slices)]
-    return [Prompt(**row) for row in chosen[:limit]]
+    return [Prompt(**row) for row in rows[:limit]]
 
 
 def _schema() -> Any:

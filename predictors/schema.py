@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 MANIFEST = "manifest.json"
 SPLITS = TRAIN, VALIDATION, TEST = ("train", "validation", "test")
-EDIT = "edit"  # a slice that is reported by itself, and no part of the headline mix
 
 
 @dataclass(frozen=True)

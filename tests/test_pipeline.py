@@ -192,15 +192,3 @@ def test_headline_numbers_are_at_the_temperatures_of_the_mix(section):
 
     mix, values = (read_section("pystdlib", name, ROOT / "params.yaml") for name in ("mix", section))
     assert values["temperatures"] == mix["temperatures"]
-
-
-def test_prompts_of_edits_leave_the_pair_room_to_decode():
-    """A passage, half of its copy and the line between them, in the context that the pair was trained with."""
-    from pipelines.builtin.builtin_pair import BuiltinParameters
-    from pipelines.parameters import load_parameters
-    from pipelines.stages.prompts import Mix, PromptParameters
-
-    pair = load_parameters(BuiltinParameters, "pystdlib", "models.builtin", ROOT / "params.yaml")
-    prompts = load_parameters(PromptParameters, "pystdlib", "prompts", ROOT / "params.yaml")
-    assert 1.5 * prompts.edit.max_tokens + 64 + prompts.room <= pair.target.training.context
-    assert load_parameters(Mix, "pystdlib", "mix", ROOT / "params.yaml").slices == ("code", "prose", "tables")

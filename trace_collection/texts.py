@@ -31,13 +31,12 @@ class TextTraceConfig(CollectionConfig):
     Rollouts of up to ``gamma_max`` tokens; hits and masses of up to ``candidates`` tokens; the ``top`` likeliest tokens'
     probabilities; the ``layers`` last hidden states of the target and ``draft_layers`` of the draft, the latter beside the text
     only with ``beside_states``, without which no controller that reads them can be replayed; ``prompts``: most of the splits
-    train, validation and test; ``edit_prompts``: most of the edits there.
+    train, validation and test.
     """
 
     gamma_max: Count = 12
     candidates: Count = 8
     prompts: Annotated[tuple[Whole, ...], of_length(3)] = (180, 54, 72)
-    edit_prompts: Annotated[tuple[Whole, ...], of_length(3)] = (0, 0, 0)
     max_new_tokens: Annotated[int, at_least(3)] = 48  # shorter texts hold no round
     temperatures: Annotated[tuple[float, ...], not_empty] = (0.0, 1.0)
     top_k: int = 0
@@ -53,18 +52,15 @@ class TextTraceConfig(CollectionConfig):
 
 
 class TextCollector(Collector):
-    """A row for every token of a text but its first. ``edits``: prompts of slice `edit`, which are counted by themselves."""
+    """A row for every token of a text but its first."""
 
     name = "texts"
     columns = TEXT_COLUMNS
     version = TEXT_TRACES_VERSION
     keeps_said = True
 
-    def __init__(
-        self, pair: ModelPair, config: TextTraceConfig, prompts: Sequence[Prompt], edits: Sequence[Prompt] = ()
-    ) -> None:
-        chosen = [*first_of_splits(prompts, config.prompts), *first_of_splits(edits, config.edit_prompts)]
-        super().__init__(pair, config, chosen)
+    def __init__(self, pair: ModelPair, config: TextTraceConfig, prompts: Sequence[Prompt]) -> None:
+        super().__init__(pair, config, first_of_splits(prompts, config.prompts))
         self.new_tokens = self.reach = config.max_new_tokens
         self.rows_per_job = config.max_new_tokens - 1
         self.layers = last_layers(pair.target, config.layers, "traces.texts.layers")

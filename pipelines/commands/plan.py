@@ -21,7 +21,6 @@ from pipelines.prompt_table import MEASURED_SPLITS, Prompt
 from pipelines.stages.pair import AUTO, Models
 from pipelines.stages.prompts import PromptParameters
 from pipelines.stages.traces import CONFIGS, SECTION, TraceLimits, collector
-from predictors.schema import EDIT
 from runtime import ModelPair
 from runtime.device import native_dtype
 from runtime.hugging_face import require_layers
@@ -130,13 +129,16 @@ def collectors(pair: ModelPair, name: str, params: Path) -> dict[str, Collector]
     """What would collect each trace, with as many and as long prompts as there may be; `ValueError` if they do not fit."""
     parameters = load_parameters(PromptParameters, name, "prompts", params)
     longest = max(parameters.max_tokens if source.windows else parameters.longest for source in parameters.sources)
-    mixed = _prompts(parameters, longest, "")
-    edits = _prompts(parameters.edit, 2 * parameters.edit.max_tokens, EDIT)
+    prompts = [
+        Prompt(f"{split}/{number}", "", "", "", split, "", [0] * longest)
+        for split in MEASURED_SPLITS
+        for number in range(getattr(parameters, split))
+    ]
     made: dict[str, Collector] = {}
     for one in models_of(pair).values() if pair.draft is not None else ():
         require_layers(one.model, (one.num_layers,))
     for of in CONFIGS if pair.draft is not None else ["guesses"]:
-        made[of] = collector(of, pair, load_parameters(CONFIGS[of], name, f"{SECTION}.{of}", params), mixed, edits)
+        made[of] = collector(of, pair, load_parameters(CONFIGS[of], name, f"{SECTION}.{of}", params), prompts)
         require_context(made[of])
     return made
 
@@ -174,14 +176,6 @@ def trace_bytes(one: Collector) -> int:
 def _held(pair: ModelPair, work: Mapping[str, Work], device: str) -> tuple[int, ...]:
     held = [model_memory(role, model, work[role], device) for role, model in models_of(pair).items()]
     return tuple(sum(getattr(one, part) for one in held) for part in PARTS)
-
-
-def _prompts(counts: Any, length: int, slice: str) -> list[Prompt]:
-    return [
-        Prompt(f"{split}/{number}", "", "", slice, split, "", [0] * length)
-        for split in MEASURED_SPLITS
-        for number in range(getattr(counts, split))
-    ]
 
 
 def _longest(one: Collector) -> int:

@@ -31,7 +31,6 @@ from predictors.replay.chains import ChainPolicy
 from predictors.replay.decode import Reading, plain_rounds
 from predictors.replay.text import RecordedText, RootStates
 from predictors.sampling import SamplingSettings
-from predictors.schema import EDIT
 from predictors.training.text_table import ROOT, STATES
 from runtime import Decoder, ModelPair, Randomness
 from runtime.decoding.sequential import SequentialDecoder
@@ -100,10 +99,8 @@ class Foresight:
             return None
         questions = {name: max(one.question for one in some.values()) for name, some in policies.items()}
         known_texts = {id(one): one for one in (*self.recorded, *self._texts.values()) if one is not None}.values()
-        readings = [  # of all arms, which share what chance decides; edits are no part of the mix
-            [Reading.of(text, draw) for draw in range(1 if text.settings.greedy else REPEATS)]
-            for text in known_texts
-            if text.slice != EDIT
+        readings = [  # of all arms, which share what chance decides
+            [Reading.of(text, draw) for draw in range(1 if text.settings.greedy else REPEATS)] for text in known_texts
         ]
         texts = [row for name, some in policies.items() for row in self._replayed(name, some, readings)]
         prices = PriceFit.of([row for row in decodes if row["arm"] in policies], rounds, self.profile, questions)

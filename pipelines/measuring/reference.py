@@ -18,7 +18,7 @@ from predictors.replay.chains import ChainPolicy
 from predictors.replay.decode import Reading
 from predictors.replay.text import BeyondRecordError, RecordedText
 from predictors.sampling import SamplingSettings
-from predictors.schema import EDIT
+from predictors.schema import TEST
 from predictors.training.text_table import TextTable
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def reference(card: Mapping[str, Any], tensors: Mapping[str, Any], texts: Callab
 
         controller = CONTROLLERS[card["kind"]].from_bundle(bundle)
         known = bundle.contract.serving_range.sampling
-        some = [text for text in recorded_texts(texts()) if text.settings in known]
+        some = [text for text in texts().rows(TEST).texts() if text.settings in known]
         return _entry(_references(expanded(card["decoder"]), controller, some))
     except BeyondRecordError as error:
         return _entry({}, str(error))
@@ -68,15 +68,10 @@ def _of_route(route: Mapping[str, Any], settings: SamplingSettings, bundles: Pat
     from runtime.build import default_controller, expanded
 
     decoder = expanded(route["decoder"])
-    some = [text for text in recorded_texts(TextTable.read(texts)) if text.settings == settings]
+    some = [text for text in TextTable.read(texts).rows(TEST).texts() if text.settings == settings]
     require_chains(decoder)
     controller = build_controller(decoder.get("controller") or default_controller(decoder["method"]))
     return _references(decoder, controller, some)
-
-
-def recorded_texts(table: TextTable) -> list[RecordedText]:
-    """Those of test documents, without edits: requests are compared with the headline mix. `ValueError`: none."""
-    return [text for text in table.rows("test").texts() if text.slice != EDIT]
 
 
 def _references(

@@ -6,7 +6,7 @@
     error        replayed over measured speed-up over plain decoding, less one, on the prompts that both decoded
     regret       measured speed of the policy that replay would have chosen over that of the fastest, less one
 
-Test texts. Slice `edit` has a row of its own and is in nothing else: neither in what all texts say nor in what is chosen.
+Figures are of test texts.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,6 @@ from pipelines.report.latency import APART, MOST_APART
 from pipelines.report.plots import ends, picture, whiskers
 from pipelines.report.section import OVER_CHAIN, SPEEDUP, Cell, Row, Section, Table, grid
 from pipelines.report.text import GAIN, SHARE, UNDEFINED, arm_name, listed, shown, surely_above
-from predictors.schema import EDIT
 
 BEST = "best rule"
 RIVALS = (CONFIDENCE, ENTROPY, LOOKUP, TAKEOVER)  # families of simple rules: validation texts choose one of each
@@ -38,7 +37,7 @@ NOTES = (
     "accepts of any draft follows exactly; seconds come from the latency profile. The oracle knows what will be accepted of "
     "the draft model's chains; a rule that looks tokens up may pass it.",
     "Static chain and rule were chosen on validation texts. Rows c: the same texts as if a target pass took so many "
-    "draft steps. Slice edit, a passage and the start of its revised copy, is in no other row.",
+    "draft steps.",
 )
 REGRET = "Regret: what replay's choice loses on the clock to the fastest policy there."
 CLOCKED = "Every policy that was timed, on the prompts that both decoded."
@@ -49,10 +48,10 @@ def section(inputs: Inputs) -> Section | None:
     folder = inputs.of("replay")
     if not (folder / names.PROVENANCE).is_file():
         return None
-    texts, edits = _read(folder / REPLAYED)
+    texts = _read(folder / REPLAYED)
     ratios = read_json(folder / names.PROVENANCE).get("cost_ratios", [])
-    elsewhere = {f"c={ratio:g}": _read(folder / replayed_at(ratio))[0] for ratio in ratios}
-    rows = [row for setting in texts.settings for row in _ladder(setting, texts, edits, elsewhere)]
+    elsewhere = {f"c={ratio:g}": _read(folder / replayed_at(ratio)) for ratio in ratios}
+    rows = [row for setting in texts.settings for row in _ladder(setting, texts, elsewhere)]
     gains = {setting: texts.gain(BEST, CHAIN, By(setting)) for setting in texts.settings}
     said = listed([f"{shown(gain, GAIN)} at {setting}" for setting, gain in gains.items()])
     room = listed([shown(texts.gain(ORACLE, CHAIN, By(one))["value"], SHARE) for one in texts.settings])
@@ -72,17 +71,15 @@ def section(inputs: Inputs) -> Section | None:
 def oracle(inputs: Inputs) -> dict[str, float]:
     """By sampling setting, how many times as fast as the best static chain the oracle is in replay."""
     path = inputs.of("replay") / REPLAYED
-    texts = _read(path)[0] if path.is_file() else None
+    texts = _read(path) if path.is_file() else None
     made = {one: texts.speedup(ORACLE, CHAIN, By(one))["value"] for one in texts.settings} if texts else {}
     return {setting: value for setting, value in made.items() if value is not None}
 
 
-def _read(path: Path) -> tuple[TimedArms, TimedArms]:
-    """Replayed decodes with the columns of measured ones: of all slices but `edit`, and of that. Choices are the arms of most
-    tokens per second on validation texts."""
+def _read(path: Path) -> TimedArms:
+    """Replayed decodes with the columns of measured ones. Choices are the arms of most tokens per second on validation texts."""
     rows = pd.read_parquet(path).rename(columns={"drafter": "arm"}).assign(repeat=0)
-    edits = rows["slice"] == EDIT
-    sums = rows[~edits & (rows["split"] == names.VALIDATION)].groupby(["setting", "family", "arm"], sort=False)
+    sums = rows[rows["split"] == names.VALIDATION].groupby(["setting", "family", "arm"], sort=False)
     speeds = sums[["tokens", "seconds"]].sum().reset_index(["setting", "family"])
     choices = [
         {"setting": setting, "family": family, "arm": str((own["tokens"] / own["seconds"]).idxmax())}
@@ -90,17 +87,15 @@ def _read(path: Path) -> tuple[TimedArms, TimedArms]:
         for family, members in CHOICES.items()
         if not (own := some[some["family"].isin(members)]).empty
     ]
-    whole = TimedArms(rows[~edits], {"choices": choices})
-    return whole, TimedArms(rows[edits], whole.findings)
+    return TimedArms(rows, {"choices": choices})
 
 
-def _ladder(setting: str, texts: TimedArms, edits: TimedArms, elsewhere: dict[str, TimedArms]) -> Iterator[Row]:
-    """Over all texts, in each slice, of edits, and over all texts at other cost ratios."""
+def _ladder(setting: str, texts: TimedArms, elsewhere: dict[str, TimedArms]) -> Iterator[Row]:
+    """Over all texts, in each slice, and over all texts at other cost ratios."""
     slices = sorted(texts.rows(PLAIN, By(setting))["slice"].unique())
     parts = {"all": texts, **dict.fromkeys(slices, texts)}
-    parts |= {EDIT: edits} if setting in edits.settings else {}
     for name, compared in (parts | elsewhere).items():
-        whole = name not in (*slices, EDIT)
+        whole = name not in slices
         by = By(setting, slice=None if whole else name)
         static, best, perfect = (compared.rows(arm, by) for arm in STEPS.values())
         _require_oracle_above(f"{setting}, {name}", compared, by)

@@ -20,13 +20,11 @@ from typing import Annotated, Any
 
 from pipelines.builtin.corpus import Document, Shares, builtin_shares, manifest_hash, share_documents
 from pipelines.documents import Source, load_documents
-from pipelines.edits import EditParameters, begun, edits_of
 from pipelines.parameters import add_pair_arguments, load_parameters
 from pipelines.places import read_facts, read_pair
 from pipelines.prompt_table import FILE, SPLITS, Prompt, write_prompts
 from pipelines.recipes import chat_template
 from predictors.config import Checked, Count, Whole, not_empty
-from predictors.schema import EDIT
 
 Queues = Mapping[str, list[Iterator[Prompt]]]  # the prompts of every document, by slice
 
@@ -37,9 +35,8 @@ class PromptParameters(Checked):
 
     Windows have ``min_tokens`` to ``max_tokens``, drawn uniformly, with ``room`` for so many tokens of the document
     after them; at most ``prompts_per_document`` of one, which do not overlap. Whole-document prompts over ``longest``
-    tokens are left out. ``edit``: prompts of slice `edit`, made of the same documents (`pipelines.edits`) where their
-    source says so. ``shares`` of the documents, by split; the built-in corpus of a built-in pair is dealt out by the
-    pair's own (``models.builtin``).
+    tokens are left out. ``shares`` of the documents, by split; the built-in corpus of a built-in pair is dealt out by
+    the pair's own (``models.builtin``).
     """
 
     sources: Annotated[tuple[Source, ...], not_empty]
@@ -53,7 +50,6 @@ class PromptParameters(Checked):
     room: Whole = 64
     prompts_per_document: Count = 8
     longest: int = 1024
-    edit: EditParameters = field(default_factory=EditParameters)
     shares: Shares = field(default_factory=Shares)
 
     def __post_init__(self) -> None:
@@ -63,8 +59,6 @@ class PromptParameters(Checked):
             raise ValueError(f"sources must have different names, got {', '.join(names)}.")
         if self.min_tokens > self.max_tokens:
             raise ValueError(f"need min_tokens <= max_tokens, got {self.min_tokens} and {self.max_tokens}.")
-        if self.edit.total and not any(source.edits for source in self.sources):
-            raise ValueError("edit requests prompts, but no source names 'edits'. Name slices there, or request none.")
         if self.shares.pair:
             raise ValueError("shares.pair must be 0 here: what trains a built-in pair stands in models.builtin.shares.")
 
@@ -78,8 +72,8 @@ class Mix:
     temperatures: tuple[float, ...] = (0.0, 1.0)
 
     def __post_init__(self) -> None:
-        if self.slices is not None and (not self.slices or EDIT in self.slices):
-            raise ValueError(f"slices must name at least one, and not {EDIT!r}, which is reported by itself.")
+        if self.slices is not None and not self.slices:
+            raise ValueError("slices must name at least one, or be null.")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -105,7 +99,7 @@ def run(args: argparse.Namespace) -> None:
 def draw_prompts(
     parameters: PromptParameters, facts: dict[str, Any], tokenizer: Any, mix: Mix | None = None
 ) -> list[Prompt]:
-    """Prompts of all splits: those of the mix, in an order whose every prefix alternates slices and documents, then the edits.
+    """Prompts of the mix of all splits, in an order whose every prefix alternates slices and documents.
 
     ``facts``: ``pair.json`` of the pair, where what a built-in one was trained on is left out. ``tokenizer``: its own.
     """
@@ -113,24 +107,17 @@ def draw_prompts(
     drawer = _Drawer(parameters, tokenizer)
     dealt = [(source, _splits(source, parameters, facts)) for source in parameters.sources]
     known = {document.slice for _, splits in dealt for some in splits.values() for document in some}
-    if EDIT in known:
-        raise ValueError(f"{EDIT!r} is the slice of edited passages: call that of your documents otherwise.")
     if missing := sorted(set(mix.slices or ()) - known):
         raise ValueError(f"mix.slices names {', '.join(missing)}, but documents are of {', '.join(sorted(known))}.")
     prompts = []
     for split in SPLITS:
         mixed: Queues = defaultdict(list)
-        edited: Queues = defaultdict(list)
         for source, splits in dealt:
             for document in splits[split]:
                 if mix.slices is None or document.slice in mix.slices:
                     mixed[document.slice].append(drawer.prompts(document, source, split))
-                if document.slice in source.edits:
-                    edited[document.slice].append(drawer.prompts(document, source, split, EDIT))
         generator = random.Random(f"{parameters.seed} {split}")
-        prompts += drawer.drawn(mixed, getattr(parameters, split), split, "min_tokens and room", generator)
-        wanted = getattr(parameters.edit, split)
-        prompts += drawer.drawn(edited, wanted, f"{split} of edits", "edit.min_tokens", generator)
+        prompts += drawer.drawn(mixed, getattr(parameters, split), split, generator)
     if drawer.num_too_long:
         print(f"{drawer.num_too_long} prompts longer than {parameters.longest} tokens were left out")
     return prompts
@@ -165,7 +152,7 @@ class _Drawer:
         self.tokenizer = tokenizer
         self.num_too_long = 0
 
-    def drawn(self, queues: Queues, wanted: int, split: str, remedy: str, generator: random.Random) -> list[Prompt]:
+    def drawn(self, queues: Queues, wanted: int, split: str, generator: random.Random) -> list[Prompt]:
         """Up to ``wanted`` prompts, of slices in turn and in each of its documents in turn; says what is missing."""
         slices = [_in_turn(generator.sample(documents, len(documents))) for _, documents in sorted(queues.items())]
         drawn = list(itertools.islice(_in_turn(slices), wanted))
@@ -173,27 +160,19 @@ class _Drawer:
             too_long = f"{self.num_too_long} are longer than {self.parameters.longest} tokens (longest). Cut windows of them (a "
             too_long = f"{too_long}source's cut: window), raise it, " if self.num_too_long else ""
             raise ValueError(
-                f"no document of split {split!r} yields a prompt: {too_long}add documents, lower {remedy}, or name the split "
-                "in a source's 'shares' if all sources have some."
+                f"no document of split {split!r} yields a prompt: {too_long}add documents, lower min_tokens and room, or name "
+                "the split in a source's 'shares' if all sources have some."
             )
         if len(drawn) < wanted:
             print(f"{split}: the documents yield {len(drawn)} of {wanted} prompts")
         return drawn
 
-    def prompts(self, document: Document, source: Source, split: str, edit: str = "") -> Iterator[Prompt]:
-        """The document's prompts or, as slice `edit`, passages of it with their revised copies begun; made on demand."""
+    def prompts(self, document: Document, source: Source, split: str) -> Iterator[Prompt]:
+        """The document's prompts, made on demand."""
         name = document.id if document.id.startswith(f"{source.name}/") else f"{source.name}/{document.id}"
-        made = self._edits(document, source, name) if edit else self._token_lists(document, source, name)
-        for number, tokens in enumerate(made):
+        for number, tokens in enumerate(self._token_lists(document, source, name)):
             said = self.tokenizer.decode(tokens)
-            yield Prompt(f"{name}#{edit}{number}", name, source.name, edit or document.slice, split, said, tokens)
-
-    def _edits(self, document: Document, source: Source, name: str) -> Iterator[list[int]]:
-        generator, kind = random.Random(f"{self.parameters.seed} {EDIT} {name}"), source.edits[document.slice]
-        made = edits_of(document.text, kind, self.parameters.edit, self._encode, generator)
-        cut = (begun(edit, self.parameters.room, self._encode, generator) for edit in made)
-        fitting = (self._start() + tokens for tokens in cut if tokens is not None)
-        return itertools.islice(fitting, self.parameters.edit.per_document)
+            yield Prompt(f"{name}#{number}", name, source.name, document.slice, split, said, tokens)
 
     def _start(self) -> list[int]:
         """What the tokenizer puts before every text, if anything."""

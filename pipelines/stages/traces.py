@@ -31,7 +31,6 @@ from pipelines.places import place_of, read_facts, read_pair
 from pipelines.prompt_table import MEASURED_SPLITS, Prompt, read_prompts
 from pipelines.scale import add_workers_argument, workers
 from predictors.config import Checked, Positive
-from predictors.schema import EDIT
 from runtime import ModelPair
 from runtime.causal_model import CausalLanguageModel
 from runtime.memory import weight_bytes
@@ -89,11 +88,7 @@ def loaded(of: str, folder: Path, config: Any, prompts: Path) -> Collector:
     torch.set_num_threads(config.threads)
     place = read_pair(folder)
     pair = packed(ModelPair.load(**place.models, dtype=place.dtype))
-    mixed, edits = (
-        [prompt for split in MEASURED_SPLITS for prompt in read_prompts(prompts, split, slices=slices)]
-        for slices in (None, (EDIT,))
-    )
-    return collector(of, pair, config, mixed, edits)
+    return collector(of, pair, config, [one for split in MEASURED_SPLITS for one in read_prompts(prompts, split)])
 
 
 def packed(pair: ModelPair) -> ModelPair:
@@ -108,10 +103,10 @@ def packed(pair: ModelPair) -> ModelPair:
     return pair
 
 
-def collector(of: str, pair: ModelPair, config: Any, prompts: Sequence[Prompt], edits: Sequence[Prompt]) -> Collector:
+def collector(of: str, pair: ModelPair, config: Any, prompts: Sequence[Prompt]) -> Collector:
     """The collector ``of`` a trace, with the prompts of all splits but the reserve."""
     if of == "texts":
-        return TextCollector(pair, config, prompts, edits)
+        return TextCollector(pair, config, prompts)
     return TreeCollector(pair, config, prompts) if of == "trees" else GuessCollector(pair, config, prompts)
 
 

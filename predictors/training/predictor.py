@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from predictors.config import Checked, Positive, Probability
-from predictors.schema import EDIT
 from predictors.training.labelling import Labels, read_labels
 from predictors.training.text_table import TextTable
 from predictors.training.trace_table import Manifest
@@ -40,8 +39,8 @@ class Materials:
 
     @cached_property
     def text_table(self) -> TextTable:
-        """All texts but edits, which are reported by themselves: read once for the fit and for what its card says of them."""
-        return TextTable.read(self.texts).without(EDIT)
+        """All texts: read once for the fit and for what its card says of them."""
+        return TextTable.read(self.texts)
 
     def labels_of(self, kind: str, traces: Manifest) -> Labels:
         """The labels of ``kind`` of these ``traces``; `ValueError` as of `read_labels`."""

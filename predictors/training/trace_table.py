@@ -99,14 +99,6 @@ class TraceTable(Generic[Kind]):
         mask_N = self.column("split") == split
         if not mask_N.any():
             raise ValueError(f"there are no traces of split {split!r}. Raise traces.{self.of}.prompts.")
-        return self._some(mask_N)
-
-    def without(self, slice_name: str) -> Self:
-        """The rows of all other slices."""
-        mask_N = self.column("slice") != slice_name
-        return self if mask_N.all() else self._some(mask_N)
-
-    def _some(self, mask_N: np.ndarray) -> Self:
         return type(self)(self.manifest, self.table.filter(pa.array(mask_N)), self._whole, self.index[mask_N])
 
     def column(self, name: str) -> np.ndarray:

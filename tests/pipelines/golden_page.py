@@ -34,7 +34,7 @@ def write_data(folder: Path) -> None:
     write_json(folder / "fit" / "hrad.json", head_record("classes"))
     write_json(folder / "fit" / "length.json", head_record("length"))
     write_json(folder / "pair" / "pair.json", {"source": "builtin", "pair": "p"})
-    write_replay(folder / "replay" / "toy-1c", cost_ratio=17.0, edits={"chain-1": 9.0, "oracle": 12.0})
+    write_replay(folder / "replay" / "toy-1c", cost_ratio=17.0)
     write_release(folder / "tuning", folder / "trials", "toy-1c")
     write_json(folder / "latency" / "toy-1c.json", PROFILE)
     counts = {"train": 80, "validation": 20, "test": 29}

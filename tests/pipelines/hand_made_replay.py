@@ -14,19 +14,18 @@ RATES = {
 }
 
 
-def write_replay(folder, cost_ratio: float | None = None, edits: dict[str, float] | None = None) -> None:
-    """The stage's output; with ``cost_ratio`` also what rules reach there: as much as the static chain; with ``edits`` also on
-    texts of slice `edit`, where policies are so many times as fast."""
-    write_table(folder / REPLAYED, _rows(RATES, edits), REPLAY_ROWS)
+def write_replay(folder, cost_ratio: float | None = None) -> None:
+    """The stage's output; with ``cost_ratio`` also what rules reach there: as much as the static chain."""
+    write_table(folder / REPLAYED, _rows(RATES), REPLAY_ROWS)
     if cost_ratio is not None:
         level = {name: (family, 160.0 if family == RULE else rate) for name, (family, rate) in RATES.items()}
-        write_table(folder / replayed_at(cost_ratio), _rows(level, edits), REPLAY_ROWS)
+        write_table(folder / replayed_at(cost_ratio), _rows(level), REPLAY_ROWS)
     elsewhere = [] if cost_ratio is None else [cost_ratio]
     record = {"device": "toy-1c", "profile_hash": "none", "cost_ratio": 6.5, "cost_ratios": elsewhere}
     write_json(folder / PROVENANCE, record)
 
 
-def _rows(rates, edits) -> list[dict]:
+def _rows(rates) -> list[dict]:
     rows = []
     for split in ("validation", "test"):
         for number in range(6):
@@ -34,9 +33,5 @@ def _rows(rates, edits) -> list[dict]:
             for name, (family, rate) in rates.items():
                 seconds = 60 / rate * (1 + 0.2 * number)
                 row = {"split": split, "setting": "T=0", "drafter": name, "family": family, "prompt_tokens": 20}
-                made = {**row, "tokens": 60.0, **dict.fromkeys(COUNTS, 20.0)}
-                rows.append({**place, **made, "seconds": seconds})
-                if edits is not None:
-                    edited = {"prompt": f"p{number}#edit", "slice": "edit", "seconds": seconds / edits.get(name, 1.0)}
-                    rows.append({**place, **made, **edited})
+                rows.append({**place, **row, "tokens": 60.0, **dict.fromkeys(COUNTS, 20.0), "seconds": seconds})
     return rows

@@ -1,5 +1,4 @@
 import json
-import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -8,9 +7,8 @@ import yaml
 
 from pipelines.builtin.corpus import Shares, builtin_shares
 from pipelines.documents import Source
-from pipelines.edits import EditParameters, revised
 from pipelines.places import read_facts
-from pipelines.prompt_table import EDIT, read_prompts, write_prompts
+from pipelines.prompt_table import read_prompts
 from pipelines.stages import prompts as stage
 from pipelines.stages.prompts import Mix, PromptParameters, draw_prompts, run
 
@@ -149,59 +147,14 @@ def test_stage_writes_what_read_prompts_reads(run_pair, save_model, jsonl, tmp_p
         contents.append((tmp_path / name / "prompts.parquet").read_bytes())
     assert contents[0] == contents[1]
     assert [len(read_prompts(tmp_path / "one", split)) for split in stage.SPLITS] == [5, 2, 3, 2]
-    assert len(read_prompts(tmp_path / "one", "train", limit=2)) == 2
+    assert read_prompts(tmp_path / "one", "train", limit=2) == read_prompts(tmp_path / "one", "train")[:2]
     with pytest.raises(ValueError, match=r"split 'dev' is unknown\. Splits: train, validation, test, reserve"):
         read_prompts(tmp_path / "one", "dev")
 
 
-def with_edits(**changes) -> PromptParameters:
-    source = Source(kind="builtin", name="stdlib", edits={"code": "code", "prose": "prose"})
-    edit = EditParameters(**{"train": 4, "validation": 2, "test": 4, "reserve": 2} | changes)
-    return PromptParameters(**{**vars(BUILTIN), "sources": (source,), "edit": edit})
-
-
-@pytest.fixture(scope="module")
-def edited(builtin_folder, tokenizer):
-    return draw_prompts(with_edits(), read_facts(builtin_folder), tokenizer)
-
-
-def test_edits_are_added_and_leave_the_mix_as_it_is(edited, builtin_prompts, builtin_folder):
-    assert [prompt for prompt in edited if prompt.slice != EDIT] == builtin_prompts
-    counts = {split: sum(p.split == split for p in edited if p.slice == EDIT) for split in stage.SPLITS}
-    assert counts == {"train": 4, "validation": 2, "test": 4, "reserve": 2}
-    shares = builtin_shares(Shares(**read_facts(builtin_folder)["corpus"]["shares"]))
-    for prompt in edited:
-        if prompt.slice == EDIT:
-            document = next(d for d in shares[prompt.split] if f"stdlib/{d.id}" == prompt.document)
-            assert document.slice in ("code", "prose")
-    assert len({prompt.id for prompt in edited}) == len(edited)
-
-
-def test_a_prompt_of_an_edit_is_a_passage_and_its_revision_begun(edited, few_documents):
-    """Rebuilt from the prompt's text alone. The twin, a passage of another place, is not its revision."""
-    texts = {f"stdlib/{document.id}": document.text for document in few_documents}
-    for prompt in [prompt for prompt in edited if prompt.slice == EDIT]:
-        passage, request, copy = re.split(r"\n((?:# )?The same.*:)\n\n", prompt.text)
-        assert passage in texts[prompt.document]
-        revision = revised(passage, request)
-        assert revision != passage
-        assert copy and revision.startswith(copy.rstrip("\ufffd"))
-        assert len(copy) <= 0.7 * len(revision)
-        assert not revision[len(copy) :].startswith(copy)
-
-
-def test_what_is_read_is_the_mix_unless_edits_are_asked_for(edited, tmp_path):
-    """A twin of `read_prompts` that pools slices has 16 test prompts."""
-    write_prompts(tmp_path / "prompts.parquet", edited)
-    mix = read_prompts(tmp_path, "test")
-    assert len(mix) == 12 and {prompt.slice for prompt in mix} == {"code", "prose", "tables"}
-    assert [prompt.slice for prompt in read_prompts(tmp_path, "test", 3, slices=(EDIT,))] == [EDIT] * 3
-    assert read_prompts(tmp_path, "test", 5) == mix[:5]
-
-
 def test_documents_of_other_slices_than_the_mixs_are_left_out(builtin_folder, tokenizer):
     facts = read_facts(builtin_folder)
-    prompts = draw_prompts(with_edits(), facts, tokenizer, Mix(("prose", "tables")))
-    assert {prompt.slice for prompt in prompts} == {"prose", "tables", EDIT}
+    prompts = draw_prompts(BUILTIN, facts, tokenizer, Mix(("prose", "tables")))
+    assert {prompt.slice for prompt in prompts} == {"prose", "tables"}
     with pytest.raises(ValueError, match=r"mix\.slices names chat, but documents are of code, prose, tables"):
         draw_prompts(BUILTIN, facts, tokenizer, Mix(("chat",)))

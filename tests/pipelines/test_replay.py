@@ -13,7 +13,6 @@ import yaml
 from pipelines.measuring.names import LOOKUP, PLAIN, TAKEOVER
 from pipelines.measuring.tables import ORACLE, POLICIES, REPLAYED, replayed_at
 from pipelines.outputs import write_json
-from pipelines.prompt_table import EDIT, FILE, read_prompts, write_prompts
 from pipelines.stages import replay, traces
 from predictors.bundle import read_bundle
 from predictors.controllers import CONTROLLERS, build_controller
@@ -36,7 +35,6 @@ PARAMETERS = {
             "gamma_max": 4,
             "candidates": 6,
             "prompts": [1, 2, 4],
-            "edit_prompts": [0, 2, 3],
             "max_new_tokens": 20,
             "top": 4,
             "layers": 2,
@@ -86,9 +84,6 @@ def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("replay")
     args = toy_bench(place, "unused", {})
     (place / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": PARAMETERS}}))
-    edits = [replace(prompt, id=f"{prompt.id}#edit", slice=EDIT) for prompt in toy_prompts(5)]
-    mix = [prompt for split in ("validation", "test") for prompt in read_prompts(args.prompts, split)]
-    write_prompts(args.prompts / FILE, [*edits[:3], *mix, *edits[3:]])
     write_json(place / "latency" / "toy-1c.json", PROFILE.to_record())
     pair = ModelPair.load(target=str(place / "pair" / "target"), draft=str(place / "pair" / "draft"))
     random_bundle(place / "bundles" / "hrad", pair, gamma=3, temperatures=(0.0,))
@@ -135,8 +130,7 @@ def test_every_policy_for_chains_is_replayed_on_every_text(table):
     for setting, learned in (("T=0", {"hrad", "takeover of hrad"}), ("T=1", set())):
         rows = table[table["setting"] == setting]
         assert set(rows["drafter"]) == chains | others | learned | branching
-        assert set(rows[rows["slice"] != EDIT].groupby("drafter")["prompt"].nunique()) == {6}
-        assert set(rows[rows["slice"] == EDIT]["prompt"]) == {f"test-{index}#edit" for index in range(3)}
+        assert set(rows.groupby("drafter")["prompt"].nunique()) == {6}
         assert (rows.groupby("prompt")["tokens"].nunique() == 1).all()
 
 

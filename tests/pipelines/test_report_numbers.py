@@ -16,7 +16,6 @@ from pipelines.report.inputs import Inputs, Measured, read_measured
 from predictors.latency.acceptance import AcceptanceStatistics
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.throughput import generation_latency
-from predictors.schema import EDIT
 from tests.pipelines.hand_made_evidence import GOOD
 from tests.pipelines.hand_made_measured import (
     BRANCH_SPEED,
@@ -247,17 +246,6 @@ def test_replay_that_is_far_off_the_clock_gets_no_figure(replayed):
 
     (row,) = replayed(timed=plain_is_fast).record()["tables"][1]["rows"]
     assert row["policies"] == 2 and row["median error"] is row["regret"] is row["fastest"] is None
-
-
-def test_edits_have_a_row_of_their_own_and_change_nothing_else(replayed):
-    """Where they are pooled with the others, the choices and the ladder are other ones."""
-    faster = {"chain-1": 9.0, "confidence-0.4": 9.0, ORACLE: 12.0}
-    alone, both = rows_of(replayed()), rows_of(replayed(edits=faster))
-    edits = both.pop("T=0, edit (6)")
-    assert both == alone
-    assert (edits["static over plain"], edits["oracle over plain"]) == pytest.approx((1.6, 24.0))
-    pooled = rows_of(replayed(lambda rows: rows.replace({"slice": {EDIT: "code"}}, inplace=True), edits=faster))
-    assert pooled["T=0, all (12)"]["static chain"] == "chain, γ=1", "the wrong twin"
 
 
 def test_a_gap_that_is_not_surely_one_is_not_divided_by_and_an_oracle_below_the_chain_is_an_error(replayed):

@@ -25,7 +25,6 @@ from pipelines.places import read_device
 from pipelines.prompt_table import FILE, Prompt, write_prompts
 from pipelines.stages import trial as trial_stage
 from predictors.bundle import bundle_hash
-from runtime import Decoder
 from tests.bundles import random_bundle, settings_bundle
 from tests.pipelines.toy_bench import toy_prompts
 from tests.pipelines.toy_trial import bench, measured, own_documents, quietly
@@ -86,7 +85,7 @@ def test_slices_are_timed_in_proportion_to_their_documents():
     """87, 21 and 11 documents: of 60 prompts 44, 11 and 5; or 8 of the smallest. Every slice keeps its own order."""
     mix = {"code": 87.0, "prose": 21.0, "tables": 11.0}
     prompts = [
-        Prompt(f"{name}{n}", f"{name}{n}", "", name, "test", "", []) for n in range(80) for name in (*mix, "edit")
+        Prompt(f"{name}{n}", f"{name}{n}", "", name, "test", "", []) for n in range(80) for name in (*mix, "chat")
     ]
 
     def counted(least, count=60):
@@ -98,7 +97,7 @@ def test_slices_are_timed_in_proportion_to_their_documents():
 
     assert counted(0) == [44, 11, 5] and counted(8) == [42, 10, 8]
     assert allocated(prompts, mix, 60)[:30] == allocated(prompts, mix, 30), "looks are nested"
-    assert len(allocated(prompts, mix, 999)) == 240, "no more than there are, and no edits"
+    assert len(allocated(prompts, mix, 999)) == 240, "no more than there are, and none of another slice"
     few = allocated([*prompts[:1], *(one for one in prompts if one.slice == "prose")], mix, 4)
     assert [prompt.slice for prompt in few] == ["code", "prose", "prose", "prose"] and allocated([], mix, 3) == []
 

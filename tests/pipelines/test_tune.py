@@ -60,16 +60,6 @@ def test_candidates_are_ranked_by_what_was_replayed(replayed):
     assert [one.name for one in found if one.static] == ["chain-3", "chain-1"]
 
 
-def test_edits_have_no_say_in_the_ranking(replayed):
-    places = [replayed / name for name in ("replay", "fit")]
-    found = candidates(*places, "T=0")
-    write_replay(replayed / "replay", edits={"chain-1": 9.0})
-    assert candidates(*places, "T=0") == found
-    table = pd.read_parquet(replayed / "replay" / "replay.parquet")
-    table.replace({"slice": {"edit": "code"}}).to_parquet(replayed / "replay" / "replay.parquet")
-    assert candidates(*places, "T=0")[0].name == "chain-1" != found[0].name
-
-
 def test_one_policy_by_several_names_is_one_candidate(replayed):
     """A rule whose model is left unasked is the chain it falls back to, and takes no place of another candidate."""
     table = pd.read_parquet(replayed / "replay" / "replay.parquet")

@@ -69,7 +69,6 @@ SMALL = {
             "gamma_max": 4,
             "candidates": 6,
             "prompts": [6, 4, 4],
-            "edit_prompts": [0, 0, 0],
             "max_new_tokens": 16,
             "temperatures": [0.0, 1.0],
             "top": 4,

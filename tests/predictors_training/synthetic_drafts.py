@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from predictors.contract import CaptureContract, Identity, ModelIdentity, ServingRange
-from predictors.schema import EDIT, TEXT_COLUMNS, TEXT_TRACES_VERSION
+from predictors.schema import TEXT_COLUMNS, TEXT_TRACES_VERSION
 from predictors.stopping import StopSpec
 from trace_collection.shards import shard_name, trace_schema, write_manifest, write_shard
 
@@ -24,17 +24,15 @@ SIZES = {
 }
 
 
-def write_texts(
-    folder: Path, informative: bool = True, seed: int = 0, slots: int = GAMMA, edits: int = 0, lookups: str = ""
-) -> Path:
-    """Without information a token's fate is a coin's, whatever the state; states of so many ``slots``; the first documents of a
-    split are ``edits``; what tells good ``lookups`` (`planted`), if there are any."""
+def write_texts(folder: Path, informative: bool = True, seed: int = 0, slots: int = GAMMA, lookups: str = "") -> Path:
+    """Without information a token's fate is a coin's, whatever the state; states of so many ``slots``; what
+    tells good ``lookups`` (`planted`), if there are any."""
     random = np.random.default_rng(seed)
     identity = Identity(ModelIdentity("t", (1.0, 2.0)), ModelIdentity("d", (3.0, 4.0)), "tokenizer", None, ())
     ranges = ServingRange("float32", tuple((heat, 0.0, 1.0) for heat in SETTINGS), 8, 90)
     contract = CaptureContract(identity, ranges, {"commit": "c"}).to_json()
     texts = [
-        _text(random, f"{split}{document}", split, heat, informative) | ({"slice": EDIT} if document < edits else {})
+        _text(random, f"{split}{document}", split, heat, informative)
         for split, documents in SPLITS.items()
         for document in range(documents)
         for heat in SETTINGS

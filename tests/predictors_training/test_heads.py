@@ -18,7 +18,6 @@ from predictors.latency.branching import BranchCosts
 from predictors.replay.chains import ChainPolicy
 from predictors.replay.decode import Clock, Reading
 from predictors.replay.prices import Prices
-from predictors.schema import EDIT
 from predictors.training.calibration import prior_shift
 from predictors.training.heads import predictor, training
 from predictors.training.heads.predictor import HeadFit, HeadPredictor, changed, require_served
@@ -98,16 +97,6 @@ def test_most_positions_are_learned_from(made, materials, rows):
     """A decode visits a third of them; those with fewer than γ tokens of text left are none."""
     assert len(rows["train"]) > 0.75 * trained_rows(materials).sum()
     assert made.roots.known_R[rows["train"].row_P].all()
-
-
-def test_edits_are_left_out(made, tmp_path):
-    """In front of all other texts, so that rows of the labels and of the table are not the same."""
-    edits = synthetic_rows(seed=1, documents={"train": 2, "validation": 1, "test": 1})
-    write_texts(tmp_path / "texts", [row | {"slice": EDIT} for row in edits] + synthetic_rows())
-    again = HeadFit(CONFIG, labelled(tmp_path, tmp_path))
-    for name in ("known_R", "reached_RG", "state_RS", "document_R"):
-        assert np.array_equal(getattr(again.roots, name), getattr(made.roots, name)), name
-    assert all(np.array_equal(one.row_XS, made.unsaid[key].row_XS) for key, one in again.unsaid.items())
 
 
 def test_features_are_those_that_sessions_see(made, materials, monkeypatch):

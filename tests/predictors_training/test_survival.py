@@ -13,7 +13,7 @@ from predictors.training.survival.model import SurvivalTrainConfig
 from predictors.training.survival.predictor import SurvivalPredictor
 from predictors.training.text_table import TextTable
 from tests.predictors.affine_profile import toy_profile
-from tests.predictors_training.synthetic_drafts import GAMMA, SPLITS
+from tests.predictors_training.synthetic_drafts import GAMMA
 from tests.predictors_training.test_stops import materials_in
 
 PROFILE = toy_profile(
@@ -86,12 +86,6 @@ def test_the_card_holds_rates_for_other_machines(materials, fitted):
         assert low["cost_ratio"] < high["cost_ratio"] and low["static_length"] <= high["static_length"]
         assert len(made["costs"]) == GAMMA + 1 and made["costs"][0] == 1
     assert fitted.card["decoder"]["drafter"]["lookup"] == {"length": GAMMA}
-
-
-def test_edits_are_left_out(tmp_path):
-    made = replace(CONFIG, training=replace(CONFIG.training, epochs=1), cost_ratios=())
-    fitted = made.fit("survival", replace(materials_in(tmp_path, edits=3), profile=PROFILE))
-    assert fitted.quality["documents"] == SPLITS["test"] - 3
 
 
 def test_chains_may_be_shorter_than_the_products_that_are_calibrated(materials):

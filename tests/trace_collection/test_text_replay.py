@@ -17,7 +17,6 @@ from predictors.replay.acceptance import accepted, reached
 from predictors.replay.branches import replayed_branches
 from predictors.replay.chains import ChainPolicy, replayed
 from predictors.replay.decode import Reading
-from predictors.schema import EDIT
 from predictors.training.text_table import TextTable
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from runtime.decoding.sequential import SequentialDecoder
@@ -187,21 +186,6 @@ def test_what_cannot_be_replayed_has_no_reference(pair, folder, tmp_path):
         reference_of(chain, tmp_path)
 
 
-def test_edits_are_counted_by_themselves_and_are_in_no_reference(pair, prompts, folder, tmp_path):
-    config = dataclasses.replace(CONFIG, edit_prompts=(0, 0, 2))
-    edits = [prompt._replace(id=f"{prompt.id}#edit", slice=EDIT) for prompt in prompts]
-    gather(TextCollector(pair, config, prompts, edits), tmp_path / "traces")
-    texts = list(TextTable.read(tmp_path / "traces").texts())
-    mix = list(TextTable.read(folder).texts())
-    assert [text.prompt_id for text in texts if text.slice != EDIT] == [text.prompt_id for text in mix]
-    assert {text.prompt_id for text in texts if text.slice == EDIT} == {f"{prompts[i].id}#edit" for i in (2, 3)}
-    bundle = read_bundle(random_bundle(tmp_path / "hrad", pair, gamma=3))
-    made, alone = (reference_of(bundle, place) for place in (tmp_path / "traces", folder))
-    assert made == alone
-    pooled = {level["requests"] for setting in made["settings"].values() for level in setting["levels"].values()}
-    assert max(pooled) <= 3, "with edits there would be five"
-
-
 def test_routes_have_the_reference_of_what_they_name(pair, folder, tmp_path):
     bundle = read_bundle(random_bundle(tmp_path / "hrad", pair, gamma=3))
     made = reference_of(bundle, folder)
@@ -330,3 +314,12 @@ def test_rows_describe_the_text(pair, prompts, folder):
         else:
             np.testing.assert_allclose(columns["hits"][:, 0], first, rtol=1e-5)
     assert len(list(table.rows("test").texts())) == 2 * 3
+<<<<<<< HEAD
+=======
+
+
+def test_bad_parameters_are_named():
+    for name, value in (("gamma_max", 0), ("max_new_tokens", 2), ("prompts", (1,)), ("temperatures", ())):
+        with pytest.raises(ValueError, match=name):
+            dataclasses.replace(CONFIG, **{name: value})
+>>>>>>> w-edit

@@ -8,7 +8,7 @@ import torch
 import yaml
 
 from pipelines.places import PairLocation
-from pipelines.prompt_table import EDIT, Prompt, write_prompts
+from pipelines.prompt_table import Prompt, write_prompts
 from pipelines.stages import traces
 from runtime import ModelPair
 from tests.toys import tiny_llama
@@ -17,13 +17,13 @@ SECTIONS = {
     "machine": {"threads": 1, "seed": 3},
     "traces": {
         "max_gigabytes": 0.25,
-        "texts": {"prompts": [2, 1, 1], "edit_prompts": [0, 0, 1]},
+        "texts": {"prompts": [2, 1, 1]},
         "trees": {"prompts": [1, 0, 1]},
         "guesses": {"prompts": 1, "ways": [{"method": "lookahead"}]},
     },
 }
 CHOSEN = {
-    "texts": ["train0", "train1", "validation0", "test0", "test0-edit"],
+    "texts": ["train0", "train1", "validation0", "test0"],
     "trees": ["train0", "test0"],
     "guesses": ["validation0"],
 }
@@ -42,9 +42,8 @@ def test_a_trace_has_its_section_its_prompts_and_the_pair_in_its_own_format(
 ):
     (tmp_path / "params.yaml").write_text(yaml.safe_dump({"pairs": {"toys": SECTIONS}}))
     prompts = [
-        Prompt(f"{split}{n}{end}", f"{split}{n}", "s", kind, split, "", [1, 2, 3])
+        Prompt(f"{split}{n}", f"{split}{n}", "s", "code", split, "", [1, 2, 3])
         for split in ("train", "validation", "test", "reserve")
-        for kind, end in (("code", ""), (EDIT, "-edit"))
         for n in range(3)
     ]
     write_prompts(tmp_path / "prompts.parquet", prompts)

@@ -32,7 +32,6 @@ from pipelines.measuring.names import PLAIN, PLAIN_FAMILY, VALIDATION
 from pipelines.measuring.tables import POLICIES, REPLAYED, read_decodes, read_foreseen
 from predictors.config import parse_config
 from predictors.sampling import SamplingSettings
-from predictors.schema import EDIT
 from runtime.build import expanded as whole
 
 BLOCK = "block"  # the rule of chains
@@ -95,7 +94,7 @@ def candidates(
             f"{replay} holds no replay ({error}). Run the replay stage (dvc repro replay) first."
         ) from error
     served = {name: how for name, how in served.items() if "bundle" not in how or fitted(how["bundle"])}
-    rows = table[(table["setting"] == setting) & (table["split"] == VALIDATION) & (table["slice"] != EDIT)]
+    rows = table[(table["setting"] == setting) & (table["split"] == VALIDATION)]
     if rows.empty:
         known = ", ".join(sorted(table["setting"].unique()))
         raise ValueError(f"nothing was replayed at {setting}, only at {known}. Name it in traces.texts.temperatures.")

@@ -79,14 +79,13 @@ class Roots:
 
     @staticmethod
     def of(table: TextTable, labels: Labels, feature_set: str, target: str) -> "Roots":
-        """``labels`` are of all texts, ``table`` may be some of them. `ValueError` where a state is not finite."""
+        """Of all texts and their ``labels``. `ValueError` where a state is not finite."""
         manifest, gamma, size = table.manifest, int(labels.facts["gamma"]), len(table)
         spec = FeatureSpec(feature_set, manifest.feature_layers, manifest.hidden_size, manifest.embedding_size, gamma)
-        known = labels.table.filter(np.isin(labels.table.column("row"), table.index))
-        row_N = np.searchsorted(table.index, known.column("row").to_numpy())
+        row_N = labels.table.column("row").to_numpy()
         known_R, reached_RG, accepted_R = np.zeros(size, bool), np.zeros((size, gamma)), np.zeros(size, int)
-        known_R[row_N], accepted_R[row_N] = True, known.column("accepted").to_numpy()
-        reached_RG[row_N] = list_column(known, "reached")
+        known_R[row_N], accepted_R[row_N] = True, labels.table.column("accepted").to_numpy()
+        reached_RG[row_N] = list_column(labels.table, "reached")
         state_RS = table.column(ROOT)
         if not np.isfinite(state_RS).all():
             raise ValueError(

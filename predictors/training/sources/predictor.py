@@ -4,7 +4,7 @@
     source      what every source promises and costs (`predictors.controllers.source`), at the best rate by the same
 
 Rules are chosen on validation texts and judged out of fold; scored once on test texts, over the best static chain, over
-``survival`` alone, and ``source`` over ``takeover``, too. Edits are left out.
+``survival`` alone, and ``source`` over ``takeover``, too.
 """
 
 from dataclasses import asdict, dataclass, field, replace

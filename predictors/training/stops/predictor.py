@@ -1,7 +1,7 @@
 """Family ``stop``: a model of whether a drafted token will be accepted, and the rule that stops drafting by it.
 
 Trained on drafted tokens of training texts. Calibrated on them and on validation texts; given rules on validation texts, for the
-depth, verifier, sampling settings and prices that it will serve. Scored once on test texts. Edits are left out of all.
+depth, verifier, sampling settings and prices that it will serve. Scored once on test texts.
 
     chosen    argmax over thresholds, products, kept tokens and least lengths, on validation texts (`training.rule_choice`)
     served    where its gain out of fold is surely one; elsewhere the best static length is drafted, and nothing asked

@@ -1,8 +1,7 @@
 """Family ``survival``: a small network of whether drafted tokens are accepted, and the rate that draws the line.
 
 Trained on training texts of all sampling settings at once; calibrated on them and on validation texts; given a rate on validation
-texts, for the verifier, settings and prices that it will serve, and for a grid of other prices; scored once on test texts. Edits
-are left out.
+texts, for the verifier, settings and prices that it will serve, and for a grid of other prices; scored once on test texts.
 
     chosen      argmax over ρ and least lengths, by replayed tokens per second on validation texts (`training.rule_choice`)
     policies    static, the model's, forced, asked for nothing, and the oracle's
