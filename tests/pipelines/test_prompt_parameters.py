@@ -23,19 +23,8 @@ def test_missing_inputs_are_named(tmp_path):
             "{sources: [{kind: builtin, name: s, colum: a}]}",
             r"sources\[0\]: unknown key 'colum'\. Did you mean 'column'",
         ),
-<<<<<<< HEAD
-        (
-            "{sources: [{kind: builtin, name: s}], edit: {test: 3}}",
-            "edit requests prompts, but no source names 'edits'",
-        ),
-        (
-            "{sources: [{kind: file, path: a, name: s, chat: true, edits: {s: code}}]}",
-            "edits cannot be made of conversations",
-        ),
-=======
         ("{sources: []}", "sources must name at least one"),
         ("{sources: [{kind: builtin, name: s}], test_share: 0.2}", "unknown key 'test_share'"),
->>>>>>> w-edit
         (
             "{sources: [{kind: builtin, name: s}], shares: {pair: 0.5, train: 0.2, validation: 0.1, test: 0.1, reserve: 0.1}}",
             "shares.pair must be 0 here",

@@ -135,20 +135,6 @@ def test_rules_are_chosen_for_the_verifier_that_serves(materials):
     assert speeds["block"][0] == speeds["tokenwise"][0] and speeds["block"][1] > speeds["tokenwise"][1] * 1.0001
 
 
-<<<<<<< HEAD
-def test_edits_are_left_out(tmp_path):
-    fitted = replace(MODELS["logistic"], epochs=1).fit("l", materials_in(tmp_path, edits=3))
-    assert fitted.quality["documents"] == SPLITS["test"] - 3
-=======
-def test_metrics_have_names_that_trackers_allow():
-    part = {"policies": {"asked for nothing": {"gain": {"value": 0.1}}}}
-    known = {"all": dict.fromkeys(("auroc", "brier", "ece"), 0.5)}
-    names = _metrics({"tokens": known, "parts": {"T=1, top-p 0.9": part}, "validation_gain": 0.0})
-    assert "test_gain_asked for nothing/T_1_top_p_0.9" in names
-    assert all(set(name) <= {*ascii_letters, *digits, *"_-. :/"} for name in names)  # as MLflow validates them
->>>>>>> w-edit
-
-
 def test_mismatches_weigh_in_soft_labels_too():
     """At weight w the loss of a label y is least at y / (y + w (1 - y)); a token of no weight counts nothing."""
     logits = torch.linspace(-5, 5, 1001)

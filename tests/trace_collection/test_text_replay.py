@@ -314,12 +314,3 @@ def test_rows_describe_the_text(pair, prompts, folder):
         else:
             np.testing.assert_allclose(columns["hits"][:, 0], first, rtol=1e-5)
     assert len(list(table.rows("test").texts())) == 2 * 3
-<<<<<<< HEAD
-=======
-
-
-def test_bad_parameters_are_named():
-    for name, value in (("gamma_max", 0), ("max_new_tokens", 2), ("prompts", (1,)), ("temperatures", ())):
-        with pytest.raises(ValueError, match=name):
-            dataclasses.replace(CONFIG, **{name: value})
->>>>>>> w-edit
