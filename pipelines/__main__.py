@@ -1,5 +1,3 @@
-"""``python -m pipelines`` is ``draftwright``."""
-
 from pipelines.cli import main
 
 main()

@@ -1,7 +1,7 @@
 """Check one GPU in a quarter of an hour: `python -m pipelines.gpu docs/gpu --pair FOLDER`.
 
-Needs torch, transformers, safetensors and numpy, and pytest for the first part. Each part runs in a process of its own, for so
-many seconds at most, and writes OUTPUT/<device>.json after every step: what was found survives whatever comes later.
+Needs torch, transformers, safetensors, numpy, and pytest for the first part. Each part has a process and a time limit of its own,
+and writes OUTPUT/<device>.json after every step: what was found survives whatever comes later.
 
     tests            what only a CUDA device can show
     plain-SHAPE      plain decoding with random weights: share of the bandwidth, launches a round, idle time
@@ -35,6 +35,7 @@ from predictors.latency.branching import rounds_seconds
 from predictors.latency.profile import LatencyProfile
 from predictors.rounds import PHASES, RoundRecord
 from runtime import Decoder, ModelPair, Randomness, build_decoder, load_decoder
+from runtime.device import native_dtype
 from runtime.latency import LatencyConfig, all_cells, sweep, tables_of
 
 SHAPES = {  # vocabulary, target, and of the draft hidden size, layers, heads, their size
@@ -48,20 +49,13 @@ GRID = LatencyConfig(
     draft_rows=(1, 2, 6), target_tokens=(1, 3, 5, 9), reference_rows=(), reference_tokens=(),
     contexts=(PROMPT,), prefill_tokens=(PROMPT,), tree_rules=(), guessed=(2,), visits=2, calls=2,
 )  # fmt: skip
-Writer = Callable[..., None]
 TREE = {"method": "speculative", "drafter": {"kind": "delayed_tree", "k": 3, "l1": 1, "l2": 3}, "verifier": "traversal"}
 
 
-def where() -> tuple[torch.device, torch.dtype]:
-    return (torch.device("cuda"), torch.bfloat16) if torch.cuda.is_available() else (torch.device("cpu"), torch.float32)
-
-
 class Decoded(NamedTuple):
-    """``seconds`` are those after the prefill."""
-
     prompt: list[int]
     tokens: list[int]
-    seconds: float
+    seconds: float  # after the prefill
     rounds: list[RoundRecord]
 
 
@@ -82,9 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in args.parts:
         found, (kind, *of) = writer(args.output, name), name.split("-")
         if args.inside:
-            (decode_pair if kind == "pair" else decode_plain)(
-                found, args, "toy" if args.toy else of[0], *map(float, of[1:])
-            )
+            part = decode_pair if kind == "pair" else decode_plain
+            part(found, args, "toy" if args.toy else of[0], *map(float, of[1:]))
             continue
         inside = ["pipelines.gpu", *given, "--inside", "--parts", name]
         command = ["pytest", "-m", "gpu", "tests/runtime"] if kind == "tests" else inside
@@ -98,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"{name}: {code}, {perf_counter() - start:.0f} s")
 
 
-def writer(folder: Path, part: str) -> Writer:
+def writer(folder: Path, part: str) -> Callable[..., None]:
     """A function that adds what ``part`` has found to the device's file."""
     git = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True)
     origin: dict[str, Any] = {"device": describe_device(), "torch": torch.__version__, "commit": git.stdout.strip()}
@@ -111,9 +104,10 @@ def writer(folder: Path, part: str) -> Writer:
     return add
 
 
-def decode_plain(add: Writer, args: argparse.Namespace, size: str) -> None:
+def decode_plain(add: Callable[..., None], args: argparse.Namespace, size: str) -> None:
     """Random weights: a token against its bound, then what the device does in 8 rounds."""
-    (device, dtype), (vocabulary, shape, _) = where(), SHAPES[size]
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    dtype, (vocabulary, shape, _) = native_dtype(device), SHAPES[size]
     with device:
         model = LlamaForCausalLM(shape.config(vocabulary, LIMIT)).to(dtype).eval()
     bandwidth, weights = copy_bandwidth(device), pass_bytes(model)
@@ -122,18 +116,19 @@ def decode_plain(add: Writer, args: argparse.Namespace, size: str) -> None:
     before = joules(device)
     token = decode(decoder, prompt, args.new_tokens, 0.0).seconds / (args.new_tokens - 1)
     energy = (joules(device) - before) / args.new_tokens  # not a number where nothing counts it
+    if isfinite(energy):
+        add(joules_per_token=energy)
     row = 2 * shape.layers * shape.kv_heads * shape.head_dim * dtype.itemsize
     share = (weights + (PROMPT + args.new_tokens / 2) * row) / bandwidth / token
-    counted = {"joules_per_token": energy} if isfinite(energy) else {}
-    add(bandwidth=bandwidth, weights=weights, token_seconds=token, share_of_bound=share, **counted)
-    steps = decoder.stream(prompt, max_new_tokens=16, randomness=Randomness(0), eos_token_id=[])
-    next(steps)
+    add(bandwidth=bandwidth, weights=weights, token_seconds=token, share_of_bound=share)
+    next(steps := decoder.stream(prompt, max_new_tokens=16, randomness=Randomness(0), eos_token_id=[]))
     add(**watched(lambda: next(steps), device))
 
 
-def decode_pair(add: Writer, args: argparse.Namespace, size: str, ratio: float) -> None:
+def decode_pair(add: Callable[..., None], args: argparse.Namespace, size: str, ratio: float) -> None:
     """Every arm on the same prompts in turn; and where a greedy text parts from plain decoding's."""
-    (device, dtype), (vocabulary, target, draft) = where(), SHAPES[size]
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    dtype, (vocabulary, target, draft) = native_dtype(device), SHAPES[size]
     small = [LlamaForCausalLM.from_pretrained(args.pair / name, dtype=torch.float32) for name in ("target", "draft")]
     shapes = target, InflatedDraft(*draft, ratio).shape(target, vocabulary, small[1].config.intermediate_size)
     big = [inflated_to(*one, vocabulary, LIMIT, device, dtype) for one in zip(small, shapes, strict=True)]
@@ -187,20 +182,21 @@ def figures(some: Sequence[Decoded], prices: LatencyProfile, sampled: bool) -> d
     """Speed, what the latency model makes of the same rounds, and shares of the phases."""
     seconds, rounds = sum(one.seconds for one in some), [record for one in some for record in one.rounds]
     foreseen = sum(rounds_seconds(one.rounds, len(one.prompt), prices, sampled) for one in some)
-    speed = sum(len(one.tokens) - 1 for one in some) / seconds
-    found = {"tokens_per_second": speed, "of_predicted": foreseen / seconds}
+    found = {
+        "tokens_per_second": sum(len(one.tokens) - 1 for one in some) / seconds,
+        "of_predicted": foreseen / seconds,
+    }
     return found | {phase: sum(record.seconds.get(phase, 0.0) for record in rounds) / seconds for phase in PHASES}
 
 
 def gaps(target: LlamaForCausalLM, some: Sequence[Decoded], plain: Sequence[Decoded]) -> list[float]:
     """Between the target's two largest logits, where greedy texts part from plain decoding's: small ones are near-ties."""
     found = []
-    for one, own in zip(some, plain, strict=True):
-        if one.tokens != own.tokens:
-            place = next(n for n, token in enumerate(own.tokens) if one.tokens[n] != token)
-            given = torch.tensor([[*own.prompt, *own.tokens[:place]]], device=target.device)
-            with torch.inference_mode():
-                found.append(-float(target(given).logits[0, -1].float().topk(2).values.diff()))
+    for one, own in ((one, own) for one, own in zip(some, plain, strict=True) if one.tokens != own.tokens):
+        place = next(n for n, token in enumerate(own.tokens) if one.tokens[n] != token)
+        given = torch.tensor([[*own.prompt, *own.tokens[:place]]], device=target.device)
+        with torch.inference_mode():
+            found.append(-float(target(given).logits[0, -1].float().topk(2).values.diff()))
     return found
 
 

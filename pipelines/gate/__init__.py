@@ -1,1 +1,1 @@
-"""From evidence to a champion: the gate's verdict, and what the model registry keeps of it."""
+"""From evidence to the gate's verdict on a challenger."""

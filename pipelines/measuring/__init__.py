@@ -1,1 +1,1 @@
-"""The benchmark's parts: arms, interleaved measurement, bare replay, exactness, provenance."""
+"""The benchmark's parts: arms, interleaved measurement, replay, exactness, provenance."""

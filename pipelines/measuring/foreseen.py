@@ -37,7 +37,7 @@ from runtime.decoding.sequential import SequentialDecoder
 from runtime.leading.leader import KEEP, seeded_uniforms
 from trace_collection.text_tracer import TextTracer
 
-REPEATS = 2  # with 4, gains over static chains were .3 points lower and their errors the same (751babb, EPYC)
+REPEATS = 2  # with 4, gains over static chains were .3 points lower and their errors the same (AMD EPYC)
 Row = Mapping[str, Any]
 Trace = Callable[[Row], RecordedText | None]  # of a decode's row: the text that came out, recorded now
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # it reads recorded texts, and whoever measures a GPU has no 
     from pipelines.measuring.led import TextLeader
 
 RETRIES = 3  # of a decode that recorded programs, or was disturbed
-# The share of a decode's time that other processes took. Two cores of an Intel Xeon (f501ae7): quiet up to .03, with one other
+# The share of a decode's time that other processes took. Two cores of an Intel Xeon: quiet up to .03, with one other
 # process .12 to .49.
 DISTURBED = 0.05
 WAIT = "wait"  # the phase in which a draft in another process is waited for

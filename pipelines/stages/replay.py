@@ -34,8 +34,8 @@ from predictors.replay.text import RecordedText
 from predictors.training.text_table import TextTable
 from trace_collection.shards import bytes_of
 
-LEAST_TEXTS = 64  # that are worth a process, which starts and reads as long as 55 texts take (10 s; AMD EPYC, 61a43f3)
-COPIES = 3  # of the traces, at most, that a process holds (2.2 GB for 0.8; 61a43f3): of all texts, and of a split
+LEAST_TEXTS = 64  # that are worth a process, which starts and reads as long as 55 texts take (10 s on an AMD EPYC)
+COPIES = 3  # of the traces, at most, that a process holds (2.2 GB for 0.8): of all texts, and of a split
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

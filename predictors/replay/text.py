@@ -190,8 +190,7 @@ class RecordedLaw(NextLaw):
         recorded = self.text.columns["states"].shape[1]
         if self.slot >= recorded:
             raise ValueError(
-                f"this controller reads the draft's state at slot {self.slot} of alternatives, and {recorded} were recorded. Set "
-                "traces.texts.beside_states and collect again."
+                f"a controller reads a state at slot {self.slot}, and {recorded} were recorded. Set traces.texts.beside_states."
             )
         return torch.from_numpy(np.array(self.text.columns["states"][self.row - 1, self.slot])).unsqueeze(0)
 

@@ -71,7 +71,7 @@ def test_what_was_planned_is_held():
     real = ModelPair(*(AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16) for config in configs))
     prompts = [Prompt(f"{n}", f"{n}", "", "", "train", "", list(range(n, n + 100))) for n in range(4)]
     config = parse_config(CONFIGS["texts"], TEXTS | {"prompts": [4, 0, 0]}, "")
-    made, really = (collector("texts", pair, config, prompts, []) for pair in (meta, real))
+    made, really = (collector("texts", pair, config, prompts) for pair in (meta, real))
     found = plan.needs(meta, {"texts": made}, {"measure": {"max_new_tokens": 24}}, "cpu")
     weights = sum(weight_bytes(model) for model in (real.target, real.draft))
     assert found["decoding"][0] == weights

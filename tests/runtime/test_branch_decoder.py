@@ -85,7 +85,7 @@ def test_a_bundle_that_names_a_preset(pair, text, tmp_path, preset):
 
     decoder = load_decoder(random_bundle(tmp_path / "b", pair, gamma=3, change=change), pair)
     assert isinstance(decoder, BranchParallelDecoder if branching else SequentialDecoder)
-    assert decoder.controller.kind == config["controller"]["kind"]
+    assert decoder.controller.kind == ("hrad" if learned else config["controller"]["kind"])
     assert decoder.generate(PROMPT, max_new_tokens=40).tokens == text
     with pytest.raises(ContractError):
         load_decoder(tmp_path / "b", ModelPair(tiny_llama(seed=7), pair.draft))

@@ -11,9 +11,9 @@ from predictors.controllers import Controller, Session, build_controller
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness
 from runtime.branching import draft as draft_module
+from runtime.branching import jobs
 from runtime.branching.candidates import Candidates
 from runtime.branching.draft import BranchConfig, BranchDraft
-from runtime.branching.jobs import DraftJobs
 from runtime.decoding import branch_parallel
 from runtime.decoding.branch_parallel import BranchParallelDecoder, BranchRun
 from runtime.drafting.chain import Chain, ChainDraft
@@ -322,5 +322,5 @@ def peeking_error():
 
 def test_how_far_branches_were_drafted_is_not_told(monkeypatch):
     assert peeking_error() < 1e-9
-    monkeypatch.setattr(DraftJobs, "_told", lambda self, root: root)
+    monkeypatch.setattr(jobs, "_known", lambda root: root)
     assert peeking_error() > 1e-3

@@ -70,8 +70,7 @@ class SlotFeatures:
         stored_NGF = self.table.slots(TOPS if self.inputs == LAW else STATES)
         if stored_NGF.shape[1] < self.table.manifest.gamma_max:
             raise ValueError(
-                f"a model of {self.inputs} reads the draft's states of the texts' alternatives, and none were recorded. Set "
-                "traces.texts.beside_states and collect again."
+                f"a model of {self.inputs} reads states beside texts, and none were recorded. Set traces.texts.beside_states."
             )
         return stored_NGF
 
