@@ -276,9 +276,7 @@ def test_states_beside_the_text_are_left_out_where_nobody_reads_them(pair, promp
     assert np.array_equal(less.slots("states")[:, 0], whole.slots("states")[:, 0]) and whole.slots("states")[:, 1].any()
     assert np.array_equal(less.column("tops"), whole.column("tops"))
     reads = learned_controller(read_bundle(stop_bundle(tmp_path / "b", pair, threshold=1e-9, change=reads_last_layer)))
-    with pytest.raises(
-        ValueError, match=r"state at slot 1, and 1 were recorded\. Set traces.texts.beside"
-    ):
+    with pytest.raises(ValueError, match=r"state at slot 1, and 1 were recorded\. Set traces.texts.beside"):
         for text in less.texts():
             list(replayed(text, ChainPolicy(reads, GAMMA), lambda start, looked_up: 0))
 
