@@ -56,6 +56,13 @@ class ModelState(Protocol):
         them stay scratch, now a chain of nodes 0, 1, …; those before are committed."""
 
 
+class ReadingState(ModelState, Protocol):
+    """That of a draft that reads its target's states."""
+
+    def offer(self, hidden_NKD: Tensor) -> None:
+        """Take the target's states [N, K, D] in front of the next N tokens that are fed or, of drafted ones, committed."""
+
+
 class LanguageModel(Protocol):
     """What a pair holds; `CausalLanguageModel` wraps Hugging Face models, tests fake it in twenty lines."""
 
@@ -85,18 +92,25 @@ class LanguageModel(Protocol):
         """Input embedding [E] of a token."""
 
 
+def features_of(model: LanguageModel) -> tuple[int, ...]:
+    """The target's layers that a draft ``model`` reads, ascending; most read none."""
+    return getattr(model, "features", ())
+
+
 def cache_prompt(state: ModelState, prompt: Sequence[int]) -> Forward:
     """Commit a prompt; its last pass, with logits of its last token. It is the widest pass of a request: where it finds no memory
     two follow, once, with a warning; their sums may round differently. `MemoryError` if a half finds none either."""
     half, parts = len(prompt) // 2, [prompt]
     while True:
         try:
+            out, tapped = None, []
             for part in parts:
-                out = None  # the first half's states go before the second's come
+                out = None  # the first half's logits go before the second's come
                 out = state.forward(part, last=1)
                 state.keep(range(len(part)))
+                tapped += [] if out.hidden_NKD is None else [out.hidden_NKD]
             assert out is not None
-            return out
+            return Forward(out.logits, torch.cat(tapped)) if len(tapped) > 1 else out
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise

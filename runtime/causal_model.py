@@ -51,7 +51,7 @@ class CausalLanguageModel:
         self.model = model.eval()
         self.vocabulary_size: int = config.vocab_size
         self.num_layers: int = getattr(config, "num_hidden_layers", 0)
-        self.context_limit, self.context_bound = _context_limit(config)
+        self.context_limit, self.context_bound = context_limit(config)
         self._wanted: ForwardPath = forward
         self._weights: CompactWeights | None = None
         self._signature: tuple[Any, ...] = ()  # of the model that they were joined from
@@ -152,7 +152,7 @@ class CausalLanguageModel:
         return embedding[0]
 
 
-def _context_limit(config: Any) -> tuple[int, str]:
+def context_limit(config: Any) -> tuple[int, str]:
     """Positions the model serves, and what bounds them if not its training: a sliding window equals full attention up to the
     window's width, and rotary angles that change where a text gets long are not those of the keys in the cache."""
     sizes = (getattr(config, name, None) for name in ("max_position_embeddings", "max_seq_len"))  # the latter MPT's

@@ -2,15 +2,18 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from copy import copy
+from dataclasses import asdict
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import torch
+from torch import Tensor
 
 from predictors.contract import Identity, ModelIdentity, require_same_identity
 from runtime.adapter import LanguageModel
 from runtime.causal_model import CausalLanguageModel
+from runtime.eagle3.drafter import Eagle3Drafter
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
@@ -98,15 +101,19 @@ def _first_difference(target: dict[str, int], draft: dict[str, int]) -> str | No
 
 
 def _model_identity(model: LanguageModel) -> ModelIdentity:
+    if isinstance(model, Eagle3Drafter):
+        made = model.checkpoint
+        own = [made.shape, asdict(made.variant), model.features, made.vocabulary_size]
+        return ModelIdentity(_hashed(own), _sampled_weights(made.tensors))
     if not isinstance(model, CausalLanguageModel):
         raise ValueError(f"{type(model).__name__} has no identity: learned controllers need a Hugging Face model.")
-    return ModelIdentity(config_hash(model.model.config), _sampled_weights(model.model))
+    return ModelIdentity(config_hash(model.model.config), _sampled_weights(dict(model.model.named_parameters())))
 
 
-def _sampled_weights(model: torch.nn.Module) -> tuple[float, ...]:
+def _sampled_weights(parameters: Mapping[str, Tensor]) -> tuple[float, ...]:
     """Weights at fixed, spread places of every parameter, rounded to six digits."""
     samples = []
-    for index, (_, parameter) in enumerate(sorted(model.named_parameters())):
+    for index, (_, parameter) in enumerate(sorted(parameters.items())):
         rows = parameter.detach().reshape(-1, parameter.shape[-1])
         for sample in range(SAMPLES_PER_PARAMETER):
             row, column = divmod(

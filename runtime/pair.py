@@ -14,6 +14,8 @@ from predictors.latency.serving import KEY, ModelServing, Serving
 from runtime.adapter import LanguageModel
 from runtime.causal_model import FORWARDS, OTHER_FORWARDS, CausalLanguageModel, ForwardPath
 from runtime.device import native_dtype
+from runtime.eagle3.checkpoint import Checkpoint, eagle3_folder, read_checkpoint
+from runtime.eagle3.drafter import Eagle3Drafter
 from runtime.identity import config_hash, require_shared_vocabulary
 
 if TYPE_CHECKING:
@@ -30,8 +32,9 @@ class ModelPair:
     Parameters
     ----------
     target, draft
-        Hugging Face causal LMs, kept in their own dtype and on their own device; ``draft=None`` for single-model methods.
-        Anything with the `LanguageModel` interface is taken as it is.
+        Hugging Face causal LMs, kept in their own dtype and on their own device; ``draft=None`` for single-model methods. A draft
+        may also be an EAGLE-3 drafter as `runtime.eagle3.checkpoint.read_checkpoint` reads it, which takes the target's dtype and
+        device. Anything with the `LanguageModel` interface is taken as it is.
     tokenizer, draft_tokenizer
         Optional. Both together prove that the models share a vocabulary; without them the vocabulary sizes must be equal.
     forward
@@ -60,6 +63,12 @@ class ModelPair:
         self.target = _adapt(target, forward)
         if draft is self.target and isinstance(draft, CausalLanguageModel):
             draft = draft.model  # what is recorded for one is not the other's
+        if isinstance(draft, Checkpoint):
+            if not isinstance(self.target, CausalLanguageModel):
+                raise ValueError(
+                    f"an EAGLE-3 drafter reads a Hugging Face target's states, and this one is {target!r}."
+                )
+            draft = Eagle3Drafter(draft, self.target)
         self.draft = None if draft is None else _adapt(draft, forward, DRAFT_PRIORITY)
         self.tokenizer = tokenizer
         if self.draft is not None:
@@ -112,17 +121,19 @@ class ModelPair:
         if serving is not None and draft is not None and serving.draft is None:
             raise ValueError(f"{source} is of a target alone, and the pair has a draft. {_OTHER_RECORD}")
         models: dict[str, CausalLanguageModel] = {}
+        drafter = None if draft is None else eagle3_folder(draft)
         for name, path, at, priority, options in (
             ("target", target, place, 0, {"device_map": device_map, "quantization": quantization}),
             ("draft", draft, own, DRAFT_PRIORITY, {}),
         ):
-            if path is not None:
+            if path is not None and not (name == "draft" and drafter is not None):
                 served, where = None if serving is None else getattr(serving, name), f"{source}: {name}"
                 model = load_model(path, at, _dtype(dtype, served, at, where), **options)
                 models[name] = _served(model, forward, priority, served, where)
         shared = _load_tokenizer(tokenizer or target)
         draft_tokenizer = None if draft is None else _load_tokenizer(draft) or (shared if tokenizer else None)
-        return cls(models["target"], models.get("draft"), tokenizer=shared, draft_tokenizer=draft_tokenizer)
+        drafting = models.get("draft") if drafter is None else read_checkpoint(drafter)
+        return cls(models["target"], drafting, tokenizer=shared, draft_tokenizer=draft_tokenizer)
 
 
 def usable(device: str) -> torch.device:

@@ -111,11 +111,13 @@ def _without(law_V: Tensor, tokens_K: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a round: the ``accepted`` pending tokens, the ``newest`` token behind them, and the branch that it is in."""
+    """What became of a round: the ``accepted`` pending tokens, the ``newest`` token behind them, and the branch that it is in.
+    ``hidden_NKD``: the target's states in front of all of them, where the draft reads any; those of the prompt came with it."""
 
     accepted: Sequence[int]
     newest: int
     branch: int | None = None
+    hidden_NKD: Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -75,10 +75,10 @@ class BranchDraft(ChainDraft):
         self._remaining = 0
 
     @torch.inference_mode()
-    def begin(self, prompt: list[int]) -> float:
+    def begin(self, prompt: list[int], hidden_NKD: Tensor | None = None) -> float:
         """Cache the prompt; the seconds of that."""
         self._clock.resume()
-        self.prefill(prompt, [])
+        self.prefill(prompt, [], hidden_NKD)
         self._clock.lap("draft")
         return sum(self._clock.end_round().values())
 
@@ -96,9 +96,10 @@ class BranchDraft(ChainDraft):
         self._clock.lap("controller")
         drafted = trimmed = 0
         if verdict.branch is not None:
+            self._offer(verdict.hidden_NKD)
             trimmed = self._retain(verdict.branch)
-        else:
-            self.commit(range(len(verdict.accepted)), verdict.accepted, [verdict.newest])  # all branches go
+        else:  # all branches go
+            self.commit(range(len(verdict.accepted)), verdict.accepted, [verdict.newest], verdict.hidden_NKD)
             self._pending = Chain()
             if self._config.draft_stage == "idle":
                 most = min(self._cap, self._config.draft_stage_gamma or self._config.gamma, remaining - 1)

@@ -7,6 +7,8 @@ Where one runs after the other, the clock is virtual. The job would have begun w
 
 from dataclasses import replace
 
+from torch import Tensor
+
 from predictors.controllers import Controller
 from predictors.rounds import RoundRecord
 from predictors.signals import Root
@@ -39,14 +41,15 @@ class DraftJobs:
         self._fork = clock.now
         self._draft: BranchDraft  # once the prompt is cached
 
-    def open(self, chance: Chance) -> None:
-        """Begin to cache the prompt, concurrently with what the target does from now on; the draft draws from ``chance``."""
+    def open(self, chance: Chance, hidden_NKD: Tensor | None = None) -> None:
+        """Begin to cache the prompt, concurrently with what the target does from now on; the draft draws from ``chance``.
+        ``hidden_NKD``: the target's states along the prompt, where the draft reads any."""
         self._fork = self._clock.now
-        self._executor.submit(self._open, replace(self._request, randomness=spawn(chance)))
+        self._executor.submit(self._open, replace(self._request, randomness=spawn(chance)), hidden_NKD)
 
-    def _open(self, request: Request) -> float:
+    def _open(self, request: Request, hidden_NKD: Tensor | None) -> float:
         self._draft = BranchDraft(*self._of_decoder, request)
-        return self._draft.begin(request.prompt)
+        return self._draft.begin(request.prompt, hidden_NKD)
 
     def opened(self) -> None:
         """Wait until the prompt is cached."""

@@ -39,24 +39,42 @@ def forward(
 
     ``caches`` are those of the layers; the nodes' rows are written. Ids that the vocabulary lacks read its last row.
     """
-    groups = weights.heads // weights.key_heads
-    if groups > 1 and call.mask_NT is not None:
-        call = replace(call, mask_NT=call.mask_NT.repeat(groups, 1))
-    x_NC = F.embedding(call.tokens_N.clamp(max=len(weights.embedding) - 1), weights.embedding)
+    call = per_head(weights, call)
+    x_NC = embedded(weights, call.tokens_N)
     states = []
     for number, (layer, cache) in enumerate(zip(weights.layers, caches, strict=True)):
         if number in taps:
             states.append(x_NC)
-        mixed = _attention(weights, layer, cache, call, _norm(x_NC, layer.attention_norm, weights.epsilon))
-        x_NC = x_NC + linear(mixed, layer.output, layer.output_bias)
-        gated = _gated(weights, layer, _norm(x_NC, layer.feed_forward_norm, weights.epsilon))
-        x_NC = x_NC + linear(gated, layer.down, layer.down_bias)
+        x_NC = block(weights, layer, cache, call, x_NC, norm(x_NC, layer.attention_norm, weights.epsilon))
     if len(weights.layers) in taps:
-        states.append(_norm(x_NC, weights.norm, weights.epsilon))
+        states.append(norm(x_NC, weights.norm, weights.epsilon))
         rows = states[-1][-last:]
     else:
-        rows = _norm(x_NC[-last:], weights.norm, weights.epsilon)
+        rows = norm(x_NC[-last:], weights.norm, weights.epsilon)
     return linear(rows, weights.head, weights.head_bias), states
+
+
+def embedded(weights: CompactWeights, tokens_N: Tensor) -> Tensor:
+    """Input embeddings [N, C]; ids that the vocabulary lacks read its last row."""
+    return F.embedding(tokens_N.clamp(max=len(weights.embedding) - 1), weights.embedding)
+
+
+def per_head(weights: CompactWeights, call: Pass) -> Pass:
+    """``call`` with a row of its mask for each query head of a key head, as `block` takes it."""
+    groups = weights.heads // weights.key_heads
+    if groups == 1 or call.mask_NT is None:
+        return call
+    return replace(call, mask_NT=call.mask_NT.repeat(groups, 1))
+
+
+def block(
+    weights: CompactWeights, layer: LayerWeights, cache: LayerCache, call: Pass, x_NC: Tensor, read_NI: Tensor
+) -> Tensor:
+    """States [N, C] that leave a block: ``x_NC`` and what its attention over ``read_NI`` and its feed-forward add."""
+    mixed = _mixed(write_heads(weights, layer, cache, call, read_NI), cache, call, weights.scale)
+    x_NC = x_NC + linear(mixed, layer.output, layer.output_bias)
+    gated = _gated(weights, layer, norm(x_NC, layer.feed_forward_norm, weights.epsilon))
+    return x_NC + linear(gated, layer.down, layer.down_bias)
 
 
 def signed(sin: Tensor) -> Tensor:
@@ -65,23 +83,20 @@ def signed(sin: Tensor) -> Tensor:
     return torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)
 
 
-def _attention(
-    weights: CompactWeights, layer: LayerWeights, cache: LayerCache, call: Pass, normed_NC: Tensor
-) -> Tensor:
-    """Mixed values [N, H D] of all heads, after writing the nodes' keys and values into the cache."""
+def write_heads(weights: CompactWeights, layer: LayerWeights, cache: LayerCache, call: Pass, read_NI: Tensor) -> Tensor:
+    """Queries [1, H, N, D] of the nodes, after writing their keys and values into the cache."""
     heads, key_heads = weights.heads, weights.key_heads
-    joint = linear(normed_NC, layer.qkv, layer.qkv_bias)
-    joint = joint.view(len(normed_NC), -1, weights.head_dim).transpose(0, 1).unsqueeze(0)
+    joint = linear(read_NI, layer.qkv, layer.qkv_bias)
+    joint = joint.view(len(read_NI), -1, weights.head_dim).transpose(0, 1).unsqueeze(0)
     turned, values = joint.split([heads + key_heads, key_heads], dim=1)
     if layer.query_norm is not None and layer.key_norm is not None:
-        normed = _norm(turned[:, :heads], layer.query_norm, weights.epsilon)
-        turned = torch.cat([normed, _norm(turned[:, heads:], layer.key_norm, weights.epsilon)], dim=1)
+        normed = norm(turned[:, :heads], layer.query_norm, weights.epsilon)
+        turned = torch.cat([normed, norm(turned[:, heads:], layer.key_norm, weights.epsilon)], dim=1)
     queries, keys = _rotated(turned, call).split([heads, key_heads], dim=1)
     all_keys, all_values = cache
     all_keys.index_copy_(2, call.rows_N, keys)
     all_values.index_copy_(2, call.rows_N, values)
-    seen = all_keys.narrow(2, 0, call.num_rows), all_values.narrow(2, 0, call.num_rows)
-    return _mixed(queries, *seen, call, weights.scale)
+    return queries
 
 
 def _rotated(heads: Tensor, call: Pass) -> Tensor:
@@ -89,13 +104,14 @@ def _rotated(heads: Tensor, call: Pass) -> Tensor:
     return torch.addcmul(heads * call.cos_ND, heads.roll(heads.shape[-1] // 2, -1), call.sin_ND)
 
 
-def _mixed(queries: Tensor, keys: Tensor, values: Tensor, call: Pass, scale: float) -> Tensor:
-    """Attention [N, H D]. The query heads of a key head become more rows of one product, so that keys are never repeated; the
-    mask has a row for each of them.
+def _mixed(queries: Tensor, cache: LayerCache, call: Pass, scale: float) -> Tensor:
+    """Attention [N, H D] over the rows of the cache that ``call`` reads. The query heads of a key head become more rows of one
+    product, so that keys are never repeated; the mask has a row for each of them.
 
     A CPU's product of one bfloat16 row is slower than that of two: a lone row goes twice. Passes over one token then take 0.98,
     0.96 and 0.9 of the time behind 60, 120 and 300 others (AMD EPYC, two cores, 29976c7).
     """
+    keys, values = (rows.narrow(2, 0, call.num_rows) for rows in cache)
     heads, num_nodes = queries.shape[1:3]
     groups, mask = heads // keys.shape[1], call.mask_NT
     causal = mask is None and num_nodes > 1
@@ -115,5 +131,6 @@ def _gated(weights: CompactWeights, layer: LayerWeights, normed_NC: Tensor) -> T
     return weights.activation(gate) * up
 
 
-def _norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+def norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    """Root mean square norm over the last dimension."""
     return F.rms_norm(x, weight.shape, weight, epsilon)

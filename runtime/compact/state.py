@@ -64,10 +64,13 @@ class CompactState:
         self, tokens: Sequence[int] | Tensor, parents: Sequence[int] | None = None, last: int | None = None
     ) -> Forward:
         ids = on_device(tokens, self.memory.rows.device)
-        self.scratch.append(len(ids), parents)
+        self._append(len(ids), parents)
+        return self._forward(ids, last or len(ids))
+
+    def _append(self, count: int, parents: Sequence[int] | None) -> None:
+        self.scratch.append(count, parents)
         if self.scratch.total > self.memory.capacity:
             self._grow(max(self.scratch.total, 2 * self.memory.capacity))
-        return self._forward(ids, last or len(ids))
 
     @torch.inference_mode()
     def keep(self, path: Sequence[int], pending: int = 0) -> None:
@@ -82,14 +85,17 @@ class CompactState:
         self.memory.grow(capacity)
 
     def _forward(self, ids_N: Tensor, last: int) -> Forward:
+        return said(*forward(self.memory.weights, self._pass(ids_N), self.memory.caches, last, self._layers))
+
+    def _pass(self, ids_N: Tensor) -> Pass:
+        """The pass over the scratch's last nodes, whose tokens are ``ids_N``."""
         memory, scratch = self.memory, self.scratch
         count, total = len(ids_N), scratch.total
         rows = memory.rows[total - count : total]
         positions = rows if scratch.is_chain else on_device(scratch.positions(count), rows.device)
         allowed = scratch.mask(count, rows.device)
         mask = None if allowed is None else memory.cos.new_zeros(allowed.shape).masked_fill_(~allowed, -torch.inf)
-        call = Pass(ids_N, rows, memory.cos[positions], memory.sin[positions], total, mask)
-        return said(*forward(memory.weights, call, memory.caches, last, self._layers))
+        return Pass(ids_N, rows, memory.cos[positions], memory.sin[positions], total, mask)
 
 
 def said(logits: Tensor, states: Sequence[Tensor]) -> Forward:

@@ -88,6 +88,11 @@ class Decoder(ABC):
         return 0
 
     @property
+    def features(self) -> tuple[int, ...]:
+        """The target's layers that the draft reads."""
+        return ()
+
+    @property
     def context_limit(self) -> int:
         """Most tokens, prompt and output together, that the models in use serve."""
         return self.pair.target.context_limit

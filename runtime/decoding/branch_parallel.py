@@ -14,6 +14,7 @@ from torch import Tensor
 
 from predictors.controllers import Controller
 from predictors.rounds import RoundRecord
+from runtime.adapter import features_of
 from runtime.branching.candidates import Branches, Verdict, draw_at_branch_point
 from runtime.branching.draft import BranchConfig
 from runtime.branching.jobs import DraftJobs
@@ -47,6 +48,11 @@ class BranchParallelDecoder(Decoder):
         return self.config.gamma
 
     @property
+    def features(self) -> tuple[int, ...]:
+        assert self.pair.draft is not None
+        return features_of(self.pair.draft)
+
+    @property
     def context_limit(self) -> int:
         assert self.pair.draft is not None
         return min(self.pair.target.context_limit, self.pair.draft.context_limit)
@@ -72,9 +78,12 @@ class BranchRun(Run):
         self.jobs.close()
 
     def _begin_draft_prefill(self) -> None:
-        self.jobs.open(stream(self.request.randomness, "draft"))
+        if not self.features:
+            self.jobs.open(stream(self.request.randomness, "draft"))
 
-    def _end_draft_prefill(self, step: Step) -> None:
+    def _end_draft_prefill(self, step: Step, hidden_NKD: Tensor | None) -> None:
+        if self.features:
+            self.jobs.open(stream(self.request.randomness, "draft"), hidden_NKD)
         self.jobs.opened()
         self.jobs.end_round(step.record)
         self.verdict = Verdict((), self.newest)
@@ -91,7 +100,9 @@ class BranchRun(Run):
         branch = None
         if accepted == pending.tree.num_nodes:
             token, branch = self._at_branch_point(branches, token, law_V)
-        self.verdict = Verdict(pending.tree.token_list[:accepted], token, branch)
+        hidden_NKD = self._tapped(out, self.features)
+        known = None if hidden_NKD is None else hidden_NKD[: accepted + 1]
+        self.verdict = Verdict(pending.tree.token_list[:accepted], token, branch, known)
         self.target.keep(range(1 + accepted))
         self._move(out, accepted, token)
         record = self._ended(branches.record or pending.record)
@@ -100,7 +111,8 @@ class BranchRun(Run):
         evidence = None
         if self.request.observe:
             target_probs = processed_law(out.logits, self.request.settings)
-            evidence = Evidence(root, pending.tree, pending.laws, target_probs, out.hidden_NKD)
+            tapped = self._tapped(out, self.request.layers)
+            evidence = Evidence(root, pending.tree, pending.laws, target_probs, tapped)
         return Step([*self.verdict.accepted, token], record, evidence)
 
     def _verify(self, tree: TokenTree, logits_RV: Tensor) -> tuple[int, int, Tensor]:

@@ -32,7 +32,9 @@ class Run(ABC):
         self.depth = decoder.depth
         self.clock = PhaseClock()
         self.chance = stream(request.randomness, "verify")
-        self.target = self.pair.target.open(request.max_length, request.layers)
+        self.features = decoder.features
+        self.taps = tuple(sorted({*request.layers, *self.features}))
+        self.target = self.pair.target.open(request.max_length, self.taps)
         self.text = list(request.prompt)  # and what was emitted
         self.prefilled = self.done = False
         self.newest = -1
@@ -82,7 +84,7 @@ class Run(ABC):
             )
         step = Step(self._begin(law, out), RoundRecord())
         self.clock.lap("verify")
-        self._end_draft_prefill(step)
+        self._end_draft_prefill(step, self._tapped(out, self.features))
         return step
 
     def _begin(self, law_V: Tensor, out: Forward) -> list[int]:
@@ -93,13 +95,20 @@ class Run(ABC):
     def _move(self, out: Forward, row: int, token: int) -> None:
         """``token`` is the newest: row ``row`` of the target's pass said so."""
         self.newest = token
-        self.hidden_KD = None if out.hidden_NKD is None else out.hidden_NKD[row]
+        hidden_NKD = self._tapped(out, self.request.layers)
+        self.hidden_KD = None if hidden_NKD is None else hidden_NKD[row]
+
+    def _tapped(self, out: Forward, layers: tuple[int, ...]) -> Tensor | None:
+        """Of a pass of the target the states [rows, K, D] of ``layers`` alone."""
+        if out.hidden_NKD is None or layers == self.taps:
+            return out.hidden_NKD
+        return out.hidden_NKD[:, [self.taps.index(layer) for layer in layers]] if layers else None
 
     def _begin_draft_prefill(self) -> None:  # noqa: B027 (only a draft that runs beside the target begins)
         """Before the target's prefill."""
 
-    def _end_draft_prefill(self, step: Step) -> None:  # noqa: B027 (the target may draft)
-        """After it: cache the prompt in the draft."""
+    def _end_draft_prefill(self, step: Step, hidden_NKD: Tensor | None) -> None:  # noqa: B027 (the target may draft)
+        """After it: cache the prompt in the draft; ``hidden_NKD`` are the states along it that the draft reads."""
 
     def _graphed_verdicts(self, verifier: Verifier) -> GraphedVerdicts | None:
         """Verdicts of ``verifier`` by programs; ``None`` where the target's passes are not graphed, the rule takes trees apart

@@ -13,7 +13,7 @@ from torch import Tensor
 from predictors.controllers import Controller
 from predictors.rounds import RoundRecord
 from predictors.signals import Root
-from runtime.adapter import Forward
+from runtime.adapter import Forward, features_of
 from runtime.decoding.base import Decoder, Evidence, Step
 from runtime.decoding.run import Run
 from runtime.drafting.chain import LookupDraft
@@ -47,6 +47,11 @@ class SequentialDecoder(Decoder):
         return 0 if self.drafter is None else self.drafter.depth
 
     @property
+    def features(self) -> tuple[int, ...]:
+        unread = self.drafter is None or not self.drafter.needs_draft or self.pair.draft is None
+        return () if unread or self.pair.draft is None else features_of(self.pair.draft)
+
+    @property
     def context_limit(self) -> int:
         limit, draft = self.pair.target.context_limit, self.pair.draft
         unread = self.drafter is None or not self.drafter.needs_draft
@@ -78,9 +83,9 @@ class SequentialRun(Run):
         self.probs_V = law_V
         return super()._begin(law_V, out)
 
-    def _end_draft_prefill(self, step: Step) -> None:
+    def _end_draft_prefill(self, step: Step, hidden_NKD: Tensor | None) -> None:
         if self.draft is not None:
-            self.draft.prefill(self.request.prompt, step.tokens)
+            self.draft.prefill(self.request.prompt, step.tokens, hidden_NKD)
             self.clock.lap("draft")
 
     def round(self) -> Step:
@@ -101,12 +106,15 @@ class SequentialRun(Run):
         self.probs_V = None if probs_MV is None else probs_MV[row]
         self.clock.lap("verify")
         if self.draft is not None:
-            self.draft.commit(path, accepted, [token])
+            hidden_NKD = self._tapped(out, self.features)
+            self.draft.commit(
+                path, accepted, [token], None if hidden_NKD is None else hidden_NKD[[0, *(node + 1 for node in path)]]
+            )
             self.clock.lap("draft")
         record = RoundRecord(tree.num_nodes, max(tree.depths), accepted=len(path), looked_up=drafted.looked_up)
         evidence = None
         if self.request.observe and probs_MV is not None:
-            evidence = Evidence(root, tree, drafted.laws, probs_MV, out.hidden_NKD)
+            evidence = Evidence(root, tree, drafted.laws, probs_MV, self._tapped(out, self.request.layers))
         return Step([*accepted, token], self._counted(record), evidence)
 
     def _verdict(self, tree: TokenTree, logits: Tensor, probs_MV: Tensor | None) -> tuple[int, int]:

@@ -154,15 +154,17 @@ class LookupDraft(Draft):
     def passes(self) -> int:
         return 0 if self._model is None else self._model.passes
 
-    def prefill(self, prompt: list[int], newest: Sequence[int]) -> None:
+    def prefill(self, prompt: list[int], newest: Sequence[int], hidden_NKD: Tensor | None = None) -> None:
         self._unread += [*prompt, *newest]
         if self._model is not None:
-            self._model.prefill(prompt, newest)
+            self._model.prefill(prompt, newest, hidden_NKD)
 
-    def commit(self, path: Sequence[int], accepted: Sequence[int], newest: Sequence[int]) -> None:
+    def commit(
+        self, path: Sequence[int], accepted: Sequence[int], newest: Sequence[int], hidden_NKD: Tensor | None = None
+    ) -> None:
         self._unread += [*accepted, *newest]
         if self._model is not None:
-            self._model.commit(path, accepted, newest)
+            self._model.commit(path, accepted, newest, hidden_NKD)
 
     def found(self) -> Found:
         """What followed the text's end before."""

@@ -7,6 +7,7 @@ The draft's cache holds committed tokens; within a round its scratch holds the d
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from torch import Tensor
 from predictors.config import Checked
 from predictors.controllers import Session
 from predictors.signals import BothModels, NextLaw, Root
-from runtime.adapter import Forward, LanguageModel, Row, cache_prompt
+from runtime.adapter import Forward, LanguageModel, ReadingState, Row, cache_prompt, features_of
 from runtime.clock import PhaseClock
 from runtime.drafting.drafted import Drafted
 from runtime.drafting.sampler import sampler_for
@@ -63,12 +64,16 @@ class Draft(ABC):
         """Draw a tree of at most ``cap`` levels."""
 
     @abstractmethod
-    def prefill(self, prompt: list[int], newest: Sequence[int]) -> None:
-        """Take over the prompt; ``newest`` are the tokens emitted after it."""
+    def prefill(self, prompt: list[int], newest: Sequence[int], hidden_NKD: Tensor | None = None) -> None:
+        """Take over the prompt; ``newest`` are the tokens emitted after it. ``hidden_NKD``: the target's states along the prompt,
+        where the model reads any."""
 
     @abstractmethod
-    def commit(self, path: Sequence[int], accepted: Sequence[int], newest: Sequence[int]) -> None:
-        """Keep the ``accepted`` tokens of a ``path`` of nodes; then come ``newest`` tokens."""
+    def commit(
+        self, path: Sequence[int], accepted: Sequence[int], newest: Sequence[int], hidden_NKD: Tensor | None = None
+    ) -> None:
+        """Keep the ``accepted`` tokens of a ``path`` of nodes; then come ``newest`` tokens. ``hidden_NKD``: the target's states
+        in front of all of them, where the model reads any."""
 
 
 class ModelDraft(Draft):
@@ -83,25 +88,38 @@ class ModelDraft(Draft):
         self._eos_tokens = request.eos_tokens
         self._randomness = request.randomness
         self._state = model.open(request.max_length, request.draft_layers)
+        self._reads_states = bool(features_of(model))
         self._sampler = sampler_for(self._settings, self._randomness, model.programs)
         self._views = Views() if request.views else None
         self._scratch: dict[int, int] = {}  # fed nodes of the tree, by their place in the model's scratch
         self._uncached: list[int] = []
 
-    def prefill(self, prompt: list[int], newest: Sequence[int]) -> None:
-        out = cache_prompt(self._state, prompt)
+    def prefill(self, prompt: list[int], newest: Sequence[int], hidden_NKD: Tensor | None = None) -> None:
+        self._offer(hidden_NKD)
+        cached = prompt[1:] if self._reads_states else prompt  # no state is in front of the first token
+        if cached:
+            out = cache_prompt(self._state, cached)
+            if self._views is not None:
+                self._views.committed(out)
         self._uncached = list(newest)
-        if self._views is not None:
-            self._views.committed(out)
 
-    def commit(self, path: Sequence[int], accepted: Sequence[int], newest: Sequence[int]) -> None:
-        """As in `Draft`: of the accepted nodes those that were fed keep their rows of the cache."""
-        fed = [self._scratch[node] for node in path if node in self._scratch]
+    def commit(
+        self, path: Sequence[int], accepted: Sequence[int], newest: Sequence[int], hidden_NKD: Tensor | None = None
+    ) -> None:
+        """As in `Draft`: of the accepted nodes those that were fed keep their rows of the cache, but for a model that runs over
+        them again, from the target's states."""
+        self._offer(hidden_NKD)
+        kept = [] if self._reads_states else path
+        fed = [self._scratch[node] for node in kept if node in self._scratch]
         self._state.keep(fed)
         if self._views is not None:
             self._views.keep(fed)
         self._scratch = {}
         self._uncached += [*accepted[len(fed) :], *newest]
+
+    def _offer(self, hidden_NKD: Tensor | None) -> None:
+        if hidden_NKD is not None:
+            cast(ReadingState, self._state).offer(hidden_NKD)
 
     def _feed_uncached(self, then: Sequence[int] = ()) -> Row:
         """Commit the newest tokens; the row of the last one. ``then``, the tokens of nodes 0, 1, …, go through the same pass, and
@@ -167,8 +185,9 @@ class Views:
         self._scratch = []
 
     def newest(self) -> tuple[Tensor, Tensor | None]:
-        """Logits [V] in front of the newest token, and tapped hidden states [2, K, D] in front of it and behind it."""
-        (logits_V, before_KD), (_, behind_KD) = self._committed
+        """Logits [V] in front of the newest token, and tapped hidden states [2, K, D] in front of it and behind it (of a text
+        whose first tokens were never fed, behind it alone)."""
+        (logits_V, before_KD), (_, behind_KD) = self._committed[0], self._committed[-1]
         return logits_V, None if before_KD is None or behind_KD is None else torch.stack([before_KD, behind_KD])
 
 

@@ -65,13 +65,15 @@ class LevelDraft(ModelDraft):
         clock.lap("draft")
         return drafted
 
-    def commit(self, path: Sequence[int], accepted: Sequence[int], newest: Sequence[int]) -> None:
+    def commit(
+        self, path: Sequence[int], accepted: Sequence[int], newest: Sequence[int], hidden_NKD: Tensor | None = None
+    ) -> None:
         """As in `ModelDraft`; of a node with several copies, that one's rows are kept which the path's last one hangs under."""
         if self._unread is not None:
             fed = self._unread.drafted_behind(path)
             self._scratch = dict(zip(fed, self._unread.places(fed), strict=True))
             self._unread = None
-        super().commit(path, accepted, newest)
+        super().commit(path, accepted, newest, hidden_NKD)
 
     def _grow(
         self, growth: Growth, level: Sequence[int], limit: int, root: Root, session: Session, clock: PhaseClock

@@ -1,0 +1,1 @@
+"""EAGLE-3 drafters: one layer that reads hidden states of its target."""
