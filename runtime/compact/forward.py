@@ -22,7 +22,8 @@ LayerCache = tuple[Tensor, Tensor]  # keys and values [1, K, rows, D]
 @dataclass(frozen=True)
 class Pass:
     """What one pass runs over: ``rows_N`` of the cache to write, rotary ``cos_ND`` and signed ``sin_ND`` of the nodes' positions,
-    and the first ``num_rows`` T of the cache to read, as ``mask_NT`` allows (0 or -inf; ``None``: causally)."""
+    and the first ``num_rows`` T of the cache to read, as ``mask_NT`` allows (0 or -inf; ``None``: causally). ``slots``: of
+    several texts one after the other in the cache, each node reads the first rows of its own."""
 
     tokens_N: Tensor
     rows_N: Tensor
@@ -30,6 +31,7 @@ class Pass:
     sin_ND: Tensor
     num_rows: int
     mask_NT: Tensor | None
+    slots: int = 1
 
 
 def forward(
@@ -62,7 +64,7 @@ def embedded(weights: CompactWeights, tokens_N: Tensor) -> Tensor:
 def per_head(weights: CompactWeights, call: Pass) -> Pass:
     """``call`` with a row of its mask for each query head of a key head, as `block` takes it."""
     groups = weights.heads // weights.key_heads
-    if groups == 1 or call.mask_NT is None:
+    if groups == 1 or call.mask_NT is None or call.slots > 1:
         return call
     return replace(call, mask_NT=call.mask_NT.repeat(groups, 1))
 
@@ -111,6 +113,8 @@ def _mixed(queries: Tensor, cache: LayerCache, call: Pass, scale: float) -> Tens
     A CPU's product of one bfloat16 row is slower than that of two: a lone row goes twice. Passes over one token then take 0.98,
     0.96 and 0.9 of the time behind 60, 120 and 300 others (AMD EPYC, two cores, 29976c7).
     """
+    if call.slots > 1:
+        return _mixed_slots(queries, cache, call, scale)
     keys, values = (rows.narrow(2, 0, call.num_rows) for rows in cache)
     heads, num_nodes = queries.shape[1:3]
     groups, mask = heads // keys.shape[1], call.mask_NT
@@ -124,6 +128,15 @@ def _mixed(queries: Tensor, cache: LayerCache, call: Pass, scale: float) -> Tens
         queries, keys, values, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=groups > 1 and causal
     )
     return mixed[:, :, :rows].reshape(heads, num_nodes, -1).transpose(0, 1).reshape(num_nodes, -1)
+
+
+def _mixed_slots(queries: Tensor, cache: LayerCache, call: Pass, scale: float) -> Tensor:
+    """The same of one node in each slot."""
+    keys, values = (rows[0].unflatten(1, (call.slots, -1)).transpose(0, 1)[:, :, : call.num_rows] for rows in cache)
+    assert call.mask_NT is not None
+    grouped = queries[0].unflatten(0, (keys.shape[1], -1)).permute(2, 0, 1, 3)
+    mixed = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=call.mask_NT[:, None, None], scale=scale)
+    return mixed.flatten(1)
 
 
 def _gated(weights: CompactWeights, layer: LayerWeights, normed_NC: Tensor) -> Tensor:
