@@ -96,6 +96,7 @@ class PairLocation:
     tokenizer: str
     dtype: str
     placement: Mapping[str, Any] = field(default_factory=dict)
+    trains_drafter: bool = False
 
     @property
     def models(self) -> dict[str, Any]:
@@ -125,8 +126,8 @@ def read_pair(folder: Path) -> PairLocation:
         )
     placement = facts.get("placement", {})
     if facts["source"] == "builtin":
-        places = {name: str((folder / facts[name]).resolve()) for name in ("target", "draft", "tokenizer")}
-        return PairLocation(**places, dtype=dtype, placement=placement)
+        target, draft, tokenizer = (str((folder / facts[name]).resolve()) for name in ("target", "draft", "tokenizer"))
+        return PairLocation(target, draft, tokenizer, dtype, placement)
     folders = {name: str(resolve_model(facts[name], commit)) for name, commit in facts["revisions"].items()}
     tokenizer = folders["target" if facts["tokenizer"] == facts["target"] else "draft"]
     return PairLocation(folders["target"], folders.get("draft"), tokenizer, dtype, placement)

@@ -100,6 +100,15 @@ class CausalLanguageModel:
             return CompactState(Memory(weights, capacity), layers)
         return self._graphed(weights, capacity, layers)
 
+    def compact_weights(self) -> CompactWeights:
+        """Those of the compact forward; `ValueError` with the reason where it does not compute this model."""
+        weights = self._compact()
+        if weights is None:
+            raise ValueError(
+                f"only the compact forward writes many texts at once, and {self.not_compact or 'another one is used'}."
+            )
+        return weights
+
     @property
     def eos_tokens(self) -> frozenset[int]:
         """The model's own end-of-sequence tokens, as its generation config says now."""

@@ -135,7 +135,7 @@ class Reference:
 
     def turned(self, x, position):
         half = self.head // 2
-        angles = position / 1000.0 ** (torch.arange(half).float() / half)
+        angles = position / self.config.rope_parameters["rope_theta"] ** (torch.arange(half).float() / half)
         cos, sin = angles.cos(), angles.sin()
         first, second = x[..., :half], x[..., half:]
         return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)

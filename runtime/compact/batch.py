@@ -1,8 +1,8 @@
 """Texts of many prompts at once by the compact forward: what traces and drafters are collected from.
 
 A slot holds one text: its rows of the cache lie one after the other, those of slot b from b T on. A pass runs over the newest
-token of every slot; a text that ends makes room for the next prompt. A text depends on the other texts by rounding alone: it draws
-from a source of its own. Shape suffixes: B slots, T rows of a slot, N tokens of a text, K tapped layers, C hidden size.
+token of every slot; a text that ends makes room for the next prompt. A text depends on the other texts by rounding alone: it
+draws from a source of its own. Shape suffixes: B slots, T rows of a slot, N tokens of a text, K tapped layers, C hidden size.
 """
 
 from collections import deque

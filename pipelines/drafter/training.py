@@ -1,0 +1,223 @@
+"""Training an EAGLE-3 drafter: towards the target's distribution, several drafted tokens deep.
+
+    loss = sum_i decay^i mean_t KL(p(· | text to t + 1 + i) || q_i,t),   both over the drafter's own ids
+
+Muon takes the layer's matrices, AdamW the head and the norms; one schedule for both: warm-up, constant, linear to zero. Source:
+Li et al. 2025 (training-time test); specification of feature drafts, section 3. Shape suffixes: B texts, L positions, K tapped
+layers, C hidden size, U ids of the drafter's own vocabulary.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated, Any
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
+from tqdm import tqdm
+
+from pipelines.builtin.muon import Muon
+from pipelines.drafter.network import DrafterNetwork
+from pipelines.drafter.texts import StatedText, batches
+from predictors.config import Checked, Count, NotNegative, Positive, at_least
+
+if TYPE_CHECKING:
+    from lightning.pytorch.loggers import Logger
+
+
+@dataclass(frozen=True)
+class DrafterRecipe(Checked):
+    """How a drafter is trained. ``vocabulary``: its most frequent tokens; ``depths`` drafted in training, each weighing ``decay``
+    of the one before; batches of ``positions``, texts with the last ``context`` tokens of their prompts; ``max_minutes`` ends
+    training early, with the schedule running on whichever of the two shares, of steps or of time, is further on."""
+
+    vocabulary: Count = 8192
+    depths: Count = 3
+    decay: Positive = 0.8
+    epochs: Count = 4
+    positions: Count = 1100
+    context: Count = 96
+    matrix_lr: Positive = 0.01
+    matrix_weight_decay: NotNegative = 0.01
+    vector_lr: Positive = 1.5e-3
+    warm_up: Annotated[int, at_least(0)] = 20
+    gradient_clip: Positive = 1.0
+    max_minutes: Positive | None = None
+
+
+def vocabulary(texts: Sequence[StatedText], wanted: int, size: int) -> Tensor:
+    """The target's ``wanted`` ids that answers hold most often, then those of prompts, ascending."""
+    counts: Counter[int] = Counter()
+    for text in texts:
+        answers, prompts = text.tokens[text.start :].tolist(), text.tokens[: text.start].tolist()
+        counts.update({token: 1000 * count for token, count in Counter(answers).items()})
+        counts.update(prompts)
+    counts.update(dict.fromkeys(range(size), 0))
+    ranked = sorted(counts, key=lambda token: (-counts[token], token))
+    return torch.tensor(sorted(ranked[:wanted]))
+
+
+Batch = tuple[Tensor, Tensor, Tensor, Tensor]  # as `padded` makes it
+
+
+class Passes(IterableDataset[Batch]):
+    """Batches of one pass over the texts, shuffled anew by every epoch's number."""
+
+    def __init__(self, texts: Sequence[StatedText], recipe: DrafterRecipe, seed: int | None) -> None:
+        self.texts, self.recipe, self.seed, self.epoch = texts, recipe, seed, 0
+
+    def __iter__(self) -> Iterator[Batch]:
+        generator = None if self.seed is None else torch.Generator().manual_seed(self.seed + self.epoch)
+        for batch in batches(self.texts, self.recipe.positions, self.recipe.context, generator):
+            yield padded(batch, self.recipe.depths)
+
+    @property
+    def steps(self) -> int:
+        return sum(1 for _ in batches(self.texts, self.recipe.positions, self.recipe.context, None))
+
+
+class DrafterTraining(L.LightningModule):
+    """The loss of a `DrafterNetwork`, optimised by hand as two optimisers share a step. ``native``: bfloat16 products."""
+
+    automatic_optimization = False
+
+    def __init__(self, network: DrafterNetwork, recipe: DrafterRecipe, steps: int, native: bool) -> None:
+        super().__init__()
+        self.network, self.recipe, self.steps, self.native = network, recipe, steps, native
+        self.started = perf_counter()
+        self.capped = False
+
+    def training_step(self, batch: Batch, index: int) -> None:
+        loss, _ = self.judged(batch)
+        matrices, vectors = self.optimizers()
+        self.manual_backward(loss)
+        torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.recipe.gradient_clip)
+        rate = self._rate()
+        for optimizer, full in ((matrices, self.recipe.matrix_lr), (vectors, self.recipe.vector_lr)):
+            for group in optimizer.param_groups:
+                group["lr"] = full * rate
+            optimizer.step()
+            optimizer.zero_grad()
+        self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(batch[0]))
+        self.trainer.should_stop = self.trainer.should_stop or rate == 0
+
+    def validation_step(self, batch: Batch, index: int) -> None:
+        loss, agreement = self.judged(batch)
+        named = {f"agreement_{depth}": share for depth, share in enumerate(agreement, start=1)}
+        self.log_dict({"val_loss": loss, **named}, on_step=False, on_epoch=True, batch_size=len(batch[0]))
+
+    def judged(self, batch: Batch) -> tuple[Tensor, list[float]]:
+        """The loss, and at every depth the share of positions where both find the same token likeliest."""
+        depths, network = self.recipe.depths, self.network
+        states, tokens, last, read = batch
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.native):
+            logits = network(states, tokens, depths)
+        loss, agreement, length = states.new_zeros(()), [], states.shape[1]
+        for depth, of_depth in enumerate(logits):
+            at = read[:, 1 + depth : 1 + depth + length]
+            with torch.no_grad():
+                target_NU = network.target_probs(last[:, 1 + depth : 1 + depth + length][at])
+            logs_NU = of_depth[:, : at.shape[1]][at].log_softmax(-1, torch.float32)
+            entropy = -torch.special.entr(target_NU).sum(-1).mean()
+            loss = loss + self.recipe.decay**depth * (entropy - (target_NU * logs_NU).sum(-1).mean())
+            agreement.append(float((logs_NU.argmax(-1) == target_NU.argmax(-1)).float().mean()))
+        return loss, agreement
+
+    def configure_optimizers(self) -> Any:
+        named = dict(self.network.named_parameters())
+        matrices = [weight for name, weight in named.items() if weight.dim() == 2 and name != "lm_head.weight"]
+        others = [weight for name, weight in named.items() if weight.dim() == 1 or name == "lm_head.weight"]
+        dtype = torch.bfloat16 if self.native else torch.float32
+        muon = Muon(matrices, self.recipe.matrix_lr, weight_decay=self.recipe.matrix_weight_decay, dtype=dtype)
+        return [muon, torch.optim.AdamW(others, self.recipe.vector_lr, betas=(0.9, 0.95), weight_decay=0.01)]
+
+    def _rate(self) -> float:
+        """Share of the full rate at this step."""
+        done, cap = self.global_step // 2, self.recipe.max_minutes  # both optimisers' steps are counted
+        spent = 0.0 if cap is None else (perf_counter() - self.started) / (60 * cap)
+        share = max(done / self.steps, spent)
+        self.capped = self.capped or spent > max(0.5, done / self.steps)
+        decay = 1.0 if share < 0.5 else max(0.0, 2 * (1 - share))
+        return min(decay, (done + 1) / self.recipe.warm_up) if self.recipe.warm_up else decay
+
+
+def padded(batch: Sequence[StatedText], depths: int) -> Batch:
+    """``states`` [B, L, K C], ``tokens`` [B, L + depths] after each, the target's ``last`` states [B, L, C], and where there are
+    any [B, L]."""
+    length = max(len(text.hidden_NKC) for text in batch)
+    num_layers, hidden = batch[0].hidden_NKC.shape[1:]
+    states = torch.zeros(len(batch), length, (num_layers - 1) * hidden)
+    last = torch.zeros(len(batch), length, hidden)
+    tokens = torch.zeros(len(batch), length + depths, dtype=torch.int64)
+    read = torch.zeros(len(batch), length, dtype=torch.bool)
+    for row, text in enumerate(batch):
+        count = len(text.hidden_NKC)
+        states[row, :count] = text.hidden_NKC[:, :-1].flatten(1).float()
+        last[row, :count] = text.hidden_NKC[:, -1].float()
+        tokens[row, :count] = text.tokens[1:]
+        read[row, :count] = True
+    return states, tokens, last, read
+
+
+class Bar(L.Callback):
+    """One progress bar over all steps."""
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        assert isinstance(module, DrafterTraining)
+        self.bar = tqdm(
+            total=module.steps, initial=module.global_step // 2, desc="train drafter", unit="step", mininterval=1.0
+        )
+
+    def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        self.bar.update()
+
+    def on_validation_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        if hasattr(self, "bar"):
+            told = {name: f"{float(value):.3f}" for name, value in trainer.callback_metrics.items() if "agree" in name}
+            self.bar.set_postfix(told)
+
+    def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self.bar.close()
+
+
+def train(
+    network: DrafterNetwork,
+    recipe: DrafterRecipe,
+    texts: Sequence[StatedText],
+    held_out: Sequence[StatedText],
+    folder: Path,
+    seed: int,
+    native: bool,
+    logger: "Logger | None" = None,
+) -> dict[str, float]:
+    """Train ``network`` in place, and what it comes to on ``held_out``: loss and agreement by depth. A run that was interrupted
+    goes on after its last epoch, which ``folder`` holds."""
+    rows, judged = Passes(texts, recipe, seed), Passes(held_out, recipe, None)
+    module = DrafterTraining(network, recipe, recipe.epochs * rows.steps, native)
+
+    class Next(L.Callback):
+        def on_train_epoch_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+            rows.epoch = trainer.current_epoch
+
+    trainer = L.Trainer(
+        accelerator="cpu",
+        devices=1,
+        max_epochs=recipe.epochs,
+        logger=logger or False,
+        callbacks=[Bar(), Next(), ModelCheckpoint(folder, "last", save_last=False, save_on_train_epoch_end=True)],
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        log_every_n_steps=1_000_000_000,
+    )
+    last = folder / "last.ckpt"
+    loaders = DataLoader(rows, batch_size=None), DataLoader(judged, batch_size=None)
+    trainer.fit(module, *loaders, ckpt_path=str(last) if last.is_file() else None)
+    network.eval()
+    found = {name: float(value) for name, value in trainer.callback_metrics.items()}
+    return found | {"steps": module.global_step // 2, "capped": float(module.capped)}

@@ -1,0 +1,87 @@
+"""Drafters trained for a target: what training computes is what the runtime serves, and it learns."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from pipelines.drafter.network import DrafterNetwork
+from pipelines.drafter.texts import SETTINGS, collect, shortened
+from pipelines.drafter.training import DrafterRecipe, train, vocabulary
+from pipelines.stages.drafter import layer_config, written_config
+from runtime import ModelPair
+from runtime.eagle3.checkpoint import read_checkpoint
+from tests.eagle3 import Reference
+from tests.toys import tiny_llama
+
+LAYERS = (1, 2, 3)
+PROMPTS = [[3, 1, 4, 1, 5], [9, 2, 6], [5, 3, 5, 8, 9, 7], [9, 3], [2, 3, 8, 4, 6], [2, 6, 4]]
+
+
+@pytest.fixture(scope="module")
+def target():
+    return ModelPair(tiny_llama(seed=3, layers=4), forward="compact").target
+
+
+def untrained(target, ids):
+    torch.manual_seed(0)
+    model = target.model
+    embedding, head = model.get_input_embeddings().weight.detach(), model.lm_head.weight.detach()
+    network = DrafterNetwork(layer_config(model.config), torch.tensor(ids), len(LAYERS), embedding, head)
+    for name, parameter in network.named_parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter) if "norm" in name else 0
+    return network
+
+
+def saved(network, target, folder):
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(written_config(network, target.model.config, LAYERS, torch.float32)))
+    save_file(network.tensors(torch.float32), folder / "model.safetensors")
+    return read_checkpoint(folder)
+
+
+def test_every_depth_of_training_is_what_the_runtime_drafts(target, tmp_path):
+    network = untrained(target, range(1, 30, 2))
+    text = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3]
+    with torch.no_grad():
+        hidden = target.model(torch.tensor([text]), output_hidden_states=True).hidden_states
+        states = torch.cat([hidden[layer] for layer in LAYERS], -1)
+        logits = network(states, torch.tensor([[*text[1:], 0, 0, 0]]), 3)
+    reference = Reference(saved(network, target, tmp_path / "d"), target.model)
+    for place in range(5):
+        laws = reference.laws(text[: place + 2], text[place + 2 : place + 4])
+        for depth in range(3):
+            torch.testing.assert_close(logits[depth][0, place], laws[depth][network.ids_U], atol=2e-5, rtol=1e-4)
+
+
+def test_texts_are_collected_once_and_hold_the_targets_states(target, tmp_path):
+    texts = collect(target, PROMPTS, LAYERS, 8, 0, tmp_path / "texts")
+    assert [text.temperature for text in texts] == [SETTINGS[place % 2].temperature for place in range(len(PROMPTS))]
+    assert [text.tokens[: text.start].tolist() for text in texts] == PROMPTS
+    with torch.no_grad():
+        hidden = target.model(texts[1].tokens[None, :-1], output_hidden_states=True).hidden_states
+    torch.testing.assert_close(texts[1].hidden_NKC[:, 1].float(), hidden[LAYERS[1]][0], atol=0.02, rtol=0.02)
+    (tmp_path / "texts" / "00000.safetensors").touch()
+    again = collect(target, PROMPTS, LAYERS, 8, 1, tmp_path / "texts")  # other draws: what is there stays
+    assert all(torch.equal(one.tokens, other.tokens) for one, other in zip(texts, again, strict=True))
+    assert shortened(texts[2], 2).tokens.tolist() == texts[2].tokens.tolist()[4:]
+
+
+def test_a_drafter_learns_goes_on_after_an_interruption_and_is_saved_whole(target, tmp_path):
+    texts = collect(target, PROMPTS * 6, LAYERS, 24, 0, tmp_path / "texts")
+    ids = vocabulary(texts, 24, 32)
+    assert len(ids) == 24 and ids.tolist() == sorted(set(ids.tolist()))
+    recipe = DrafterRecipe(vocabulary=24, epochs=6, positions=200, matrix_lr=0.02, vector_lr=0.01, warm_up=2)
+    found = {}
+    for name, epochs in (("whole", (6,)), ("halves", (3, 6))):
+        network = untrained(target, ids.tolist())
+        for until in epochs:
+            part = DrafterRecipe(**{**vars(recipe), "epochs": until})
+            found[name] = train(network, part, texts, texts, tmp_path / name, 0, native=False)
+            if until < 6:
+                network = untrained(target, ids.tolist())
+    assert found["whole"]["agreement_1"] > 0.5
+    assert found["halves"]["steps"] == found["whole"]["steps"]
+    made = saved(network, target, tmp_path / "d")
+    assert torch.equal(made.target_ids, ids)
