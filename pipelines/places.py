@@ -114,6 +114,13 @@ def read_facts(folder: Path) -> dict[str, Any]:
     return facts
 
 
+def model_of(folder: Path, facts: Mapping[str, Any], role: str) -> str:
+    """The ``target`` or ``draft`` of a pair folder: a folder in it where the pair stage wrote one, else the path or hub id that
+    it was named by."""
+    written = facts["source"] == "builtin" or role in facts.get("gguf", {})
+    return str(folder / facts[role] if written else facts[role])
+
+
 def read_pair(folder: Path) -> PairLocation:
     """Where a pair's models and tokenizer lie on this machine; `ValueError` if its number format was never fixed."""
     facts = read_facts(folder)
@@ -127,7 +134,8 @@ def read_pair(folder: Path) -> PairLocation:
     if facts["source"] == "builtin":
         places = {name: str((folder / facts[name]).resolve()) for name in ("target", "draft", "tokenizer")}
         return PairLocation(**places, dtype=dtype, placement=placement)
-    folders = {name: str(resolve_model(facts[name], commit)) for name, commit in facts["revisions"].items()}
+    given = {role: (model_of(folder, facts, role), commit) for role, commit in facts["revisions"].items()}
+    folders = {role: str(resolve_model(*one)) for role, one in given.items()}
     tokenizer = folders["target" if facts["tokenizer"] == facts["target"] else "draft"]
     return PairLocation(folders["target"], folders.get("draft"), tokenizer, dtype, placement)
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, PretrainedConfig
 
+from pipelines.gguf_file import GgufFile, read_config
 from pipelines.hardware import available_memory
 from pipelines.parameters import add_pair_arguments, load_parameters, read_pair
 from pipelines.prompt_table import MEASURED_SPLITS, Prompt
@@ -104,8 +105,11 @@ def meta_pair(name: str, params: Path, dtype: torch.dtype = torch.bfloat16, fetc
     return unloaded_pair(number, **configs, bits=bits)
 
 
-def _configuration(name: str, fields: Mapping[str, Any] | None, where: str, fetch: bool) -> PretrainedConfig:
-    """Of the model's folder, of the ``fields`` in the parameter file, or of the hub's cache; ``fetch``: or of the hub."""
+def _configuration(name: str | GgufFile, fields: Mapping[str, Any] | None, where: str, fetch: bool) -> PretrainedConfig:
+    """Of the model's folder or GGUF file, of the ``fields`` in the parameter file, or of the hub's cache; ``fetch``: or of the
+    hub."""
+    if isinstance(name, GgufFile):
+        return read_config(name.path())
     folder = Path(name).expanduser()
     if fields is None or folder.is_dir():
         try:
