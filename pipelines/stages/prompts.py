@@ -41,6 +41,7 @@ class PromptParameters(Checked):
 
     sources: Annotated[tuple[Source, ...], not_empty]
     seed: int = 0
+    drafter: Whole = 0
     train: Whole = 540
     validation: Whole = 160
     test: Whole = 200
@@ -160,8 +161,8 @@ class _Drawer:
             too_long = f"{self.num_too_long} are longer than {self.parameters.longest} tokens (longest). Cut windows of them (a "
             too_long = f"{too_long}source's cut: window), raise it, " if self.num_too_long else ""
             raise ValueError(
-                f"no document of split {split!r} yields a prompt: {too_long}add documents, lower min_tokens and room, or name "
-                "the split in a source's 'shares' if all sources have some."
+                f"no document of split {split!r} yields a prompt: {too_long}add documents, raise its share, lower min_tokens "
+                "and room, or name the split in a source's 'shares' if all sources have some."
             )
         if len(drawn) < wanted:
             print(f"{split}: the documents yield {len(drawn)} of {wanted} prompts")
