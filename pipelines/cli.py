@@ -25,6 +25,7 @@ COMMANDS = {
     "pair add": "copy a ready-made pair's block into the parameter file",
     "plan": "what a pair needs of memory and disk, before anything is downloaded",
     "prompts": "stage: draw prompts, split by document",
+    "drafter": "stage: train an EAGLE-3 drafter for the target, where the pair asks for one",
     "profile": "stage latency: measure what the pair's passes cost on this machine",
     "traces": "stage: collect texts with what the draft predicts along them, trees of drafts, or the target's own guesses",
     "labels": "stage: turn traces into label tables: chains, tokens or trees",

@@ -1,6 +1,7 @@
 """One loader for every source of documents; a source is data, not code.
 
     kind: builtin                        the corpus of the built-in pair (`pipelines.builtin.corpus`)
+    kind: chat                           chat prompts by rule, without any file (`pipelines.builtin.chat_prompts`)
     kind: file       path: …             a .jsonl, .parquet or .txt file (one document), or its URL, or a folder of those
     kind: datasets   path: …             any Hugging Face datasets name or folder, with config, split and revision
     recipe: …                            one of `recipes.yaml`, whose fields a source may replace
@@ -15,7 +16,7 @@ import json
 import re
 import string
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Annotated, Any
 
@@ -24,12 +25,13 @@ import pyarrow as pa
 from pyarrow.parquet import ParquetFile
 from tqdm import tqdm
 
+from pipelines.builtin.chat_prompts import chat_documents
 from pipelines.builtin.corpus import Document, builtin_documents
 from pipelines.prompt_table import SPLITS
 from pipelines.recipes import TEXTS, chat_template, completed
 from predictors.config import Checked, Count, one_of
 
-KINDS = ("builtin", "file", "datasets")
+KINDS = ("builtin", "chat", "file", "datasets")
 SUFFIXES = (".jsonl", ".parquet", ".txt")
 
 
@@ -71,7 +73,7 @@ class Source(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        builtin, texts = self.kind == "builtin", sum(getattr(self, text) is not None for text in TEXTS)
+        builtin, texts = self.kind in ("builtin", "chat"), sum(getattr(self, text) is not None for text in TEXTS)
         most = 0 if builtin else 1
         silent = (self.system or self.chat_template) and not self.converses
         rules = [
@@ -84,7 +86,7 @@ class Source(Checked):
             (self.slice and self.slice_column, "give 'slice' or 'slice_column', not both."),
             (self.slices and not self.slice_column, "'slices' belong to 'slice_column': name the column they rename."),
             ((self.path is None) != builtin, "'path' belongs to the kinds file and datasets."),
-            (texts > most, f"give at most one of {', '.join(map(repr, TEXTS))} (none with kind: builtin)."),
+            (texts > most, f"give at most one of {', '.join(map(repr, TEXTS))} (none with kind: {self.kind})."),
         ]
         for broken, message in rules:
             if broken:
@@ -101,7 +103,7 @@ class Source(Checked):
     @property
     def converses(self) -> bool:
         """Whether prompts are conversations in a chat template."""
-        return bool(self.chat or self.messages or self.turns)
+        return bool(self.chat or self.messages or self.turns or self.kind == "chat")
 
     @property
     def windows(self) -> bool:
@@ -109,15 +111,15 @@ class Source(Checked):
         return self.cut == "window" or (self.cut is None and self.kind == "builtin" and not self.chat)
 
 
-def load_documents(source: Source) -> list[Document]:
-    """All documents of a source, the first of those that say the same.
+def load_documents(source: Source, seed: int = 0) -> list[Document]:
+    """All documents of a source, the first of those that say the same; ``seed`` of prompts that are made by rule.
 
     `ValueError` for a column that is not there (listing those that are), a text that no tokenizer takes, or no document but empty
     ones, which are left out and counted. `FileNotFoundError` for a missing file.
     """
     documents: list[Document] = []
     empty = 0
-    for document in _documents(source):
+    for document in _documents(source, seed):
         if not document.text.strip() and not document.messages:
             empty += 1
             continue
@@ -141,10 +143,10 @@ def load_documents(source: Source) -> list[Document]:
     return [document for document in documents if first[repr((document.text, document.messages))] is document]
 
 
-def _documents(source: Source) -> Iterator[Document]:
-    if source.kind == "builtin":
-        for document in builtin_documents():
-            yield document if source.slice is None else Document(document.id, document.text, source.slice)
+def _documents(source: Source, seed: int) -> Iterator[Document]:
+    if source.kind in ("builtin", "chat"):
+        for document in builtin_documents() if source.kind == "builtin" else chat_documents(seed):
+            yield document if source.slice is None else replace(document, slice=source.slice)
         return
     for row_name, row in tqdm(_rows(source), desc=f"read {source.name}", unit="row", mininterval=1.0, leave=False):
         if all(_field(source, row, column) in values for column, values in source.where.items()):

@@ -89,7 +89,8 @@ def warn_of_noise(profile: "LatencyProfile") -> None:
 @dataclass(frozen=True)
 class PairLocation:
     """Local folders of a pair's models, of which it may lack the ``draft``, and tokenizer, the number format of its traces, and
-    ``placement``: where models lie and how the target is quantised, by the names of `ModelPair.load`."""
+    ``placement``: where models lie and how the target is quantised, by the names of `ModelPair.load`. ``trains_drafter``: the
+    draft is what stage ``drafter`` writes."""
 
     target: str
     draft: str | None
@@ -100,7 +101,9 @@ class PairLocation:
 
     @property
     def models(self) -> dict[str, Any]:
-        """What `ModelPair.load` takes."""
+        """What `ModelPair.load` takes; `ValueError` if the drafter is yet to be trained."""
+        if self.trains_drafter and self.draft and not (Path(self.draft) / "config.json").is_file():
+            raise ValueError(f"{self.draft} holds no drafter yet. Run the drafter stage (dvc repro).")
         return {"target": self.target, "draft": self.draft, "tokenizer": self.tokenizer, **self.placement}
 
 
@@ -113,6 +116,13 @@ def read_facts(folder: Path) -> dict[str, Any]:
     if missing or "target" not in facts.get("revisions", facts):
         raise ValueError(f"{folder / FACTS}: lacks {', '.join(sorted(missing)) or 'the revision of target'}. {remedy}")
     return facts
+
+
+def model_of(folder: Path, facts: Mapping[str, Any], role: str) -> str:
+    """The ``target`` or ``draft`` of a pair folder: a folder in it where the pair stage wrote one, else the path or hub id that
+    it was named by."""
+    written = facts["source"] == "builtin" or role in facts.get("gguf", {})
+    return str(folder / facts[role] if written else facts[role])
 
 
 def read_pair(folder: Path) -> PairLocation:
@@ -128,9 +138,12 @@ def read_pair(folder: Path) -> PairLocation:
     if facts["source"] == "builtin":
         target, draft, tokenizer = (str((folder / facts[name]).resolve()) for name in ("target", "draft", "tokenizer"))
         return PairLocation(target, draft, tokenizer, dtype, placement)
-    folders = {name: str(resolve_model(facts[name], commit)) for name, commit in facts["revisions"].items()}
+    given = {role: (model_of(folder, facts, role), commit) for role, commit in facts["revisions"].items()}
+    folders = {role: str(resolve_model(*one)) for role, one in given.items()}
     tokenizer = folders["target" if facts["tokenizer"] == facts["target"] else "draft"]
-    return PairLocation(folders["target"], folders.get("draft"), tokenizer, dtype, placement)
+    trained = facts.get("drafter")
+    drafting = folders.get("draft") if trained is None else str((folder / trained).resolve())
+    return PairLocation(folders["target"], drafting, tokenizer, dtype, placement, trained is not None)
 
 
 def resolve_model(name: str, revision: str | None = None) -> Path:

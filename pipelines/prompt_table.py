@@ -9,7 +9,7 @@ from predictors.schema import SPLITS as MEASURED_SPLITS  # what stages collect, 
 from predictors.schema import Prompt
 
 FILE = "prompts.parquet"
-SPLITS = (*MEASURED_SPLITS, "reserve")  # the last for a gate that has to look again
+SPLITS = ("drafter", *MEASURED_SPLITS, "reserve")  # for training a drafter; the last for a gate that has to look again
 TEXTS = ("id", "document", "source", "slice", "split", "text")
 
 

@@ -99,16 +99,18 @@ def _check(hint: Any, value: Any, name: str) -> None:
                 raise ValueError(f"{name} must {constraint.must}, got {value!r}.")
         _check(inner[0], value, name)
     elif origin in UNIONS:
-        _check(_given(inner), value, name)
+        _check(_given(inner, value), value, name)
     elif origin in (tuple, Mapping):
         items: Iterable[tuple[Any, Any]] = value.items() if origin is Mapping else enumerate(value)
         for key, item in items:
             _check(inner[0] if origin is tuple else inner[1], item, f"{name}[{key}]")
 
 
-def _given(options: Iterable[Any]) -> Any:
-    """What a value that may be left out is where it is given."""
-    return next(option for option in options if option is not types.NoneType)
+def _given(options: Iterable[Any], value: Any) -> Any:
+    """What a value that may be left out is where it is given: of several, the dataclass for a mapping or an object of one."""
+    some = [option for option in options if option is not types.NoneType]
+    nested = isinstance(value, Mapping) or dataclasses.is_dataclass(value)
+    return next((option for option in some if nested and dataclasses.is_dataclass(option)), some[0])
 
 
 def parse_config(cls: type[Config], values: Mapping[str, Any], where: str) -> Config:
@@ -151,7 +153,7 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     options = typing.get_args(hint) if typing.get_origin(hint) in UNIONS else (hint,)
     if value is None and types.NoneType in options:
         return None
-    hint = _given(options)
+    hint = _given(options, value)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return parse_config(hint, value, where)
     origin = typing.get_origin(hint) or hint

@@ -28,7 +28,8 @@ USES = {"train": "fit", "validation": "choose between", "test": "score"}
 
 @dataclass(frozen=True)
 class Document:
-    """A text with a name that is unique in its corpus; ``messages`` stands in for ``text`` in conversations."""
+    """A text with a name that is unique in its corpus; ``messages`` stands in for ``text`` in conversations, and holds one user's
+    separate prompts where a source is of kind chat."""
 
     id: str
     text: str
@@ -130,10 +131,12 @@ def without(text: str, seen: set[str]) -> str:
 
 @dataclass(frozen=True)
 class Shares:
-    """What part of every slice's documents goes where; the parts sum to 1, and only ``reserve`` and ``pair`` may be 0. The
-    defaults are for a user's own pair. The fields' order decides which documents go where."""
+    """What part of every slice's documents goes where; the parts sum to 1, and only ``reserve`` and what trains models may be 0:
+    ``pair`` those of a built-in pair, ``drafter`` a drafter. The defaults are for a user's own pair. The fields' order decides
+    which documents go where."""
 
     pair: float = 0.0
+    drafter: float = 0.0
     train: float = 0.45
     validation: float = 0.2
     test: float = 0.25

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from transformers import AutoConfig, PretrainedConfig
 
+from pipelines.drafter.recipe import DrafterRecipe
+from pipelines.gguf_file import GgufFile, read_config
 from pipelines.hardware import available_memory
 from pipelines.parameters import add_pair_arguments, load_parameters, read_pair
 from pipelines.prompt_table import MEASURED_SPLITS, Prompt
@@ -96,16 +98,21 @@ def meta_pair(name: str, params: Path, dtype: torch.dtype = torch.bfloat16, fetc
         return unloaded_pair(number, **models.builtin.configs())
     known, where = read_pair(name, params).get("config") or {}, f"{params}: pairs.{name}.config"
     given = {"target": models.target, "draft": models.draft}
-    configs = {
-        role: _configuration(model, known.get(role), f"{where}.{role}", fetch) for role, model in given.items() if model
+    configs = {  # a drafter that is to be trained is one layer of the target, and not counted
+        role: _configuration(model, known.get(role), f"{where}.{role}", fetch)
+        for role, model in given.items()
+        if model and not isinstance(model, DrafterRecipe)
     }
     quantization = models.quantization or getattr(configs["target"], "quantization_config", None) or {}
     bits = quantization.get("bits") or next((count for key, count in BITS.items() if quantization.get(key)), None)
     return unloaded_pair(number, **configs, bits=bits)
 
 
-def _configuration(name: str, fields: Mapping[str, Any] | None, where: str, fetch: bool) -> PretrainedConfig:
-    """Of the model's folder, of the ``fields`` in the parameter file, or of the hub's cache; ``fetch``: or of the hub."""
+def _configuration(name: str | GgufFile, fields: Mapping[str, Any] | None, where: str, fetch: bool) -> PretrainedConfig:
+    """Of the model's folder or GGUF file, of the ``fields`` in the parameter file, or of the hub's cache; ``fetch``: or of the
+    hub."""
+    if isinstance(name, GgufFile):
+        return read_config(name.path())
     folder = Path(name).expanduser()
     if fields is None or folder.is_dir():
         try:

@@ -19,7 +19,7 @@ from pipelines.measuring.names import CHOICES, PROVENANCE
 from pipelines.measuring.tuning.candidates import Candidate
 from pipelines.measuring.tuning.speedups import Speedup, fastest
 from pipelines.outputs import read_json
-from pipelines.places import add_place_arguments, fill_in, read_device, read_facts
+from pipelines.places import add_place_arguments, fill_in, model_of, read_device, read_facts
 from predictors.config import parse_config
 from predictors.controllers.takeover import TakeoverConfig
 from predictors.controllers.unlearned import ROC, Confidence
@@ -76,9 +76,8 @@ def run(args: argparse.Namespace) -> None:
     remedy = f"Run draftwright tune --pair {args.pair} (or dvc repro) first."
     choices, origin = read_json(folder / CHOICES, remedy, list), read_json(folder / PROVENANCE, remedy)
     facts, roles = read_facts(args.pair_folder), ("target", "draft")
-    models = {role: (facts[role], facts.get("revisions", {}).get(role)) for role in roles if facts.get(role)}
-    if facts["source"] == "builtin":
-        models = {role: (str(args.pair_folder / name), None) for role, (name, _) in models.items()}
+    revisions = facts.get("revisions", {})
+    models = {role: (model_of(args.pair_folder, facts, role), revisions.get(role)) for role in roles if facts.get(role)}
     print("\n".join(lines(args.engine, choices, origin, models)))
 
 

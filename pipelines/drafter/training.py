@@ -9,10 +9,9 @@ layers, C hidden size, U ids of the drafter's own vocabulary.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import lightning as L
 import torch
@@ -23,31 +22,11 @@ from tqdm import tqdm
 
 from pipelines.builtin.muon import Muon
 from pipelines.drafter.network import DrafterNetwork
+from pipelines.drafter.recipe import DrafterRecipe
 from pipelines.drafter.texts import StatedText, batches
-from predictors.config import Checked, Count, NotNegative, Positive, at_least
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
-
-
-@dataclass(frozen=True)
-class DrafterRecipe(Checked):
-    """How a drafter is trained. ``vocabulary``: its most frequent tokens; ``depths`` drafted in training, each weighing ``decay``
-    of the one before; batches of ``positions``, texts with the last ``context`` tokens of their prompts; ``max_minutes`` ends
-    training early, with the schedule running on whichever of the two shares, of steps or of time, is further on."""
-
-    vocabulary: Count = 8192
-    depths: Count = 3
-    decay: Positive = 0.8
-    epochs: Count = 4
-    positions: Count = 1100
-    context: Count = 96
-    matrix_lr: Positive = 0.01
-    matrix_weight_decay: NotNegative = 0.01
-    vector_lr: Positive = 1.5e-3
-    warm_up: Annotated[int, at_least(0)] = 20
-    gradient_clip: Positive = 1.0
-    max_minutes: Positive | None = None
 
 
 def vocabulary(texts: Sequence[StatedText], wanted: int, size: int) -> Tensor:

@@ -33,7 +33,8 @@ def pair_section(inputs: Inputs) -> Section:
         small, target = (_size(pair / name) for name in ("small", "target"))
         models = f"the built-in pair, a target of {small} parameters, inflated to {target}"
     else:
-        models = f"target {facts['target']}, " + (f"draft {facts['draft']}" if "draft" in facts else "no draft")
+        target = facts["gguf"]["target"]["file"] if "gguf" in facts else facts["target"]
+        models = f"target {target}, " + (f"draft {facts['draft']}" if "draft" in facts else "no draft")
     tables = [
         Table([_cost(inputs, one) for one in inputs.measured.settings], "In decoding, prefill spread over passes"),
         Table([*map(_traced, sorted((inputs.data / "traces").glob(f"*/{MANIFEST}")))], "What predictors learn from"),

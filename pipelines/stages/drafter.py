@@ -9,19 +9,18 @@ goes on after its last shard of texts and its last epoch. For a pair that has it
 
 import argparse
 import shutil
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from pipelines.drafter.recipe import DrafterRecipe
 from pipelines.outputs import write_json
 from pipelines.parameters import add_pair_arguments, load_parameters
 from pipelines.places import read_pair
 from pipelines.prompt_table import read_prompts
-from predictors.config import Checked, Count
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -29,28 +28,8 @@ if TYPE_CHECKING:
     from pipelines.drafter.network import DrafterNetwork
 
 FACTS = "drafter.json"
+LEAST_DEPTH = 7
 WORK = "work"  # below the stage's folder, until it is done
-
-
-@dataclass(frozen=True)
-class Texts(Checked):
-    """``prompts`` of the drafter's share that the target answers, with up to ``max_new_tokens`` tokens each, and ``validation``
-    prompts that it is judged on, at both temperatures."""
-
-    prompts: Count = 640
-    validation: Count = 40
-    max_new_tokens: Count = 96
-
-
-@dataclass(frozen=True)
-class DrafterParameters(Checked):
-    """Section ``drafter``; ``long`` replaces its keys where ``--long`` is given."""
-
-    texts: Texts = field(default_factory=Texts)
-    recipe: Mapping[str, Any] = field(default_factory=dict)
-    long: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    seed: int = 0
-    threads: Count = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,53 +41,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    parameters = load_parameters(DrafterParameters, args.pair, "drafter", args.params)
     location = read_pair(args.pair_folder)
     if not location.trains_drafter:
         shutil.rmtree(args.output, ignore_errors=True)
         write_json(args.output / FACTS, {"trained": False})
         print(f"{args.pair} trains no drafter")
         return
+    recipe = load_parameters(DrafterRecipe, args.pair, "models.draft", args.params)
     if args.long:
-        parameters = replace(
-            parameters,
-            texts=replace(parameters.texts, **parameters.long.get("texts", {})),
-            recipe={**parameters.recipe, **parameters.long.get("recipe", {})},
-        )
-    torch.set_num_threads(parameters.threads)
-    facts = trained_drafter(args, parameters)
+        recipe = replace(recipe, **recipe.long)
+    torch.set_num_threads(recipe.threads)
+    facts = trained_drafter(args, recipe)
     write_json(args.output / FACTS, facts)
     shutil.rmtree(args.output / WORK)
-    agreement = ", ".join(f"{facts['validation'][f'agreement_{depth}']:.2f}" for depth in (1, 2, 3))
-    print(f"{args.output}: the likeliest token is the target's at {agreement} of depths 1, 2, 3")
+    agreement = ", ".join(f"{facts['validation'][f'agreement_{depth}']:.2f}" for depth in range(1, 1 + recipe.depths))
+    print(f"{args.output}: the likeliest token is the target's at {agreement} of positions, by depth")
 
 
-def trained_drafter(args: argparse.Namespace, parameters: DrafterParameters) -> dict[str, Any]:
+def trained_drafter(args: argparse.Namespace, recipe: DrafterRecipe) -> dict[str, Any]:
     """Collect, train, write the folder; what it came to."""
     from safetensors.torch import save_file
 
     from pipelines.drafter.network import DrafterNetwork
     from pipelines.drafter.texts import collect
-    from pipelines.drafter.training import DrafterRecipe, train, vocabulary
+    from pipelines.drafter.training import train, vocabulary
     from pipelines.registry.tracking import Tracking
-    from predictors.config import parse_config
     from runtime import ModelPair
     from runtime.causal_model import CausalLanguageModel
     from runtime.device import native_dtype
 
-    location, texts, seed = read_pair(args.pair_folder), parameters.texts, parameters.seed
-    recipe: DrafterRecipe = parse_config(DrafterRecipe, parameters.recipe, f"{args.params}: drafter.recipe")
-    pair = ModelPair.load(**{**location.models, "draft": None})
+    location, seed = read_pair(args.pair_folder), recipe.seed
+    pair = ModelPair.load(location.target, tokenizer=location.tokenizer, **location.placement)
     target = cast(CausalLanguageModel, pair.target)
-    depth = target.num_layers
-    layers = (2, depth // 2, depth - 3)
+    layers = tapped_layers(target.num_layers)
     work, started = args.output / WORK, perf_counter()
     given = {
         split: [prompt.tokens for prompt in read_prompts(args.prompts, split, count)]
-        for split, count in (("drafter", texts.prompts), ("validation", texts.validation))
+        for split, count in (("drafter", recipe.prompts), ("validation", recipe.validation))
     }
-    answers = collect(target, given["drafter"], layers, texts.max_new_tokens, seed, work / "drafter")
-    held_out = collect(target, given["validation"], layers, texts.max_new_tokens, seed, work / "validation", both=True)
+    answers = collect(target, given["drafter"], layers, recipe.max_new_tokens, seed, work / "drafter")
+    held_out = collect(target, given["validation"], layers, recipe.max_new_tokens, seed, work / "validation", both=True)
     collected = perf_counter() - started
     config = target.model.config.get_text_config()
     ids = vocabulary(answers, min(recipe.vocabulary, config.vocab_size), config.vocab_size)
@@ -117,7 +89,7 @@ def trained_drafter(args: argparse.Namespace, parameters: DrafterParameters) -> 
     network = DrafterNetwork(layer_config(config), ids, len(layers), embedding, head)
     tracking = Tracking(args.pair)
     native = native_dtype(torch.device("cpu")) is torch.bfloat16
-    with tracking.new_run("drafter", asdict(recipe) | asdict(texts), {"pair": args.pair}) as run_id:
+    with tracking.new_run("drafter", asdict(recipe), {"pair": args.pair}) as run_id:
         logger = tracking.lightning_logger(run_id)
         found = train(network, recipe, answers, held_out, work, seed, native, logger)
         found["coverage"] = float(
@@ -130,6 +102,13 @@ def trained_drafter(args: argparse.Namespace, parameters: DrafterParameters) -> 
     counted = {"texts": len(answers), "tokens": sum(len(one.tokens) - one.start for one in answers)}
     seconds = {"texts": collected, "training": perf_counter() - started - collected}
     return {"trained": True, "layers": layers, **counted, "validation": found, "seconds": seconds}
+
+
+def tapped_layers(depth: int) -> tuple[int, int, int]:
+    """What goes into these blocks of a target of ``depth`` blocks is read; `ValueError` if it has too few."""
+    if depth < LEAST_DEPTH:
+        raise ValueError(f"the target has {depth} layers, and an EAGLE-3 drafter is trained for {LEAST_DEPTH} or more.")
+    return 2, depth // 2, depth - 3
 
 
 LAYER = (  # of a layer of the target's shape

@@ -1,7 +1,8 @@
 """Stage ``pair``: train the built-in model pair, or resolve a real one and pin its files.
 
-Writes ``pair.json``, a function of the parameters (and, where training is capped, of the machine), and for the built-in pair the
-model folders next to it. Wall-clock seconds go to ``--timings``, outside of what later stages depend on.
+Writes ``pair.json``, a function of the parameters (and, where training is capped, of the machine), and next to it the model
+folders of the built-in pair, or ``target`` made from a GGUF file. Wall-clock seconds go to ``--timings``, outside of what later
+stages depend on.
 
 The number format of the pair's traces is fixed here, once: whatever machine collects, and whatever format serves there, traces of
 one pair can be put into one table.
@@ -24,7 +25,9 @@ from transformers import AutoConfig, AutoTokenizer
 
 from pipelines.builtin.builtin_pair import SMALL, SMALL_DRAFT, BuiltinParameters, train_builtin_pair
 from pipelines.cli import module_of
-from pipelines.outputs import file_sha256, write_json
+from pipelines.drafter.recipe import FOLDER, DrafterRecipe
+from pipelines.gguf_file import GgufFile, convert
+from pipelines.outputs import file_sha256, replacing, write_json
 from pipelines.parameters import add_pair_arguments, load_parameters
 from pipelines.places import DTYPES, FACTS, MODEL_FILES, resolve_model
 from predictors.config import Checked, one_of
@@ -41,15 +44,17 @@ BUILTIN_FOLDERS = ("tokenizer", SMALL, SMALL_DRAFT, "target", "draft")
 class Models(Checked):
     """Section ``models``: either ``builtin`` or the local paths or hub ids of a target and, if it has one, its draft.
 
-    A revision is a branch, tag or commit on the hub; null takes the newest. ``dtype`` is the number format of the pair's traces;
-    ``auto``: the one that the built-in pair was trained in; of a real pair the one that these weights were given before, and else
-    this machine's native one. ``device_map``, ``draft_device`` and ``quantization``: as `runtime.ModelPair.load` takes them, for
-    every stage. ``check_memory``: refuse what does not fit this machine before anything is fetched.
+    The target may be a GGUF file instead: ``{gguf: PATH}``, or ``{package: NAME, gguf: FILE}`` of an installed package; the draft
+    an EAGLE-3 drafter, or one that stage ``drafter`` trains: ``{train: eagle3}`` (`DrafterRecipe`). A
+    revision is a branch, tag or commit on the hub; null takes the newest. ``dtype`` is the number format of the pair's traces;
+    ``auto``: the one that the built-in pair was trained in; of a real pair the one that these weights were given before, and
+    else this machine's native one. ``device_map``, ``draft_device`` and ``quantization``: as `runtime.ModelPair.load` takes
+    them, for every stage. ``check_memory``: refuse what does not fit this machine before anything is fetched.
     """
 
     builtin: BuiltinParameters | None = None
-    target: str | None = None
-    draft: str | None = None
+    target: str | GgufFile | None = None
+    draft: str | DrafterRecipe | None = None
     target_revision: str | None = None
     draft_revision: str | None = None
     dtype: Annotated[str, one_of(AUTO, *DTYPES)] = AUTO
@@ -76,10 +81,10 @@ def run(args: argparse.Namespace) -> None:
     if models.builtin is None:
         if models.check_memory:
             module_of("plan").require_room(args.pair, args.params)  # it decides nothing of what is written here
-        facts = resolve_pair(models)
+        facts = resolve_pair(models, args.output)
         known = _earlier_dtype(args.output / FACTS, facts["sha256"])
         found = known or str(native_dtype(device)).removeprefix("torch.")
-        for name in BUILTIN_FOLDERS:
+        for name in set(BUILTIN_FOLDERS) - facts.get("gguf", {}).keys():
             shutil.rmtree(args.output / name, ignore_errors=True)
     else:
         (args.output / FACTS).unlink(missing_ok=True)  # written last: it says that the folder is complete
@@ -96,22 +101,36 @@ def run(args: argparse.Namespace) -> None:
             write_json(args.timings, earlier | now)
     placement = {name: getattr(models, name) for name in PLACEMENT if getattr(models, name) is not None}
     facts |= {"placement": placement} if placement else {}
+    facts |= {"drafter": FOLDER} if isinstance(models.draft, DrafterRecipe) else {}
     facts["dtype"] = found if models.dtype == AUTO else models.dtype
     write_json(args.output / FACTS, {"pair": args.pair, **facts})
 
 
-def resolve_pair(models: Models) -> dict[str, Any]:
-    """Find a real pair's files, fetching them from the hub where needed; refuse models over different vocabularies."""
-    given = {"target": models.target, "draft": models.draft}
+def resolve_pair(models: Models, output: Path) -> dict[str, Any]:
+    """Find a real pair's files, fetching them from the hub where needed, and make ``output/target`` of a GGUF file; refuse models
+    over different vocabularies, and leave ``output`` alone then."""
+    draft = models.draft if isinstance(models.draft, str) else None
+    if not isinstance(models.target, GgufFile):
+        return _resolved(models, {"target": models.target, "draft": draft}, {})
+    path = models.target.path()
+    origin = {"file": models.target.gguf, "package": models.target.package, "sha256": file_sha256(path)}
+    with replacing(output / "target") as folder:
+        convert(path, folder)
+        facts = _resolved(models, {"target": "target", "draft": draft}, {"target": folder})
+    return facts | {"gguf": {"target": origin}}
+
+
+def _resolved(models: Models, given: Mapping[str, str | None], made: Mapping[str, Path]) -> dict[str, Any]:
+    """Facts of models by their names; those ``made`` here lie in these folders."""
     names = {key: name for key, name in given.items() if name is not None}
     revisions = {"target": models.target_revision, "draft": models.draft_revision}
-    folders = {key: resolve_model(name, revisions[key]) for key, name in names.items()}
+    folders = {key: made.get(key) or resolve_model(name, revisions[key]) for key, name in names.items()}
     tokenizers, sizes = {}, {}
     for key, folder in folders.items():
         tokenizers[key] = _tokenizer(folder) if has_tokenizer(folder) else None
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         sizes[key] = int(config.get_text_config().vocab_size)
-    if models.draft is not None:
+    if "draft" in names:
         require_shared_vocabulary(tokenizers["target"], tokenizers["draft"], sizes["target"], sizes["draft"])
     owner = next((key for key, tokenizer in tokenizers.items() if tokenizer is not None), None)
     if owner is None:
@@ -122,7 +141,8 @@ def resolve_pair(models: Models) -> dict[str, Any]:
         "tokenizer": names[owner],
         # A hub snapshot's folder is named after its commit.
         "revisions": {
-            key: None if Path(names[key]).expanduser().is_dir() else one.name for key, one in folders.items()
+            key: None if key in made or Path(names[key]).expanduser().is_dir() else one.name
+            for key, one in folders.items()
         },
         "vocabulary": sizes,
         "sha256": {key: _hashes(folder) for key, folder in folders.items()},

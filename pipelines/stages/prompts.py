@@ -41,6 +41,7 @@ class PromptParameters(Checked):
 
     sources: Annotated[tuple[Source, ...], not_empty]
     seed: int = 0
+    drafter: Whole = 0
     train: Whole = 540
     validation: Whole = 160
     test: Whole = 200
@@ -140,7 +141,8 @@ def _splits(source: Source, parameters: PromptParameters, facts: dict[str, Any])
         whole = math.fsum(shares.values())
         if not whole:
             raise ValueError(f"source {source.name!r} goes to {', '.join(shares)}, whose share is 0: raise it.")
-        dealt = share_documents(load_documents(source), {split: share / whole for split, share in shares.items()})
+        documents = load_documents(source, parameters.seed)
+        dealt = share_documents(documents, {split: share / whole for split, share in shares.items()})
     return {split: dealt[split] if split in source.shares else () for split in SPLITS}
 
 
@@ -160,8 +162,8 @@ class _Drawer:
             too_long = f"{self.num_too_long} are longer than {self.parameters.longest} tokens (longest). Cut windows of them (a "
             too_long = f"{too_long}source's cut: window), raise it, " if self.num_too_long else ""
             raise ValueError(
-                f"no document of split {split!r} yields a prompt: {too_long}add documents, lower min_tokens and room, or name "
-                "the split in a source's 'shares' if all sources have some."
+                f"no document of split {split!r} yields a prompt: {too_long}add documents, raise its share, lower min_tokens "
+                "and room, or name the split in a source's 'shares' if all sources have some."
             )
         if len(drawn) < wanted:
             print(f"{split}: the documents yield {len(drawn)} of {wanted} prompts")
@@ -190,7 +192,8 @@ class _Drawer:
         if source.converses:
             said = document.messages or ({"role": "user", "content": document.text},)
             ends = range(1, len(said) + 1, 2) if source.turns else [len(said)]  # up to each turn
-            texts = (self._conversation(said[:end], source) for end in ends)
+            several = [[one] for one in said] if source.kind == "chat" else [said[:end] for end in ends]
+            texts = (self._conversation(messages, source) for messages in several)
         else:
             texts = [list(self.tokenizer(document.text)["input_ids"])]
         for tokens in texts:
@@ -206,7 +209,7 @@ class _Drawer:
 
         template = chat_template(source.chat_template)
         if not template and not self.tokenizer.chat_template:
-            setting = next(key for key in ("messages", "turns", "chat") if getattr(source, key))
+            setting = next((key for key in ("messages", "turns") if getattr(source, key)), "chat")
             raise ValueError(
                 f"source {source.name!r} uses {setting!r}, but the pair's tokenizer has no chat template. "
                 "Give the source a 'chat_template'."

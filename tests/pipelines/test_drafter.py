@@ -1,18 +1,25 @@
 """Drafters trained for a target: what training computes is what the runtime serves, and it learns."""
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import save_file
 
+from pipelines.cli import main
 from pipelines.drafter.network import DrafterNetwork
+from pipelines.drafter.recipe import DrafterRecipe
 from pipelines.drafter.texts import SETTINGS, collect, shortened
-from pipelines.drafter.training import DrafterRecipe, train, vocabulary
-from pipelines.stages.drafter import layer_config, written_config
-from runtime import ModelPair
+from pipelines.drafter.training import train, vocabulary
+from pipelines.places import read_pair
+from pipelines.stages.drafter import layer_config, tapped_layers, written_config
+from runtime import ModelPair, build_decoder
 from runtime.eagle3.checkpoint import read_checkpoint
 from tests.eagle3 import Reference
+from tests.greedy import greedy_text
 from tests.toys import tiny_llama
 
 LAYERS = (1, 2, 3)
@@ -72,7 +79,9 @@ def test_a_drafter_learns_goes_on_after_an_interruption_and_is_saved_whole(targe
     texts = collect(target, PROMPTS * 6, LAYERS, 24, 0, tmp_path / "texts")
     ids = vocabulary(texts, 24, 32)
     assert len(ids) == 24 and ids.tolist() == sorted(set(ids.tolist()))
-    recipe = DrafterRecipe(vocabulary=24, epochs=6, positions=200, matrix_lr=0.02, vector_lr=0.01, warm_up=2)
+    recipe = DrafterRecipe(
+        train="eagle3", vocabulary=24, epochs=6, positions=200, matrix_lr=0.02, vector_lr=0.01, warm_up=2
+    )
     found = {}
     for name, epochs in (("whole", (6,)), ("halves", (3, 6))):
         network = untrained(target, ids.tolist())
@@ -85,3 +94,62 @@ def test_a_drafter_learns_goes_on_after_an_interruption_and_is_saved_whole(targe
     assert found["halves"]["steps"] == found["whole"]["steps"]
     made = saved(network, target, tmp_path / "d")
     assert torch.equal(made.target_ids, ids)
+
+
+CHAT = "{% for one in messages %}<|{{ one['role'] }}|>{{ one['content'] }}{% endfor %}<|assistant|>"
+
+
+def test_a_pair_trains_its_drafter_and_decodes_with_it(tokenizer, tmp_path, monkeypatch, template_db, capsys):
+    """Stages pair, prompts and drafter, as a pair's parameters name them; then every later stage finds the pair whole."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{shutil.copy(template_db, tmp_path / 'mlflow.db')}")
+    monkeypatch.chdir(tmp_path)
+    tiny_llama(len(tokenizer), seed=3, layers=7).save_pretrained(tmp_path / "target")
+    tokenizer.save_pretrained(tmp_path / "target")
+    recipe = {
+        "train": "eagle3",
+        "prompts": 12,
+        "validation": 2,
+        "max_new_tokens": 16,
+        "vocabulary": 64,
+        "epochs": 1,
+        "threads": 1,
+    }
+    sections = {
+        "models": {"target": str(tmp_path / "target"), "draft": recipe, "dtype": "float32", "check_memory": False},
+        "prompts": {
+            "sources": [{"name": "chat", "kind": "chat", "chat_template": CHAT}],
+            "drafter": 12,
+            "train": 4,
+            "validation": 4,
+            "test": 4,
+            "reserve": 2,
+            "longest": 200,
+            "shares": {"drafter": 0.5, "train": 0.2, "validation": 0.1, "test": 0.1, "reserve": 0.1},
+        },
+        "machine": {"threads": 1},
+        "mix": {},
+    }
+    Path("params.yaml").write_text(yaml.safe_dump({"pairs": {"p": sections}}))
+    for stage in (
+        "pair data/p/pair",
+        "prompts data/p/pair data/p/prompts",
+        "drafter data/p/pair data/p/prompts data/p/drafter",
+    ):
+        name, *places = stage.split()
+        if name == "drafter":
+            with pytest.raises(ValueError, match="holds no drafter yet"):
+                _ = read_pair(Path("data/p/pair")).models
+        assert main([name, "--pair", "p", *places]) in (None, 0)
+    facts = json.loads(Path("data/p/drafter/drafter.json").read_text())
+    assert facts["trained"] and facts["texts"] == 12 and 0 < facts["validation"]["coverage"] <= 1
+    assert not Path("data/p/drafter/work").exists()
+    pair = ModelPair.load(**read_pair(Path("data/p/pair")).models, dtype="float32")
+    decoder = build_decoder(pair, {"method": "speculative", "drafter": {"kind": "chain", "gamma": 3}})
+    out = decoder.generate([5, 6, 7], max_new_tokens=12, eos_token_id=())
+    assert out.tokens == greedy_text(tiny_llama(len(tokenizer), seed=3, layers=7), [5, 6, 7], 12)
+
+
+@pytest.mark.parametrize("depth", [1, 6])
+def test_a_target_of_few_layers_has_no_drafter_trained(depth):
+    with pytest.raises(ValueError, match=f"{depth} layers, and an EAGLE-3 drafter is trained for 7 or more"):
+        tapped_layers(depth)

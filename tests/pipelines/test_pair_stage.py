@@ -10,6 +10,7 @@ from pipelines.builtin import builtin_pair
 from pipelines.places import read_facts, read_pair
 from pipelines.stages import pair
 from runtime import ModelPair
+from tests.pipelines.conftest import BUILTIN
 
 TOKENS = torch.arange(30)[None] + 5
 
@@ -64,9 +65,9 @@ def test_facts_are_complete_and_contain_no_seconds_and_no_path_of_this_machine(b
     text = (builtin_folder / "pair.json").read_text()
     facts = json.loads(text)
     assert (facts["source"], facts["target"], facts["tokenizer"]) == ("builtin", "target", "tokenizer")
-    assert facts["corpus"]["shares"] == {"pair": 0.5, "train": 0.2, "validation": 0.1, "test": 0.15, "reserve": 0.05}
+    assert facts["corpus"]["shares"] == BUILTIN["shares"] | {"drafter": 0.0}
     counts = {share: sum(slices.values()) for share, slices in facts["corpus"]["documents"].items()}
-    assert counts == {"pair": 30, "train": 12, "validation": 6, "test": 9, "reserve": 3}
+    assert counts == {"pair": 30, "drafter": 0, "train": 12, "validation": 6, "test": 9, "reserve": 3}
     assert facts["corpus"]["documents"]["test"].keys() == {"code", "prose", "tables"}
     assert facts["training"]["small_draft"]["steps"] == 3
     assert facts["training"]["small_draft"]["capped"] is False

@@ -68,7 +68,7 @@ def test_no_document_is_in_two_splits_and_none_trained_the_pair(builtin_prompts,
     assert all(len(names) == 1 for names in splits.values())
     facts = read_facts(builtin_folder)
     shares = builtin_shares(Shares(**facts["corpus"]["shares"]))
-    for split in stage.SPLITS:
+    for split in stage.SPLITS[1:]:  # no drafter is trained for a built-in pair
         drawn = {document for document, names in splits.items() if names == {split}}
         assert drawn and drawn <= {f"stdlib/{document.id}" for document in shares[split]}
     assert facts["corpus"]["trained_on"] == [document.id for document in shares["pair"]]
@@ -109,7 +109,7 @@ def test_a_real_pairs_documents_are_split_by_hash(jsonl, tokenizer):
     source = Source(kind="file", name="s", path=jsonl)
     prompts = draw_prompts(parameters(source, train=99, validation=99, test=99, reserve=99), REAL, tokenizer)
     counts = {split: sum(prompt.split == split for prompt in prompts) for split in stage.SPLITS}
-    assert counts == {"train": 18, "validation": 8, "test": 10, "reserve": 4}
+    assert counts == {"drafter": 0, "train": 18, "validation": 8, "test": 10, "reserve": 4}
     assert len({prompt.document for prompt in prompts}) == 40
     assert {prompt.text for prompt in prompts} == {f"question {i}?" for i in range(40)}
 
@@ -146,9 +146,9 @@ def test_stage_writes_what_read_prompts_reads(run_pair, save_model, jsonl, tmp_p
         run(SimpleNamespace(pair="p", pair_folder=folder, output=tmp_path / name, params=params))
         contents.append((tmp_path / name / "prompts.parquet").read_bytes())
     assert contents[0] == contents[1]
-    assert [len(read_prompts(tmp_path / "one", split)) for split in stage.SPLITS] == [5, 2, 3, 2]
+    assert [len(read_prompts(tmp_path / "one", split)) for split in stage.SPLITS] == [0, 5, 2, 3, 2]
     assert read_prompts(tmp_path / "one", "train", limit=2) == read_prompts(tmp_path / "one", "train")[:2]
-    with pytest.raises(ValueError, match=r"split 'dev' is unknown\. Splits: train, validation, test, reserve"):
+    with pytest.raises(ValueError, match=r"split 'dev' is unknown\. Splits: drafter, train, validation, test, reserve"):
         read_prompts(tmp_path / "one", "dev")
 
 

