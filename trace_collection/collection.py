@@ -21,6 +21,7 @@ from predictors.contract import CaptureContract, ServingRange
 from predictors.sampling import SamplingSettings
 from predictors.schema import MANIFEST, SPLITS, Prompt
 from runtime import ModelPair, Randomness
+from runtime.adapter import features_of
 from runtime.causal_model import CausalLanguageModel
 from runtime.identity import pair_identity
 from trace_collection import shards
@@ -68,6 +69,12 @@ class Collector(ABC):
     def __init__(self, pair: ModelPair, config: Any, prompts: Sequence[Prompt]) -> None:
         if self.drafts and pair.draft is None:
             raise ValueError(f"{self.name.removesuffix('s')} traces need a draft model; this pair has none.")
+        if self.drafts and pair.draft is not None and features_of(pair.draft):
+            raise ValueError(
+                f"{self.name} traces record a draft that reads tokens alone, and this pair's reads the target's states: its "
+                "distributions depend on where a round starts. The runtime decodes with it; controllers are fitted for "
+                "independent drafts."
+            )
         self.pair, self.config = pair, config
         self.jobs: list[Job] = [(settings, prompt) for prompt in prompts for settings in config.settings]
 

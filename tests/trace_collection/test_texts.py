@@ -22,8 +22,10 @@ from runtime import ModelPair, Randomness, build_decoder
 from runtime.branching.draft import BranchConfig
 from runtime.laws import processed_law
 from tests.by_rounds import decodes
-from tests.toys import TableModel, enumerate_outcomes, total_variation
+from tests.eagle3 import random_drafter
+from tests.toys import TableModel, enumerate_outcomes, tiny_llama, total_variation
 from trace_collection.text_tracer import TextTracer, candidate_hits
+from trace_collection.texts import TextCollector, TextTraceConfig
 from trace_collection.trajectories import Trajectory, continuations
 
 PROMPT = [0, 1]
@@ -335,3 +337,10 @@ def test_columns_are_what_the_models_say(settings):
         assert np.isnan(columns["entropy"][row, max(1, len(tokens)) :]).all()
         assert len(tokens) in (0, min(3, 8 - row) or 1), "up to gamma_max, as far as the budget goes"
     assert beside > 3
+
+
+def test_a_draft_that_reads_the_targets_states_is_refused():
+    model = tiny_llama(seed=0)
+    pair = ModelPair(model, random_drafter(model))
+    with pytest.raises(ValueError, match="reads the target's states"):
+        TextCollector(pair, TextTraceConfig(), [])
