@@ -6,16 +6,14 @@ and what changes a parameter in place changes both. What was replaced since (``m
 
 Their matrix products, W x + b for every row of x:
 
-    plain       `F.linear`
-    few rows    in bfloat16 on a CPU, rows move to the weights: Wᵀ would be copied into the library's layout at every call
-    packed      a second copy of W in oneDNN's own layout, made once; no call copies anything
+    plain     `F.linear`
+    packed    a second copy of W in oneDNN's own layout, made once; no call copies anything
 
 On CPUs a verification pass costs what its product does with few rows. Seconds of all products of the built-in target's shape in
-float32, two cores of an AMD Zen 3, in milliseconds (commit 30262a2 and this file):
+float32, two cores of an AMD Zen 3, in milliseconds (commit 30262a2):
 
     rows        1      2      5      9      33
     plain     12.1   26.4   24.5   29.5   43.4
-    few rows  12.1   12.5   16.1   20.7   36.5
     packed     9.0    9.9   11.6   13.0   23.5
 """
 
@@ -34,21 +32,15 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-FEW_ROWS = 16
 LAYOUT_ROWS = 8  # rows that oneDNN is told to expect; its layout for one row serves more rows badly
 
 
 def linear(x_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> Tensor:
     """W x + b for every row of ``x_NI``; ``weight_OI`` as the model has it, or as `packed` made it."""
-    if weight_OI.is_mkldnn:
-        product: Tensor = torch.ops.mkldnn._linear_pointwise(x_NI, weight_OI, bias_O, "none", [], "")
-        return product
-    few = len(x_NI) <= FEW_ROWS and x_NI.dtype is torch.bfloat16 and x_NI.device.type == "cpu" and bias_O is None
-    if not few:
+    if not weight_OI.is_mkldnn:
         return F.linear(x_NI, weight_OI, bias_O)
-    if len(x_NI) == 1:
-        return torch.mv(weight_OI, x_NI[0]).unsqueeze(0)
-    return torch.mm(weight_OI, x_NI.t()).t().contiguous()
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(x_NI, weight_OI, bias_O, "none", [], "")
+    return product
 
 
 def packed(weight_OI: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from runtime import ModelPair, build_decoder
 from runtime.causal_model import CausalLanguageModel
 from runtime.compact.applicable import NotCompactError
 from runtime.compact.forward import signed
-from runtime.compact.weights import FEW_ROWS, linear, packed
+from runtime.compact.weights import linear, packed
 from tests.toys import tiny_llama
 
 TOLERANCE = 1e-5
@@ -136,17 +136,6 @@ def test_bfloat16_stays_near_hugging_face(name):
         logits = torch.cat([state.forward(tokens[:9]).logits, *(state.forward([t]).logits for t in tokens[9:])])
         errors[forward] = (logits.float() - reference).abs().mean()
     assert errors["compact"] < 1.5 * errors["hugging_face"]
-
-
-@pytest.mark.parametrize("rows", [1, 2, FEW_ROWS, FEW_ROWS + 1])
-@pytest.mark.parametrize("biased", [False, True])
-def test_every_way_to_the_product_is_the_product(rows, biased):
-    torch.manual_seed(rows)
-    x, weight, bias = (torch.randn(*shape).bfloat16() for shape in ((rows, 24), (40, 24), (40,)))
-    expected = x.double() @ weight.double().T + biased * bias.double()
-    out = linear(x, weight, bias if biased else None)
-    assert out.dtype is torch.bfloat16 and out.is_contiguous()
-    torch.testing.assert_close(out.double(), expected, rtol=2**-7, atol=2**-6)
 
 
 def test_weights_are_shared_with_the_model_and_follow_it(tmp_path):
