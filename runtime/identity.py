@@ -6,8 +6,6 @@ from copy import copy
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from predictors.contract import Identity, ModelIdentity, require_same_identity
 from runtime.adapter import LanguageModel
 from runtime.causal_model import CausalLanguageModel
@@ -17,7 +15,6 @@ if TYPE_CHECKING:
 
     from runtime.pair import ModelPair
 
-SAMPLES_PER_PARAMETER = 4
 SHARE = (
     "A draft model must share its target's vocabulary: choose a draft of the target's own model family, or one trained on its "
     "tokenizer."
@@ -100,20 +97,7 @@ def _first_difference(target: dict[str, int], draft: dict[str, int]) -> str | No
 def _model_identity(model: LanguageModel) -> ModelIdentity:
     if not isinstance(model, CausalLanguageModel):
         raise ValueError(f"{type(model).__name__} has no identity: learned controllers need a Hugging Face model.")
-    return ModelIdentity(config_hash(model.model.config), _sampled_weights(model.model))
-
-
-def _sampled_weights(model: torch.nn.Module) -> tuple[float, ...]:
-    """Weights at fixed, spread places of every parameter, rounded to six digits."""
-    samples = []
-    for index, (_, parameter) in enumerate(sorted(model.named_parameters())):
-        rows = parameter.detach().reshape(-1, parameter.shape[-1])
-        for sample in range(SAMPLES_PER_PARAMETER):
-            row, column = divmod(
-                (SAMPLES_PER_PARAMETER * index + sample + 1) * 2654435761 % rows.numel(), rows.shape[1]
-            )
-            samples.append(float(f"{float(rows[row, column]):.6g}"))
-    return tuple(samples)
+    return ModelIdentity(config_hash(model.model.config), model.samples)
 
 
 def _tokenizer_hash(tokenizer: Any) -> str | None:
