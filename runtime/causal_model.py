@@ -2,6 +2,7 @@
 
 import sys
 import weakref
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
@@ -11,43 +12,45 @@ from runtime.adapter import SCRATCH_ROOM, ModelState
 from runtime.compact.applicable import NotCompactError, signature
 from runtime.compact.graphed import GraphedState, Slot
 from runtime.compact.state import CompactState, Memory
-from runtime.compact.weights import CompactWeights
+from runtime.compact.weights import LET_GO, CompactWeights, is_whole, unpackable
 from runtime.graphs import Programs, maker_for
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 ForwardPath = Literal["auto", "compact", "packed", "graphed", "hugging_face"]
-FORWARDS: dict[str, tuple[ForwardPath, ...]] = {  # that may be the fastest one, by type of device
-    "cpu": ("compact", "packed", "hugging_face"),
-    "cuda": ("graphed", "hugging_face"),
-}
-OTHER_FORWARDS: tuple[ForwardPath, ...] = ("compact", "hugging_face")  # on a device of another type
+SAMPLES_PER_PARAMETER = 4
 
 
 class CausalLanguageModel:
     """A Hugging Face causal language model, wrapped, in its own dtype and on its own device.
 
     Requests may take turns; where passes are graphed they come from one thread. `ValueError` if its attention is of a kind that
-    cannot verify drafts, or the compact forward is asked for and does not compute it (with the reason). What else Hugging Face's
-    own forward cannot do the first request tries (`runtime.hugging_face`).
+    cannot verify drafts, the compact forward is asked for and does not compute it (with the reason), or its matrices were let go.
+    What else Hugging Face's own forward cannot do the first request tries (`runtime.hugging_face`).
 
     Parameters
     ----------
     forward
-        ``auto``: the compact forward where it computes this model, graphed on a CUDA device; ``compact``, ``graphed``: insist
-        on it, as plain calls or as graphed passes over memory that is kept from request to request; ``packed``: as plain calls
-        over a second copy of the matrices, in the layout that a CPU multiplies few rows fastest in; ``hugging_face``: the
-        model's own.
+        ``auto``, the rule: the compact forward where it computes this model, on a CUDA device graphed, on a CPU packed if its
+        matrices can be, else ``hugging_face``. To insist: ``compact``, as plain calls; ``packed``, as plain calls over a copy of
+        the matrices in the layout that a CPU multiplies few rows fastest in; ``graphed``, as graphed passes over memory that is
+        kept from request to request; ``hugging_face``, the model's own.
     priority
         Of graphed work on a CUDA device that does several things at once; the lower the number, the higher.
+    whole
+        ``False``: nobody else uses the model, and what is packed now is let go. Its own forward then raises an error.
     """
 
-    def __init__(self, model: "PreTrainedModel", forward: ForwardPath = "auto", priority: int = 0) -> None:
+    def __init__(
+        self, model: "PreTrainedModel", forward: ForwardPath = "auto", priority: int = 0, whole: bool = True
+    ) -> None:
         if forward not in get_args(ForwardPath):
             raise ValueError(f"forward {forward!r} is unknown; use {', '.join(get_args(ForwardPath))}.")
         config = model.config.get_text_config()
         _require_plain_attention(config, model)
+        if not is_whole(model):
+            raise ValueError(f"{type(model).__name__} cannot be wrapped again: {LET_GO}")
         self.model = model.eval()
         self.vocabulary_size: int = config.vocab_size
         self.num_layers: int = getattr(config, "num_hidden_layers", 0)
@@ -55,12 +58,13 @@ class CausalLanguageModel:
         self._wanted: ForwardPath = forward
         self._weights: CompactWeights | None = None
         self._signature: tuple[Any, ...] = ()  # of the model that they were joined from
+        self._samples: tuple[float, ...] | None = None  # of a model whose matrices were let go
         self.not_compact: str | None = None  # why the compact forward does not compute this model
         self._faults: dict[bool, str] | None = None  # of Hugging Face's forward, once a request has tried it
         self._slots: list[Slot] = []  # that no request holds
         self._priority = priority
         self.programs: Programs | None = None  # where passes are graphed: other work over this model's output
-        self._compact()
+        self._compact(whole)
 
     @property
     def device(self) -> torch.device:
@@ -73,17 +77,28 @@ class CausalLanguageModel:
     @property
     def forward(self) -> str:
         """The forward in use: ``compact``, ``packed``, ``graphed`` or ``hugging_face``."""
-        if self._compact() is None:
+        weights = self._compact()
+        if weights is None:
             return "hugging_face"
-        if self._wanted == "packed":
+        if weights.head.is_mkldnn:
             return "packed"
         return "compact" if self.programs is None else "graphed"
 
     @property
     def packed_bytes(self) -> int:
-        """Bytes of the matrices that are held twice: those of blocks and head where the forward is ``packed``, else 0."""
+        """Bytes of the packed matrices: those of blocks and head where the forward is ``packed``, else 0."""
         weights = self._compact()
         return 0 if weights is None else weights.packed_bytes
+
+    @property
+    def whole(self) -> bool:
+        """Whether the model has all its weights, so that its own forward computes it."""
+        return self._samples is None
+
+    @property
+    def samples(self) -> tuple[float, ...]:
+        """Weights at fixed, spread places of every parameter, rounded to six digits; what was let go is remembered."""
+        return sampled_weights(dict(self.model.named_parameters())) if self._samples is None else self._samples
 
     def open(self, max_length: int, layers: tuple[int, ...] = ()) -> ModelState:
         # Hugging Face's library: a model has loaded it
@@ -117,16 +132,22 @@ class CausalLanguageModel:
             return frozenset()
         return frozenset([tokens] if isinstance(tokens, int) else tokens)
 
-    def _compact(self) -> CompactWeights | None:
+    def _compact(self, whole: bool = True) -> CompactWeights | None:
         """The joint weights, joined anew where the model was changed since; ``None`` for Hugging Face's own forward."""
         if self._wanted == "hugging_face":
             return None
-        packed = self._wanted == "packed"
-        if self._weights is None or self._signature != signature(self.model, packed):
+        pack = self._wanted == "packed"
+        pack |= self._wanted == "auto" and unpackable(next(self.model.parameters())) is None
+        if self._weights is None or self._signature != signature(self.model, pack):
+            if self._samples is not None:
+                raise ValueError(f"{type(self.model).__name__} was changed since it was loaded: {LET_GO}")
             try:
-                joined = CompactWeights.of(self.model)
-                self._weights, self.not_compact = joined.packed() if packed else joined, None
-                self._signature = signature(self.model, packed)  # now that its parameters are views
+                samples = sampled_weights(dict(self.model.named_parameters())) if pack and not whole else None
+                self._weights, self.not_compact = CompactWeights.of(self.model, pack, whole), None
+                self._signature, self._samples = (
+                    signature(self.model, pack),
+                    samples,
+                )  # now that its parameters are views
                 self._slots.clear()  # and what was graphed over other weights, perhaps on another device
                 if self._wanted == "graphed" or (self._wanted == "auto" and self.device.type == "cuda"):
                     self.programs = Programs(maker_for(self.device, self._priority))
@@ -159,6 +180,17 @@ class CausalLanguageModel:
             return self._weights.embedding.detach()[token]
         embedding: Tensor = self.model.get_input_embeddings()(torch.tensor([token], device=self.device))
         return embedding[0]
+
+
+def sampled_weights(parameters: Mapping[str, Tensor]) -> tuple[float, ...]:
+    """Weights at fixed, spread places of every parameter, rounded to six digits."""
+    samples = []
+    for index, (_, parameter) in enumerate(sorted(parameters.items())):
+        rows = parameter.detach().reshape(-1, parameter.shape[-1])
+        for sample in range(SAMPLES_PER_PARAMETER):
+            place = (SAMPLES_PER_PARAMETER * index + sample + 1) * 2654435761 % rows.numel()
+            samples.append(float(f"{float(rows[divmod(place, rows.shape[1])]):.6g}"))
+    return tuple(samples)
 
 
 def context_limit(config: Any) -> tuple[int, str]:

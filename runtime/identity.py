@@ -2,17 +2,14 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
 from copy import copy
 from dataclasses import asdict
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-
 from predictors.contract import Identity, ModelIdentity, require_same_identity
 from runtime.adapter import LanguageModel
-from runtime.causal_model import CausalLanguageModel
+from runtime.causal_model import CausalLanguageModel, sampled_weights
 from runtime.eagle3.drafter import Eagle3Drafter
 
 if TYPE_CHECKING:
@@ -20,7 +17,6 @@ if TYPE_CHECKING:
 
     from runtime.pair import ModelPair
 
-SAMPLES_PER_PARAMETER = 4
 SHARE = (
     "A draft model must share its target's vocabulary: choose a draft of the target's own model family, or one trained on its "
     "tokenizer."
@@ -104,23 +100,10 @@ def _model_identity(model: LanguageModel) -> ModelIdentity:
     if isinstance(model, Eagle3Drafter):
         made = model.checkpoint
         own = [made.shape, asdict(made.variant), model.features, made.vocabulary_size]
-        return ModelIdentity(_hashed(own), _sampled_weights(made.tensors))
+        return ModelIdentity(_hashed(own), sampled_weights(made.tensors))
     if not isinstance(model, CausalLanguageModel):
         raise ValueError(f"{type(model).__name__} has no identity: learned controllers need a Hugging Face model.")
-    return ModelIdentity(config_hash(model.model.config), _sampled_weights(dict(model.model.named_parameters())))
-
-
-def _sampled_weights(parameters: Mapping[str, Tensor]) -> tuple[float, ...]:
-    """Weights at fixed, spread places of every parameter, rounded to six digits."""
-    samples = []
-    for index, (_, parameter) in enumerate(sorted(parameters.items())):
-        rows = parameter.detach().reshape(-1, parameter.shape[-1])
-        for sample in range(SAMPLES_PER_PARAMETER):
-            row, column = divmod(
-                (SAMPLES_PER_PARAMETER * index + sample + 1) * 2654435761 % rows.numel(), rows.shape[1]
-            )
-            samples.append(float(f"{float(rows[row, column]):.6g}"))
-    return tuple(samples)
+    return ModelIdentity(config_hash(model.model.config), model.samples)
 
 
 def _tokenizer_hash(tokenizer: Any) -> str | None:

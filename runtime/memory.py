@@ -2,7 +2,8 @@
 
 Models on torch's meta device count as if they lay where they are planned for.
 
-    weights    every parameter and buffer once, however many modules share it; packed, every matrix of blocks and head once more
+    weights    every parameter and buffer once, however many modules share it; packed, every matrix of blocks and head once more,
+               unless `ModelPair.load` let the first copy go: then only a tied embedding is held twice
     cache      keys and values of every layer for the rows of one request, with its rotary tables
     workspace  the widest work at once: the prompt's activations in one layer (prefills are not graphed), or the logits and laws
                of a round; and on a CUDA device what the matrix library sets aside, for graphed work and for prefills
@@ -101,11 +102,15 @@ def model_memory(name: str, model: object, work: Work, device: str | None = None
     law = torch.promote_types(model.dtype, torch.float32).itemsize
     laws = work.laws * LAW_COPIES * config.vocab_size * law
     library = LIBRARY if device == "cuda" else 0
-    return ModelMemory(weight_bytes(model), cache, max(work.fed * widest * number, laws) + library)
+    weights = weight_bytes(model)
+    if compact and device == "cpu" != model.device.type and model.model.config.tie_word_embeddings:
+        weights += model.model.get_input_embeddings().weight.nbytes  # the head will be packed
+    return ModelMemory(weights, cache, max(work.fed * widest * number, laws) + library)
 
 
 def weight_bytes(model: CausalLanguageModel) -> int:
-    """Of all parameters and buffers."""
-    tensors = [*model.model.parameters(), *model.model.buffers()]
+    """Of all parameters and buffers, but those that were let go, and of packed matrices."""
+    unloaded = model.device.type == "meta"
+    tensors = [one for one in (*model.model.parameters(), *model.model.buffers()) if unloaded or not one.is_meta]
     storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors}
     return sum(storages.values()) + model.packed_bytes

@@ -7,23 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from predictors.bundle import read_bundle
-from predictors.config import parse_config
-from predictors.latency.profile import read_profile
-from predictors.latency.serving import KEY, ModelServing, Serving
 from runtime.adapter import LanguageModel
-from runtime.causal_model import FORWARDS, OTHER_FORWARDS, CausalLanguageModel, ForwardPath
+from runtime.causal_model import CausalLanguageModel, ForwardPath
 from runtime.device import native_dtype
 from runtime.eagle3.checkpoint import Checkpoint, eagle3_folder, read_checkpoint
 from runtime.eagle3.drafter import Eagle3Drafter
-from runtime.identity import config_hash, require_shared_vocabulary
+from runtime.identity import require_shared_vocabulary
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 DRAFT_PRIORITY = -1  # beside the target a draft's many small steps go first
 TOKENIZER_FILES = ("tokenizer*", "vocab.*", "*.model", "tekken.json")
-_OTHER_RECORD = "Name this pair's latency profile or bundle, or leave record out."
 
 
 class ModelPair:
@@ -38,9 +33,8 @@ class ModelPair:
     tokenizer, draft_tokenizer
         Optional. Both together prove that the models share a vocabulary; without them the vocabulary sizes must be equal.
     forward
-        What runs Hugging Face models: ``auto`` (the compact forward where it computes the model, else Hugging Face's own),
-        ``compact`` (refuse others) or ``hugging_face``. The compact forward joins weights in place: the models' parameters become
-        views of the joint ones.
+        What runs Hugging Face models: ``auto``, or one to insist on, as `CausalLanguageModel` has them. The compact forward joins
+        weights in place, and the models' parameters become views of the joint ones; where it is packed, matrices are held twice.
 
     Raises
     ------
@@ -87,18 +81,18 @@ class ModelPair:
         forward: ForwardPath = "auto",
         device_map: Any = None,
         draft_device: str | None = None,
-        record: str | Path | Serving | None = None,
         quantization: Mapping[str, Any] | None = None,
+        whole: bool = False,
     ) -> "ModelPair":
         """Load from local folders or hub ids.
 
         ``device='auto'`` takes the first CUDA device if there is one. ``tokenizer`` defaults to the target's own and stands in
         for a draft folder that has none.
 
-        ``record`` is a device's latency profile or the folder of a bundle: it says in which number format and by which forward
-        each model is fastest there, and decides what is ``auto``. Where that forward is not available here, a warning says so and
-        the rule takes its place. Without a record, and without a stopwatch: bfloat16 where the device multiplies it natively,
-        else float32, and what `CausalLanguageModel` takes by itself.
+        ``dtype='auto'`` is bfloat16 where the device multiplies it natively, else float32; ``forward='auto'`` is the rule of
+        `CausalLanguageModel`. On a CPU that is packed matrices, and the models keep no other copy of them: memory is that of the
+        weights, of a tied embedding twice. So Hugging Face's own forward of such a model (``pair.target.model``) raises an error.
+        ``whole`` keeps both copies, for what runs both forwards.
 
         With several devices, ``device_map`` (``"auto"``, or a mapping of modules to devices) spreads the target over them and
         ``draft_device`` is the draft's own; ``device`` by default. A spread target runs by Hugging Face's own forward and needs
@@ -110,16 +104,10 @@ class ModelPair:
         Raises
         ------
         ValueError
-            If a model or ``record`` cannot be read, or ``record`` is of another pair or of no draft: names file and remedy. If a
-            device cannot be used here.
+            If a model cannot be read (names file and remedy), or a device cannot be used here.
         """
         place = usable(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
         own = place if draft_device is None else usable(draft_device)
-        serving, source = record, "the record"
-        if isinstance(serving, str | Path):
-            serving, source = read_serving(serving), str(serving)
-        if serving is not None and draft is not None and serving.draft is None:
-            raise ValueError(f"{source} is of a target alone, and the pair has a draft. {_OTHER_RECORD}")
         models: dict[str, CausalLanguageModel] = {}
         drafter = None if draft is None else eagle3_folder(draft)
         for name, path, at, priority, options in (
@@ -127,9 +115,8 @@ class ModelPair:
             ("draft", draft, own, DRAFT_PRIORITY, {}),
         ):
             if path is not None and not (name == "draft" and drafter is not None):
-                served, where = None if serving is None else getattr(serving, name), f"{source}: {name}"
-                model = load_model(path, at, _dtype(dtype, served, at, where), **options)
-                models[name] = _served(model, forward, priority, served, where)
+                number = native_dtype(at) if dtype == "auto" else parse_dtype(dtype)
+                models[name] = CausalLanguageModel(load_model(path, at, number, **options), forward, priority, whole)
         shared = _load_tokenizer(tokenizer or target)
         draft_tokenizer = None if draft is None else _load_tokenizer(draft) or (shared if tokenizer else None)
         drafting = models.get("draft") if drafter is None else read_checkpoint(drafter)
@@ -145,42 +132,6 @@ def usable(device: str) -> torch.device:
         reason = str(error).partition("\n")[0]
         raise ValueError(f"device {device!r} cannot be used here ({reason}). Use auto, or cpu.") from error
     return place
-
-
-def _dtype(wanted: str | torch.dtype, served: ModelServing | None, device: torch.device, where: str) -> torch.dtype:
-    if wanted != "auto":
-        return parse_dtype(wanted)
-    if served is None:
-        return native_dtype(device)
-    try:
-        return parse_dtype(served.dtype)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from error
-
-
-def _served(
-    model: "PreTrainedModel", forward: ForwardPath, priority: int, served: ModelServing | None, where: str
-) -> CausalLanguageModel:
-    """``model`` by ``forward``, or where that is ``auto`` as it was ``served``, if it can be here."""
-    if served is not None:
-        found = config_hash(model.config)
-        if served.config_hash not in (None, found):
-            raise ValueError(
-                f"{where}: was decided for a model of configuration {served.config_hash}, and this one's is {found}. "
-                f"{_OTHER_RECORD}"
-            )
-        if forward == "auto":
-            known = FORWARDS.get(model.device.type, OTHER_FORWARDS)
-            try:
-                if served.forward not in known:
-                    raise ValueError(f"on {model.device.type} there are {', '.join(known)}.")
-                return CausalLanguageModel(model, served.forward, priority)
-            except ValueError as error:
-                warnings.warn(
-                    f"{where}: forward {served.forward!r} is not available here, and the rule replaces it ({error})",
-                    stacklevel=4,
-                )
-    return CausalLanguageModel(model, forward, priority)
 
 
 def _adapt(model: Any, forward: ForwardPath, priority: int = 0) -> LanguageModel:
@@ -232,19 +183,3 @@ def _load_tokenizer(path: str | Path) -> Any:
 def has_tokenizer(path: str | Path) -> bool:
     """Whether a folder holds files of a tokenizer."""
     return any(any(Path(path).expanduser().glob(pattern)) for pattern in TOKENIZER_FILES)
-
-
-def read_serving(record: str | Path) -> Serving:
-    """How a pair is served, as stage ``latency`` decided it: from a device's latency profile, or the card in a bundle's folder.
-    `ValueError` that names file and remedy if it is missing, damaged or says nothing."""
-    path = Path(record)
-    if path.is_dir():
-        found = read_bundle(path).card.get(KEY)
-        serving = None if found is None else parse_config(Serving, found, f"{path}: card.json: {KEY}")
-        remedy = "Export it again (dvc repro), or name this machine's latency profile instead."
-    else:
-        serving = read_profile(path).serving
-        remedy = "Measure the profile again (dvc repro)."
-    if serving is None:
-        raise ValueError(f"{path} does not say in which number format and by which forward to serve. {remedy}")
-    return serving

@@ -16,8 +16,6 @@ from pathlib import Path
 from time import perf_counter
 
 from pipelines.places import read_pair
-from predictors.bundle import read_bundle
-from predictors.latency.serving import KEY
 from predictors.rounds import RoundRecord, block_efficiency, hit_rate, mean_accepted_length
 from runtime import Decoder, ModelPair, Randomness, build_decoder, load_decoder
 
@@ -30,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--target", help="local folder or hub id of the target")
     add("--draft", help="local folder or hub id of the draft")
     add("--bundle", type=Path, help="decode with this exported controller")
-    prices = "this machine's latency profile: serve as it says, and warn if --bundle was exported for other prices"
+    prices = "this machine's latency profile: warn if --bundle was exported for other prices"
     add("--latency", type=Path, help=prices)
     add("--reprice", action="store_true", help="let --bundle choose by the prices of --latency")
     record = "append a line about the request, for draftwright drift; needs --bundle"
@@ -43,8 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--top-p", type=float, default=1.0)
     add("--seed", type=int, default=0)
     add("--device", default="auto")
-    number_format = "number format; default: what --latency, else --bundle, says, else what the device is built for"
-    add("--dtype", default="auto", help=number_format)
+    add("--dtype", default="auto", help="number format (default: what the device is built for)")
     add("--json", action="store_true", help="print one JSON line with tokens and statistics instead of text")
 
 
@@ -80,19 +77,10 @@ def _load_pair(args: argparse.Namespace) -> ModelPair:
         models = read_pair(args.pair_folder).models
         if args.device != "auto":  # goes before where the pair's block has them
             models |= {"device_map": None, "draft_device": None}
-    pair = ModelPair.load(**models, device=args.device, dtype=args.dtype, record=_record(args))
+    pair = ModelPair.load(**models, device=args.device, dtype=args.dtype)
     if pair.tokenizer is None:
         raise ValueError(f"{models['target']} has no tokenizer files, so the prompt cannot be encoded.")
     return pair
-
-
-def _record(args: argparse.Namespace) -> Path | None:
-    """What says how to serve: this machine's profile, else the bundle's card if it was priced by one."""
-    if args.dtype != "auto":
-        return None
-    if args.latency is not None:
-        return Path(args.latency)
-    return args.bundle if args.bundle is not None and KEY in read_bundle(args.bundle).card else None
 
 
 def _decoder(args: argparse.Namespace, pair: ModelPair) -> Decoder:

@@ -38,7 +38,6 @@ from pipelines.prompt_table import read_prompts
 from predictors.bundle import CARD, TENSORS, bundle_hash, read_bundle
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair
-from runtime.pair import read_serving
 
 Origin = dict[str, Any]
 GROWS = "prompts_sha256"  # of what was measured, what a further look adds to
@@ -74,9 +73,8 @@ def attempt(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path
     texts = RecordedTexts(args.texts, config.max_new_tokens)
     look = trial.Look.of(number, args.prompts, config, bounds.slice_documents, texts.first)
     checked = [prompt.tokens for prompt in look.prompts[: config.exactness_prompts]]
-    place, record = read_pair(args.pair_folder), args.latency / f"{read_device(args.device)['slug']}.json"
-    serving = read_serving(record)
-    pair = float32_pair(place, checked, config.max_new_tokens, serving) or ModelPair.load(**place.models, record=record)
+    place = read_pair(args.pair_folder)
+    pair = float32_pair(place, checked, config.max_new_tokens) or ModelPair.load(**place.models, whole=True)
     problem = trial.problem_of(bundles[CHALLENGER], pair)
     who = {"pair": args.pair, "predictor": predictor, "bundle_sha256": hashes[f"{CHALLENGER}_sha256"]}
     who |= {"champion": champion, "look": number, "problem": problem}
@@ -145,7 +143,6 @@ def _measured(args: argparse.Namespace, config: TrialConfig, bundle: Path, predi
     served = {settings: trial.served_at(bundle, predictor, settings) for settings in every}
     hashes = {name: sha256 for _, of_route in served.values() for name, sha256 in of_route.items()}
     inputs = {"parameters": asdict(config), "pair_sha256": digest(read_facts(args.pair_folder))}
-    inputs["serving"] = read_serving(args.latency / f"{device['slug']}.json").to_record()
     table = Measured.read(place, inputs, bundle.parent, hashes)
     kinds = [row for row in trial.arms_of(config, {}) if row.family != CHAIN or not draftless(args.pair, args.params)]
     rivals = {row.name: {"decoder": row.decoder} for row in kinds}

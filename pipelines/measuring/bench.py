@@ -2,7 +2,7 @@
 
 import argparse
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -16,18 +16,14 @@ from pipelines.outputs import digest
 from pipelines.parameters import add_pair_arguments
 from pipelines.places import PairLocation, place_of, read_device, read_facts, read_pair
 from pipelines.prompt_table import Prompt, read_prompts
-from predictors.latency.serving import Serving
 from runtime import ModelPair
 from runtime.causal_model import CausalLanguageModel
-from runtime.pair import read_serving
-
-Decide = Callable[[PairLocation, MeasurementLog, str], Serving]  # of the device's slug
 
 
 @dataclass(frozen=True)
 class Bench:
-    """What ``open_bench`` prepared. ``folder`` is named after the device; ``prompts`` are those of each split; ``serving`` says
-    how the ``pair`` is served here, and was loaded."""
+    """What ``open_bench`` prepared. ``folder`` is named after the device; ``prompts`` are those of each split. Models of the
+    ``pair`` are whole: Hugging Face's own forward is among what is measured."""
 
     folder: Path
     pair: ModelPair
@@ -36,7 +32,6 @@ class Bench:
     log: MeasurementLog
     inputs: dict[str, Any]
     device: dict[str, Any]
-    serving: Serving
 
     def origin(self, pair: str) -> dict[str, Any]:
         """Provenance of what was measured for the pair of that name: inputs, code, machine, threads, dtypes, forwards."""
@@ -50,13 +45,13 @@ class Bench:
 
 
 def add_bench_arguments(parser: argparse.ArgumentParser, profiled: bool = True) -> None:
-    """The inputs that ``open_bench`` reads; ``profiled=False``: for the stage that decides on serving."""
+    """The inputs that ``open_bench`` reads; ``profiled``: and those of what is replayed."""
     add_pair_arguments(parser)
     parser.add_argument("device", type=Path, help="JSON file of the device stage")
     parser.add_argument("pair_folder", type=Path, help="folder of the pair stage")
     if profiled:
         parser.add_argument("prompts", type=Path, help="folder or file of prompts")
-        help_text = "folder of the latency stage: its profile of this device says how the pair is served"
+        help_text = "folder of the latency stage: its profile of this device prices what is replayed"
         parser.add_argument("--latency", type=Path, required=True, help=help_text)
         texts_help = "folder of text traces: their prompts are timed first, and replayed"
         parser.add_argument("--texts", type=place_of, help=texts_help)
@@ -67,14 +62,12 @@ def open_bench(
     config: Any,
     counts: Mapping[str, int | None],
     hashes: Mapping[str, str | None] = MappingProxyType({}),
-    decide: Decide | None = None,
 ) -> Bench:
     """Set the threads of ``config``, a dataclass of the stage's parameters, read the prompts (``counts`` of each split, all where
     it is ``None``; empty: none), load the pair and take up an interrupted log.
 
-    The pair is loaded as the profile of this device below ``args.latency`` says, or as the stage will ``decide``. The log's
-    fingerprint covers the parameters, the pair, how it is served, the prompts, the code, the machine and ``hashes`` of
-    others. `ValueError` if a split has no prompts, or the device has no profile."""
+    The log's fingerprint covers the parameters, the pair, the prompts, the code, the machine and ``hashes`` of others.
+    `ValueError` if a split has no prompts."""
     torch.set_num_threads(config.threads)
     device = read_device(args.device)
     prompts = {split: read_prompts(args.prompts, split, count) for split, count in counts.items()}
@@ -82,11 +75,9 @@ def open_bench(
         if not some:
             raise ValueError(f"{args.prompts} has no {split} prompts. Draw some (section prompts of the parameters).")
     timed = {split: [prompt.tokens for prompt in some] for split, some in prompts.items()}
-    serving = None if decide else read_serving(args.latency / f"{device['slug']}.json")
     inputs = {
         "parameters": asdict(config),
         "pair_sha256": digest(read_facts(args.pair_folder)),
-        **({} if serving is None else {"serving": serving.to_record()}),
         **hashes,
         **({"prompts_sha256": digest(timed)} if timed else {}),
         "code_sha256": source_hash(MEASURED_CODE),
@@ -96,11 +87,7 @@ def open_bench(
     if log.resumed:
         print(f"{folder}: going on after {log.resumed} blocks of an interrupted run")
     location = read_pair(args.pair_folder)
-    if serving is None:
-        assert decide is not None
-        serving = decide(location, log, device["slug"])
-    pair = ModelPair.load(**location.models, record=serving)
-    return Bench(folder, pair, location, prompts, log, inputs, device, serving)
+    return Bench(folder, ModelPair.load(**location.models, whole=True), location, prompts, log, inputs, device)
 
 
 def mix_of(test: Iterable[Prompt]) -> dict[str, float]:

@@ -21,7 +21,6 @@ from pipelines.hardware import available_memory
 from pipelines.measuring.arms import TimedArm, decoder_arm, hugging_face_arm
 from pipelines.measuring.measurement_log import Rows
 from pipelines.places import PairLocation
-from predictors.latency.serving import Serving
 from predictors.sampling import SamplingSettings
 from runtime import Decoder, ModelPair
 from runtime.adapter import ModelState
@@ -97,23 +96,20 @@ def first_unlikely(
     return next((place for place, one in enumerate([*tied, ended and len(text) == len(tokens)]) if not one), None)
 
 
-def float32_pair(
-    location: PairLocation, prompts: Iterable[Sequence[int]], max_new_tokens: int, serving: Serving | None = None
-) -> ModelPair | None:
-    """The pair in float32, by the forwards of ``serving``; ``None`` where that does not fit what its device has free, or the
-    target is spread or quantised."""
+def float32_pair(location: PairLocation, prompts: Iterable[Sequence[int]], max_new_tokens: int) -> ModelPair | None:
+    """The pair in float32, with whole models; ``None`` where that does not fit what its device has free, or the target is spread
+    or quantised."""
     if location.placement.keys() & {"device_map", "quantization"}:
         return None
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     configs = (AutoConfig.from_pretrained(path) for path in (location.target, location.draft) if path is not None)
     pair = unloaded_pair(torch.float32, *configs)
-    planned = planned_memory(pair, max(map(len, prompts), default=0), max_new_tokens, device.type)
-    served = {} if serving is None else {"target": serving.target, "draft": serving.draft}
-    twice = sum(planned[name].weights for name, one in served.items() if one and one.forward == "packed")
-    needed, free = sum(one.total for one in planned.values()) + twice, available_memory(device)
+    planned = planned_memory(pair, max(map(len, prompts), default=0), max_new_tokens, device.type).values()
+    packed = device.type == "cpu"  # and held once more
+    needed, free = sum(one.total + packed * one.weights for one in planned), available_memory(device)
     if needed <= free:
         models = location.target, location.draft
-        return ModelPair.load(*models, dtype="float32", tokenizer=location.tokenizer, record=serving)
+        return ModelPair.load(*models, dtype="float32", tokenizer=location.tokenizer, whole=True)
     print(
         f"float32 needs {needed / 1e9:.1f} GB and {free / 1e9:.1f} are free: the served format is audited for near-ties"
     )
@@ -136,7 +132,7 @@ def agreement(pair: ModelPair, prompts: Sequence[list[int]]) -> dict[str, dict[s
 
 def forward_agreement(model: CausalLanguageModel, prompts: Sequence[Sequence[int]]) -> dict[str, float]:
     """Largest |difference| / (1 + |logit|), ``compact`` and for scale ``rounding``, over ``prompts`` of a float32 ``model``."""
-    forwards = [CausalLanguageModel(model.model, "compact"), CausalLanguageModel(model.model, "hugging_face")]
+    forwards = [model, CausalLanguageModel(model.model, "hugging_face")]
     limit = min(LONG, model.context_limit // 2)
     compact, rounding = [0.0], [0.0]
     for prompt in prompts:

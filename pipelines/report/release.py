@@ -39,7 +39,7 @@ JUDGED = "Gate verdicts: gains over the closest rival, and over the gate's refer
 CODE = """from runtime import ModelPair, load_decoder
 
 bundle = "{folder}/auto"
-pair = ModelPair.load(target="{target}", draft="{draft}", record=bundle)
+pair = ModelPair.load(target="{target}", draft="{draft}")
 decoder = load_decoder(bundle, pair)
 out = decoder.generate(pair.tokenizer(text)["input_ids"], max_new_tokens=256, temperature=0.0)"""
 

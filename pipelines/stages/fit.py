@@ -146,7 +146,6 @@ def exported(
 
     from pipelines.measuring.reference import reference
     from pipelines.registry.tracking import HEAD_TAG, Tracking
-    from predictors.latency.serving import on_card
     from predictors.monitoring import KEY
 
     name, family, predictor = wanted
@@ -163,7 +162,6 @@ def exported(
                 lineage = fitted.card.get("lineage", {}) | {HEAD_TAG: tensors_sha256(fitted.tensors)}
                 tracking.log(run_id, lineage, fitted.metrics)
         card = {"selection": {"predictor": name, "reason": fitted.sentence}, **fitted.card, "lineage": lineage}
-        card |= on_card(materials.profile.serving)
         card[KEY] = reference(card, fitted.tensors, lambda: materials.text_table)
     origin = {"family": family, "predictor": name, "lineage": lineage, "profile_hash": materials.profile.profile_hash}
     return card, fitted.tensors, fitted.quality | origin

@@ -1,8 +1,5 @@
 """Stage ``latency``: measure the latency profile of the pair on this machine.
 
-First it is decided how each model is served on this machine: its number format and forward (`runtime.serving`). Everything is
-then measured so, and whatever measures, tunes or serves the pair here reads the decision.
-
 Writes one JSON file named after the device: tables of seconds with median and quartiles (`predictors.latency`), the settings they
 were measured with and where they come from. Files of other devices stay. All cells of all tables are visited in one shuffled
 order, in several sweeps (`runtime.latency.cells`); an interrupted measurement goes on after its last whole sweep.
@@ -15,39 +12,30 @@ with. What is unsound even then, or other jobs that held the processor, stand in
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from math import isfinite
-from operator import itemgetter
 from pathlib import Path
 from random import Random
 from time import perf_counter
 from typing import Any
 
-import torch
 from tqdm import tqdm
 
 from pipelines.hardware import copy_bandwidth, joules, pass_bytes
 from pipelines.measuring.bench import Bench, add_bench_arguments, open_bench
-from pipelines.measuring.measurement_log import Blocks, MeasurementLog
+from pipelines.measuring.measurement_log import Blocks
 from pipelines.outputs import write_json
 from pipelines.parameters import load_parameters
-from pipelines.places import PairLocation, warn_of_noise
-from predictors.config import parse_config
+from pipelines.places import warn_of_noise
 from predictors.latency.profile import LatencyProfile
-from predictors.latency.serving import Serving
 from predictors.latency.soundness import Finding, findings, waiting_noise
 from predictors.latency.tables import LatencyTable
 from runtime import ModelPair
 from runtime.causal_model import CausalLanguageModel
 from runtime.latency import Cell, LatencyConfig, all_cells, replaced, share_waited, sweep, tables_of
-from runtime.pair import parse_dtype
-from runtime.serving import DRAFT_ROWS, TARGET_ROWS, ServingDecision
 
 # Of all cells. Where more are unsound the machine is busy, not a moment disturbed: measuring again would take as long again.
 MOST_REPAIRED = 0.25
-
-DECISION = "serving"  # block of the log
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,16 +45,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     config = load_parameters(LatencyConfig, args.pair, "latency", args.params)
-    bench = open_bench(args, config, {}, decide=partial(decided, seed=config.seed))
-    candidates = bench.log.once(DECISION, list)
+    bench = open_bench(args, config, {})
     before, start = joules(bench.pair.target.device), perf_counter()
     tables, notes, noise = measure(bench, config)
     watts = (joules(bench.pair.target.device) - before) / (perf_counter() - start)
-    origin = bench.origin(args.pair) | {"notes": [*(note for row in candidates for note in row["notes"]), *notes]}
-    origin["serving_seconds"] = {row["model"]: row["seconds"] for row in candidates}
-    origin["hardware"] = hardware_of(bench.pair, watts)
+    origin = bench.origin(args.pair) | {"notes": notes, "hardware": hardware_of(bench.pair, watts)}
     settings = origin.pop("parameters")
-    profile = LatencyProfile(tables, args.pair, settings, origin, noise, bench.serving)
+    profile = LatencyProfile(tables, args.pair, settings, origin, noise)
     path = args.output / f"{bench.device['slug']}.json"
     write_json(path, profile.to_record())
     bench.log.remove()
@@ -84,30 +69,6 @@ def hardware_of(pair: ModelPair, watts: float) -> dict[str, Any]:
     read = {name: pass_bytes(one.model) for name, one in models.items() if isinstance(one, CausalLanguageModel)}
     counted = {"watts": watts} if isfinite(watts) else {}
     return {"bandwidth": copy_bandwidth(pair.target.device), "weights": read, **counted}
-
-
-def decided(location: PairLocation, log: MeasurementLog, slug: str, seed: int) -> Serving:
-    """How the pair is served on this machine; an interrupted measurement keeps what it had decided."""
-    place = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    spread = dict(location.placement)
-    own = torch.device(spread.pop("draft_device", place))
-    models = {"target": (location.target, place, TARGET_ROWS, spread), "draft": (location.draft, own, DRAFT_ROWS, {})}
-
-    def decide() -> list[dict[str, Any]]:
-        rows = []
-        for name, (path, device, nodes, options) in models.items():
-            if path is None:
-                continue
-            decision = ServingDecision(path, device, parse_dtype(location.dtype), nodes, seed, options).decide()
-            seconds = {one.name: taken for one, taken in decision.seconds.items()}
-            notes = [f"{name}: {note}" for note in decision.notes]
-            by_speed = (f"{one} {1e3 * taken:.1f} ms" for one, taken in sorted(seconds.items(), key=itemgetter(1)))
-            print(f"{name}: served in {decision.chosen.name}, of {', '.join(by_speed)}")
-            rows.append({"model": name, "chosen": asdict(decision.chosen), "seconds": seconds, "notes": notes})
-        return rows
-
-    chosen = {row["model"]: row["chosen"] for row in log.once(DECISION, decide)}
-    return parse_config(Serving, chosen | {"device": slug}, "the decision on how to serve")
 
 
 def measure(bench: Bench, config: LatencyConfig) -> tuple[dict[str, LatencyTable], list[str], tuple[str, ...]]:

@@ -76,7 +76,7 @@ def _checks(bench: Bench, config: MeasureConfig, bundles: Path, prompts: list[li
     """Exactness of every arm of ours, in float32 where that fits beside the served pair, and there agreement of the forwards."""
     if not prompts:
         return {"exactness": [], "forward_agreement": {}}
-    precise = float32_pair(bench.location, prompts, config.max_new_tokens, bench.serving)
+    precise = float32_pair(bench.location, prompts, config.max_new_tokens)
     pair = precise or bench.pair
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a head trained on bfloat16 states serves float32 ones here

@@ -14,14 +14,12 @@ whenever you like: finished shards are kept.
 import argparse
 import os
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 from tqdm import tqdm
 
@@ -32,15 +30,12 @@ from pipelines.prompt_table import MEASURED_SPLITS, Prompt, read_prompts
 from pipelines.scale import add_workers_argument, workers
 from predictors.config import Checked, Positive
 from runtime import ModelPair
-from runtime.causal_model import CausalLanguageModel
-from runtime.memory import weight_bytes
-from trace_collection.collection import Collector, collect, models_of
+from trace_collection.collection import Collector, collect
 from trace_collection.guesses import GuessCollector, GuessTraceConfig
 from trace_collection.texts import TextCollector, TextTraceConfig
 from trace_collection.trees import TreeCollector, TreeTraceConfig
 
 SECTION = "traces"
-MOST_PACKED = 1 / 8  # of a machine's memory: models whose matrices are held twice, in every worker
 COLLECTING = ("runtime", "trace_collection", "predictors")  # shards of other code are collected again
 TRAINING = "predictors/training"  # of which they do not depend
 CONFIGS = {"texts": TextTraceConfig, "trees": TreeTraceConfig, "guesses": GuessTraceConfig}
@@ -87,20 +82,8 @@ def loaded(of: str, folder: Path, config: Any, prompts: Path) -> Collector:
     """A `collector` with the models of a pair's folder, and the prompts of another."""
     torch.set_num_threads(config.threads)
     place = read_pair(folder)
-    pair = packed(ModelPair.load(**place.models, dtype=place.dtype))
+    pair = ModelPair.load(**place.models, dtype=place.dtype)
     return collector(of, pair, config, [one for split in MEASURED_SPLITS for one in read_prompts(prompts, split)])
-
-
-def packed(pair: ModelPair) -> ModelPair:
-    """The same pair over packed weights, where a CPU multiplies them and its memory makes little of a second copy: by what the
-    machine has, not by what is free, as shards of an interrupted collection are to have the same bytes. Texts of the built-in
-    pair take a quarter less time (AMD EPYC, two cores, 4971fd5)."""
-    models = models_of(pair)
-    fits = sum(map(weight_bytes, models.values())) <= MOST_PACKED * psutil.virtual_memory().total
-    if fits and {one.device.type for one in models.values()} == {"cpu"}:
-        with suppress(ValueError):  # another number format or model
-            vars(pair).update({name: CausalLanguageModel(one.model, "packed") for name, one in models.items()})
-    return pair
 
 
 def collector(of: str, pair: ModelPair, config: Any, prompts: Sequence[Prompt]) -> Collector:

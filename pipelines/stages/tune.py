@@ -37,14 +37,12 @@ from pipelines.places import add_place_arguments, fill_in, read_device
 from pipelines.terminal import LINES, add_json_argument, brief, recording
 from predictors.bundle import AUTO, bundle_hash, write_bundle
 from predictors.contract import CaptureContract, ServingRange
-from predictors.latency.serving import on_card
 from predictors.monitoring import KEY
 from runtime.identity import pair_identity
 
 PLACES = {  # arguments and where they are below a pair's data folder
     "pair_folder": "pair",
     "prompts": "prompts",
-    "latency": "latency",
     "bundles": "bundles",
     "replay": "replay",
     "fit": "fit",
@@ -136,7 +134,6 @@ def _export(folder: Path, bundles: Path, texts: Path, bench: Bench, chosen: list
             "reason": "; ".join(f"{one.settings.name}: {one.winner.name}" for one in chosen),
         },
         "lineage": {"prompts_sha256": bench.inputs["prompts_sha256"], "pair_sha256": bench.inputs["pair_sha256"]},
-        **on_card(bench.serving),
     }
     with replacing(folder) as partial:
         write_bundle(partial, card, {})

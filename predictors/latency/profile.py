@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from predictors.config import parse_config
-from predictors.latency.serving import Serving
 from predictors.latency.tables import Latency, LatencyTable
 
 SCHEMA = 2
@@ -64,7 +63,6 @@ class LatencyProfile:
     settings: Mapping[str, Any]  # of the measurement
     provenance: Mapping[str, Any]
     noise: tuple[str, ...] = ()  # what spoke against the tables when they were written (`predictors.latency.soundness`)
-    serving: Serving | None = None  # how the models are served there, and were while they were measured
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:
@@ -126,7 +124,6 @@ class LatencyProfile:
             "settings": dict(self.settings),
             "provenance": dict(self.provenance),
             "noise": list(self.noise),
-            "serving": None if self.serving is None else self.serving.to_record(),
         }
 
     @staticmethod

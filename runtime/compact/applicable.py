@@ -50,13 +50,15 @@ def signature(model: "PreTrainedModel", in_place: bool) -> tuple[Any, ...]:
             type(module),
             _fault(module, family),
             vars(module).get("variance_epsilon"),
-            [(type(weight), weight.data_ptr()) for weight in module._parameters.values() if weight is not None],
+            [
+                (type(one), one.data_ptr(), one._version if in_place and not one.is_inference() else 0)
+                for one in module._parameters.values()
+                if one is not None
+            ],
         )
         for module in model.modules()
     ]
-    parameters = model.parameters() if in_place else ()
-    versions = [0 if parameter.is_inference() else parameter._version for parameter in parameters]
-    return modules, model.config.num_hidden_layers, any(GLOBAL_HOOKS), versions
+    return modules, model.config.num_hidden_layers, any(GLOBAL_HOOKS)
 
 
 def _reasons(model: "PreTrainedModel") -> Iterator[str]:

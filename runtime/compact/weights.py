@@ -6,17 +6,17 @@ and what changes a parameter in place changes both. What was replaced since (``m
 
 Their matrix products, W x + b for every row of x:
 
-    plain       `F.linear`
-    few rows    in bfloat16 on a CPU, rows move to the weights: Wᵀ would be copied into the library's layout at every call
-    packed      a second copy of W in oneDNN's own layout, made once; no call copies anything
+    plain     `F.linear`
+    packed    a copy of W in oneDNN's own layout, made once: no call copies anything
 
 On CPUs a verification pass costs what its product does with few rows. Seconds of all products of the built-in target's shape in
-float32, two cores of an AMD Zen 3, in milliseconds (commit 30262a2 and this file):
+float32, two cores of an AMD Zen 3, in milliseconds (commit 30262a2):
 
     rows        1      2      5      9      33
     plain     12.1   26.4   24.5   29.5   43.4
-    few rows  12.1   12.5   16.1   20.7   36.5
     packed     9.0    9.9   11.6   13.0   23.5
+
+A model that is nobody else's need not keep what was packed: its parameters then lie on torch's meta device (`let_go`).
 """
 
 from collections.abc import Callable, Sequence
@@ -34,34 +34,29 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-FEW_ROWS = 16
 LAYOUT_ROWS = 8  # rows that oneDNN is told to expect; its layout for one row serves more rows badly
+LET_GO = (
+    "its matrices were let go once they were packed, and only the packed forward computes it. Load it with "
+    "ModelPair.load(..., whole=True) to run it otherwise, or to change it."
+)
 
 
 def linear(x_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> Tensor:
     """W x + b for every row of ``x_NI``; ``weight_OI`` as the model has it, or as `packed` made it."""
-    if weight_OI.is_mkldnn:
-        product: Tensor = torch.ops.mkldnn._linear_pointwise(x_NI, weight_OI, bias_O, "none", [], "")
-        return product
-    few = len(x_NI) <= FEW_ROWS and x_NI.dtype is torch.bfloat16 and x_NI.device.type == "cpu" and bias_O is None
-    if not few:
+    if not weight_OI.is_mkldnn:
         return F.linear(x_NI, weight_OI, bias_O)
-    if len(x_NI) == 1:
-        return torch.mv(weight_OI, x_NI[0]).unsqueeze(0)
-    return torch.mm(weight_OI, x_NI.t()).t().contiguous()
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(x_NI, weight_OI, bias_O, "none", [], "")
+    return product
 
 
 def packed(weight_OI: Tensor) -> Tensor:
-    """A copy of a CPU's matrix in oneDNN's layout, for `linear` alone. `ValueError` if there is none: another device, another
-    number format, no oneDNN, a processor without the instructions."""
-    reason = _unpackable(weight_OI)
-    if reason is not None:
-        raise ValueError(f"weights cannot be packed: {reason}. Use forward='compact'.")
+    """A copy in oneDNN's layout of a matrix that is not `unpackable`, for `linear` alone."""
     layout: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight_OI.detach().contiguous(), LAYOUT_ROWS)
     return layout
 
 
-def _unpackable(weight: Tensor) -> str | None:
+def unpackable(weight: Tensor) -> str | None:
+    """Why there is no such layout, if there is none."""
     if weight.device.type != "cpu":
         return f"they are on {weight.device.type}, and only a CPU's products know the layout"
     if not torch.backends.mkldnn.is_available():
@@ -71,6 +66,21 @@ def _unpackable(weight: Tensor) -> str | None:
     if weight.dtype not in (torch.float32, torch.bfloat16):
         return f"{str(weight.dtype).removeprefix('torch.')} has no packed product; float32 and bfloat16 do"
     return None
+
+
+def let_go(projection: nn.Linear) -> None:
+    """Free the matrix. torch computes on with one on the meta device; so the module's own forward is made to refuse."""
+    projection.weight = nn.Parameter(torch.empty_like(projection.weight, device="meta"), requires_grad=False)
+    projection.register_forward_pre_hook(_refuse)
+
+
+def _refuse(module: nn.Module, inputs: Any) -> None:
+    raise ValueError(f"this model cannot run by its own forward: {LET_GO}")
+
+
+def is_whole(model: nn.Module) -> bool:
+    """Whether no matrix was let go."""
+    return all(_refuse not in module._forward_pre_hooks.values() for module in model.modules())
 
 
 MATRICES = ("qkv", "output", "gate_up", "down")  # of a layer
@@ -126,20 +136,34 @@ class CompactWeights:
     rotary: Rotary
 
     @classmethod
-    def of(cls, model: "PreTrainedModel") -> "CompactWeights":
+    def of(cls, model: "PreTrainedModel", pack: bool = False, whole: bool = True) -> "CompactWeights":
         """Join the weights of ``model``, whose parameters become views of them. `NotCompactError` if this is no plain
-        Llama-shaped model on one device: another family, other or hooked layers, changing angles."""
+        Llama-shaped model on one device: another family, other or hooked layers, changing angles.
+
+        ``pack``: every matrix of blocks and head as `packed`; `NotCompactError` if they are `unpackable`. Without ``whole``
+        the model then keeps its embedding and vectors alone; one block at a time is held twice meanwhile. With it, what changes
+        a parameter in place, other than through ``.data``, makes packed ones out of date.
+        """
         require_compact(model)
-        body, attention = model.model, model.model.layers[0].self_attn
+        body, ends, attention = model.model, model.lm_head, model.model.layers[0].self_attn
+        reason = unpackable(ends.weight) if pack else None
+        if reason is not None:
+            raise NotCompactError(f"weights cannot be packed: {reason}. Use forward='compact'.")
         activation = body.layers[0].mlp.act_fn
         with torch.inference_mode(False), torch.no_grad():  # the parameters stay ones that can be trained
-            layers = tuple(_layer(block) for block in body.layers)
+            layers = tuple(_layer(block, pack, whole) for block in body.layers)
+            head = packed(ends.weight) if pack else ends.weight
+            if pack and not whole:
+                if ends.weight is not body.embed_tokens.weight:
+                    let_go(ends)
+                for parameter in model.parameters():  # a copy of what is left lets the file go, too
+                    parameter.data = parameter.data.clone()
         return cls(
             embedding=body.embed_tokens.weight,
             layers=layers,
             norm=body.norm.weight,
-            head=model.lm_head.weight,
-            head_bias=model.lm_head.bias,
+            head=head,
+            head_bias=ends.bias,
             heads=model.config.num_attention_heads,
             key_heads=model.config.num_key_value_heads,
             head_dim=attention.head_dim,
@@ -150,18 +174,6 @@ class CompactWeights:
             rotary=Rotary(body.rotary_emb.inv_freq, body.rotary_emb.attention_scaling),
         )
 
-    def packed(self) -> "CompactWeights":
-        """The same weights with a second copy of every matrix, in the layout that few rows are multiplied fastest in
-        (`runtime.compact.weights`). What changes a parameter in place, other than through ``.data``, makes it out of date.
-        `NotCompactError` if this processor, device or number format has no such layout."""
-        try:
-            layers = tuple(
-                replace(layer, **{name: packed(getattr(layer, name)) for name in MATRICES}) for layer in self.layers
-            )
-            return replace(self, layers=layers, head=packed(self.head))
-        except ValueError as error:
-            raise NotCompactError(str(error)) from error
-
     @property
     def packed_bytes(self) -> int:
         """Of `packed` matrices, at the least: oneDNN may round their sizes up."""
@@ -169,11 +181,11 @@ class CompactWeights:
         return sum(matrix.numel() * matrix.element_size() for matrix in matrices if matrix.is_mkldnn)
 
 
-def _layer(block: Any) -> LayerWeights:
+def _layer(block: Any, pack: bool, whole: bool) -> LayerWeights:
     attention, feed_forward = block.self_attn, block.mlp
     qkv, qkv_bias = _joined([attention.q_proj, attention.k_proj, attention.v_proj])
     gate_up, gate_up_bias = _joined([feed_forward.gate_proj, feed_forward.up_proj])
-    return LayerWeights(
+    layer = LayerWeights(
         attention_norm=block.input_layernorm.weight,
         qkv=qkv,
         qkv_bias=qkv_bias,
@@ -187,6 +199,12 @@ def _layer(block: Any) -> LayerWeights:
         down=feed_forward.down_proj.weight,
         down_bias=feed_forward.down_proj.bias,
     )
+    if pack:
+        layer = replace(layer, **{name: packed(getattr(layer, name)) for name in MATRICES})
+    if pack and not whole:
+        for projection in (one for one in block.modules() if isinstance(one, nn.Linear)):
+            let_go(projection)
+    return layer
 
 
 def _joined(projections: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:

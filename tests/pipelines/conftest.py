@@ -54,6 +54,14 @@ def undisturbed() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def float32() -> Iterator[None]:
+    """Toy pairs are served in the format of their traces, whatever this processor multiplies natively."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("runtime.pair.native_dtype", lambda device: torch.float32)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def one_thread() -> None:
     torch.set_num_threads(1)
 

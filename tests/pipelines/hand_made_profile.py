@@ -30,11 +30,6 @@ PROFILE = {
         "draft_prefill": table({"tokens": [16]}, [4]),
         "predictor": table({"features": [16, 64]}, [0.2, 0.4]),
     },
-    "serving": {
-        "device": "toy-1c",
-        "target": {"dtype": "bfloat16", "forward": "compact", "config_hash": None},
-        "draft": {"dtype": "float32", "forward": "compact", "config_hash": None},
-    },
     "settings": {},
     "provenance": {
         "commit": "0123456789abcdef",

@@ -7,7 +7,7 @@ import pytest
 
 from pipelines.measuring.bench import open_bench
 from pipelines.prompt_table import FILE, write_prompts
-from tests.pipelines.toy_bench import toy_bench, toy_prompts, write_serving
+from tests.pipelines.toy_bench import toy_bench, toy_prompts
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ def test_a_bench_holds_the_first_prompts_and_says_where_it_stands(tmp_path):
     assert bench.folder == tmp_path / "output" / "toy-1c"
     origin = bench.origin("p")
     assert (origin["pair"], origin["threads"]) == ("p", 1)
-    assert origin["models"] == {name: {"dtype": "float32", "forward": "compact"} for name in ("target", "draft")}
-    assert origin["serving"]["device"] == "toy-1c"
+    assert origin["models"] == {name: {"dtype": "float32", "forward": "packed"} for name in ("target", "draft")}
+    assert bench.pair.target.whole and bench.pair.draft.whole, "Hugging Face's own forward is measured, too"
     assert origin["parameters"] == {"threads": 1, "gammas": (1, 2)}
 
 
@@ -46,20 +46,7 @@ def test_an_interrupted_bench_goes_on_and_one_of_other_inputs_starts_anew(tmp_pa
     assert open_bench(args, CONFIG, {"test": 3}).log.resumed == 0  # other prompts
 
 
-def test_the_pair_is_loaded_as_this_devices_profile_says(tmp_path):
-    args = toy_bench(tmp_path, "s", {})
-    write_serving(args, target="bfloat16 hugging_face", draft="float32 compact")
-    bench = open_bench(args, CONFIG, {})
-    assert bench.origin("p")["models"] == {
-        "target": {"dtype": "bfloat16", "forward": "hugging_face"},
-        "draft": {"dtype": "float32", "forward": "compact"},
-    }
-    args.device.write_text(args.device.read_text().replace("toy-1c", "toy-2c"))
-    with pytest.raises(ValueError, match=r"toy-2c\.json: no latency profile can be read there"):
-        open_bench(args, CONFIG, {})
-
-
-@pytest.mark.parametrize("change", ["parameters", "prompts", "pair", "device", "hash", "serving"])
+@pytest.mark.parametrize("change", ["parameters", "prompts", "pair", "device", "hash"])
 def test_the_fingerprint_covers_every_input(tmp_path, change):
     args = toy_bench(tmp_path, "s", {})
     before = fingerprint(args)
@@ -74,8 +61,6 @@ def test_the_fingerprint_covers_every_input(tmp_path, change):
         facts.write_text(facts.read_text().replace('"pair": "p"', '"pair": "q"'))
     elif change == "device":
         args.device.write_text(args.device.read_text().replace('"cores": 1', '"cores": 2'))
-    elif change == "serving":
-        write_serving(args, target="float32 compact", draft="float32 hugging_face")
     else:
         hashes = {"bundle_sha256": "0"}
     assert fingerprint(args, config, **hashes) != before

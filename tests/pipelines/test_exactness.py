@@ -16,10 +16,10 @@ from pipelines.measuring.measurement import MeasureConfig
 from pipelines.places import read_pair
 from pipelines.report.inputs import Measured
 from pipelines.stages.measure import _checks
-from predictors.latency.serving import ModelServing, Serving
 from runtime import ModelPair
+from runtime.memory import weight_bytes
 from tests.bundles import random_bundle
-from tests.pipelines.toy_bench import toy_bench, toy_prompts, write_serving
+from tests.pipelines.toy_bench import toy_bench, toy_prompts
 from tests.pipelines.toy_trial import bench, measured, quietly
 from tests.toys import tiny_llama
 
@@ -104,37 +104,21 @@ def test_float32_is_loaded_where_it_fits_and_not_by_a_byte_less(tmp_path, monkey
         return float32_pair(read_pair(args.pair_folder), [PROMPT], NEW)
 
     pair = available(10**9)
-    weights = sum(one.model.num_parameters() * 4 for one in (pair.target, pair.draft))
-    assert pair.target.dtype is pair.draft.dtype is torch.float32
-    assert available(weights) is None, "caches take memory, too"
-    low, high = weights, 10**9
+    assert pair.target.dtype is pair.draft.dtype is torch.float32 and pair.target.whole
+    held = sum(map(weight_bytes, (pair.target, pair.draft)))
+    assert available(held) is None, "caches take memory, too"
+    low, high = held, 10**9
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if available(middle) else (middle + 1, high)
-    assert weights < low < weights + 10**6 and len(set(asked)) == 1
-
-
-def test_float32_runs_by_the_forwards_of_the_record_and_packed_weights_are_held_twice(tmp_path, monkeypatch):
-    args = toy_bench(tmp_path, "unused", {})
-    served = Serving(ModelServing("bfloat16", "packed"), ModelServing("bfloat16", "compact"))
-
-    def loaded(free, record):
-        monkeypatch.setattr(exactness, "available_memory", lambda device: free)
-        return float32_pair(read_pair(args.pair_folder), [PROMPT], NEW, record)
-
-    pair = loaded(10**9, served)
-    assert [one.forward for one in (pair.target, pair.draft)] == ["packed", "compact"]
-    assert pair.target.dtype is pair.draft.dtype is torch.float32
-    least = next(free for free in range(0, 10**6, 1000) if loaded(free, None) is not None)
-    weights = 4 * pair.target.model.num_parameters()
-    assert loaded(least + weights - 2000, served) is None and loaded(least + weights + 1000, served) is not None
+    assert held < low < held + 10**6 and len(set(asked)) == 1
 
 
 @pytest.mark.parametrize(("free", "form"), [(10**9, "float32"), (0, "bfloat16")])
 def test_a_trial_holds_one_pair_at_a_time(tmp_path, monkeypatch, free, form):
     """What was checked is gone before the served pair is loaded; where float32 does not fit, the served format is checked."""
     args, pair = bench(tmp_path, gammas=[1])
-    write_serving(args, "bfloat16 compact", "bfloat16 compact")
+    monkeypatch.setattr("runtime.pair.native_dtype", lambda device: torch.bfloat16)
     bundles = {CHALLENGER: random_bundle(tmp_path / "new", pair, temperatures=(0.0,), change=measured)}
     held, open_bench, exact = [], one_look.open_bench, one_look.trial.exact
 
@@ -157,14 +141,11 @@ def test_a_trial_holds_one_pair_at_a_time(tmp_path, monkeypatch, free, form):
 def test_findings_and_the_report_name_the_format_that_was_checked(tmp_path, monkeypatch, free, form):
     args = toy_bench(tmp_path, "unused", {})
     location = read_pair(args.pair_folder)
-    served = ModelPair.load(**location.models, dtype="bfloat16")
+    served = ModelPair.load(**location.models, dtype="bfloat16", whole=True)
     monkeypatch.setattr(exactness, "available_memory", lambda device: free)
     config = MeasureConfig(arms=(ArmRow("plain", "plain", decoder={"method": "autoregressive"}),), max_new_tokens=6)
     found = _checks(
-        SimpleNamespace(location=location, pair=served, serving=None),
-        config,
-        tmp_path,
-        [prompt.tokens for prompt in toy_prompts(2)],
+        SimpleNamespace(location=location, pair=served), config, tmp_path, [prompt.tokens for prompt in toy_prompts(2)]
     )
     assert found["exactness"] == [{"arm": "plain", f"exact_{form}": True, "differs": [None, None]}]
     assert found["forward_agreement"].keys() == ({"target", "draft"} if form == "float32" else set())

@@ -70,8 +70,8 @@ def test_a_pair_goes_from_its_folders_to_the_report(family, tokenizer, folder):
     assert report["pair"] == "p" and {"speed", "replay", "latency", "heads", "stopping"} <= set(report["sections"])
     assert {path.parent.parent.name for path in data.glob("trials/*/*/verdict.json")} == {"auto"}
     assert len(one(data, "measured/*/findings.json")["exactness"]) > len(BUNDLES)
-    pair = ModelPair.load(target="target", draft="draft", dtype="float32", tokenizer="target")
-    assert (pair.target.forward == "compact") == (family in COMPACT)
+    pair = ModelPair.load(target="target", draft="draft", dtype="float32", tokenizer="target", whole=True)
+    assert (pair.target.forward == "packed") == (family in COMPACT)
     assert_greedy(pair, *BUNDLES, "auto")
 
 
@@ -105,4 +105,5 @@ def test_a_target_without_a_draft_goes_from_its_folder_to_the_report(tokenizer, 
         "auto",
         "lookahead",
     }
-    assert_greedy(ModelPair.load(target="target", dtype="float32", tokenizer="target"), "lookahead", "auto")
+    pair = ModelPair.load(target="target", dtype="float32", tokenizer="target", whole=True)
+    assert_greedy(pair, "lookahead", "auto")

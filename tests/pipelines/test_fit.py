@@ -25,7 +25,7 @@ from predictors.monitoring import read_reference
 from predictors.training.predictor import Fitted
 from runtime import ModelPair, Randomness, load_decoder
 from tests.bundles import selector_bundle, settings_bundle
-from tests.predictors.affine_profile import PROFILE, SERVING
+from tests.predictors.affine_profile import PROFILE
 from tests.toys import tiny_llama
 
 QUALITY, BUNDLE = Path("data/p/fit/toy.json"), Path("data/p/bundles/toy")
@@ -103,7 +103,6 @@ def test_a_predictor_becomes_a_bundle_its_quality_and_a_run(folder, pair, capsys
     head = fit.tensors_sha256(bundle.tensors)
     assert bundle.card["lineage"] == {"traces_sha256": "t" * 64, HEAD_TAG: head} == quality["lineage"]
     assert bundle.card["selection"] == {"predictor": "toy", "reason": "worth a quarter"}
-    assert bundle.card["serving"] == SERVING.to_record()
     assert quality["worth"] == 0.25 and quality["profile_hash"] == PROFILE.profile_hash
     assert (quality["family"], quality["predictor"], quality["bundle_sha256"]) == ("toy", "toy", bundle_hash(BUNDLE))
     references, missing = read_reference(bundle.card)

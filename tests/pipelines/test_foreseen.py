@@ -18,7 +18,6 @@ from pipelines.measuring.tables import read_decodes, read_foreseen, read_rounds
 from pipelines.outputs import write_json
 from pipelines.prompt_table import FILE, read_prompts, write_prompts
 from pipelines.stages import measure, traces
-from predictors.latency.serving import ModelServing, Serving
 from runtime import ModelPair, build_decoder
 from tests.bundles import random_bundle
 from tests.pipelines.toy_bench import toy_bench, toy_prompts
@@ -76,8 +75,7 @@ def measured(folder, parameters, prompts):
     args = toy_bench(folder, "unused", {})
     (folder / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": parameters}}))
     write_prompts(args.prompts / FILE, prompts)
-    served = Serving(*[ModelServing("float32", "compact")] * 2, "toy-1c")
-    write_json(args.latency / "toy-1c.json", replace(PROFILE, serving=served).to_record())
+    write_json(args.latency / "toy-1c.json", PROFILE.to_record())
     args.out = args.texts = folder / "texts"
     args.of = "texts"
     traces.run(args)

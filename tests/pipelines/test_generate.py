@@ -7,9 +7,6 @@ import sys
 import pytest
 
 from pipelines.cli import main
-from pipelines.commands import generate
-from predictors.latency.profile import LatencyProfile
-from predictors.latency.serving import ModelServing, Serving
 from runtime import ModelPair
 from tests.bundles import random_bundle
 from tests.runtime.test_pair_and_build import tokenizer
@@ -54,35 +51,6 @@ def test_speculative_and_plain_text_agree(models, capsys):
     plain = as_json(capsys, arguments(models, "--method", '{"method": "autoregressive"}'))
     assert speculative["tokens"] == plain["tokens"] and speculative["new_tokens"] == 12
     assert plain["block_efficiency"] == 1 and speculative["block_efficiency"] >= 1
-
-
-def serving(target, draft):
-    return Serving(ModelServing("float32", target), ModelServing("float32", draft), "toy-1c")
-
-
-def test_it_serves_as_the_bundle_or_the_profile_says(models, tmp_path, monkeypatch, capsys):
-    pairs = []
-    decoded = generate._decoder
-    monkeypatch.setattr(generate, "_decoder", lambda args, pair: pairs.append(pair) or decoded(args, pair))
-    profile = tmp_path / "toy-1c.json"
-    profile.write_text(
-        json.dumps(LatencyProfile({}, "p", {}, {}, serving=serving("compact", "hugging_face")).to_record())
-    )
-    record = serving("hugging_face", "compact").to_record()
-    pair = ModelPair.load(models / "target", models / "draft", dtype="float32", device="cpu")
-    bundle = random_bundle(tmp_path / "hrad", pair, change=lambda card: card.update(serving=record))
-    silent = random_bundle(tmp_path / "silent", pair)
-    auto = [part for part in arguments(models) if part not in ("--dtype", "float32")]
-    for options in (
-        [*auto, "--bundle", str(bundle)],
-        [*auto, "--latency", str(profile)],
-        arguments(models, "--bundle", str(bundle)),
-        [*auto, "--bundle", str(silent)],
-    ):
-        main(options)
-    forwards = [(pair.target.forward, pair.draft.forward) for pair in pairs]
-    rule = ("compact", "compact")
-    assert forwards == [("hugging_face", "compact"), ("compact", "hugging_face"), rule, rule]
 
 
 @pytest.mark.parametrize("method", ["progressive_tree", "lookahead", "self_draft"])

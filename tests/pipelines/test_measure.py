@@ -197,7 +197,7 @@ def test_the_same_arm_twice_comes_out_alike_in_all_but_its_clock(tmp_path):
 
 def test_only_what_the_table_names_is_built(stage):
     location = read_pair(stage.pair_folder)
-    pair = ModelPair.load(location.target, location.draft)
+    pair = ModelPair.load(location.target, location.draft, whole=True)
     config = MeasureConfig(**{**PARAMETERS, "arms": _rows(ARMS[:4])})
     measurement = Measurement(pair, config, stage.bundles, None)
     assert measurement.builder.missing == [] and list(measurement.arms) == [arm["name"] for arm in ARMS[:4]]

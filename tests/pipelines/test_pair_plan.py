@@ -18,7 +18,8 @@ from pipelines.prompt_table import Prompt
 from pipelines.stages.traces import CONFIGS, collector
 from predictors.config import parse_config
 from runtime import ModelPair, Randomness, build_decoder
-from runtime.memory import weight_bytes
+from runtime.causal_model import CausalLanguageModel
+from runtime.memory import planned_memory, weight_bytes
 from tests.held import Held
 from tests.pipelines.conftest import BUILTIN
 
@@ -60,15 +61,15 @@ def test_weights_are_those_of_the_trained_pair(builtin_folder, changed):
     pair = meta_pair("p", changed(models={"builtin": BUILTIN}), torch.float32)
     place = read_pair(builtin_folder)
     real = ModelPair.load(place.target, place.draft, dtype="float32", tokenizer=place.tokenizer)
-    for name in ("target", "draft"):
-        assert weight_bytes(getattr(pair, name)) == weight_bytes(getattr(real, name)) > 0
+    planned = planned_memory(pair, 8, 8, "cpu")
+    assert all(planned[name].weights == weight_bytes(getattr(real, name)) > 0 for name in ("target", "draft"))
 
 
 def test_what_was_planned_is_held():
     """In the built-in pair's own shapes, with weights that nobody trained: while a request is decoded, and texts are drawn."""
-    meta = meta_pair("pystdlib", PARAMS)
-    configs = [model.model.config for model in (meta.target, meta.draft)]
-    real = ModelPair(*(AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16) for config in configs))
+    meta = meta_pair("pystdlib", PARAMS, torch.float32)
+    models = (AutoModelForCausalLM.from_config(one.model.config) for one in (meta.target, meta.draft))
+    real = ModelPair(*(CausalLanguageModel(model, whole=False) for model in models))
     prompts = [Prompt(f"{n}", f"{n}", "", "", "train", "", list(range(n, n + 100))) for n in range(4)]
     config = parse_config(CONFIGS["texts"], TEXTS | {"prompts": [4, 0, 0]}, "")
     made, really = (collector("texts", pair, config, prompts) for pair in (meta, real))

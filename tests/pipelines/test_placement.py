@@ -4,18 +4,13 @@ import json
 from types import SimpleNamespace
 
 import pytest
-import torch
 from transformers import AutoModelForCausalLM
 
 from pipelines.commands import generate
 from pipelines.measuring.bench import open_bench
-from pipelines.measuring.measurement_log import MeasurementLog
 from pipelines.places import FACTS, read_facts, read_pair
-from pipelines.stages import latency as profile
 from pipelines.stages import traces
-from predictors.latency.serving import ModelServing
 from runtime.latency import LatencyConfig
-from runtime.serving import Decision, ServingDecision
 from tests.pipelines.toy_bench import toy_bench
 
 pytest.importorskip("accelerate")
@@ -53,7 +48,7 @@ def test_the_pair_stage_records_what_the_block_says_and_nothing_else(run_pair, s
 
 
 def by_generate(args):
-    names = {"target": None, "draft": None, "device": "auto", "dtype": "float32", "latency": None, "bundle": None}
+    names = {"target": None, "draft": None, "device": "auto", "dtype": "float32"}
     with pytest.raises(ValueError, match="no tokenizer files"):
         generate._load_pair(SimpleNamespace(pair_folder=args.pair_folder, **names))
 
@@ -75,17 +70,3 @@ def test_stages_place_the_models_as_the_pair_s_folder_says(args, loaded, monkeyp
     monkeypatch.setattr(traces, "collect", lambda *inputs: {"shards": 0, "kept": 0, "rows": 0})
     stage(args)
     assert loaded == {"target": ({"": "cpu"}, {"load_in_4bit": True}), "draft": (None, None)}
-
-
-def test_serving_is_decided_where_the_models_will_lie(args, monkeypatch):
-    seen = []
-
-    def decide(self):
-        seen.append((self.device.type, dict(self.options)))
-        chosen = ModelServing("float32", "compact")
-        return Decision(chosen, {chosen: 0.25}, [])
-
-    monkeypatch.setattr(ServingDecision, "decide", decide)
-    profile.decided(read_pair(args.pair_folder), MeasurementLog(args.output / "log", "f"), "toy-1c", 0)
-    here = "cuda" if torch.cuda.is_available() else "cpu"
-    assert seen == [(here, {one: PLACEMENT[one] for one in ("device_map", "quantization")}), ("meta", {})]

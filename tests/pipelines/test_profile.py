@@ -2,17 +2,13 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
-import torch
 
 import runtime.latency
 from pipelines.stages import latency as profile
 from predictors.latency.profile import read_profile
-from predictors.latency.serving import ModelServing, Serving
 from predictors.latency.soundness import noise_warning, waiting_noise
-from runtime.serving import DRAFT_ROWS, TARGET_ROWS, Decision, ServingDecision
 from tests.pipelines.toy_bench import toy_bench
 
 PARAMETERS = {
@@ -33,7 +29,6 @@ PARAMETERS = {
     "calls": 2,
     "threads": 1,
 }
-NOTE = "packed is left out"
 
 
 def made_rows(cell, seconds, waited=0.0):
@@ -77,20 +72,6 @@ def args(tmp_path):
     return args
 
 
-@pytest.fixture(autouse=True)
-def decided(monkeypatch):
-    """How the pair is served is decided without a stopwatch; the calls."""
-    calls = []
-
-    def decide(self):
-        calls.append((Path(self.path).name, self.traces, tuple(self.rows)))
-        chosen = ModelServing("bfloat16" if calls[-1][0] == "draft" else "float32", "compact")
-        return Decision(chosen, {chosen: 0.25, ModelServing("float32", "hugging_face"): 0.5}, [NOTE])
-
-    monkeypatch.setattr(ServingDecision, "decide", decide)
-    return calls
-
-
 def test_the_stage_writes_a_profile_of_this_device_and_prints_its_cost_ratios(args, capsys):
     other = args.output / "other-device.json"
     other.parent.mkdir()
@@ -108,35 +89,13 @@ def test_the_stage_writes_a_profile_of_this_device_and_prints_its_cost_ratios(ar
     assert {name: measured.settings[name] for name in PARAMETERS} == PARAMETERS
     assert measured.provenance["device"]["slug"] == "toy-1c"
     assert measured.provenance["threads"] == 1
-    *serving, cut = measured.provenance["notes"]
-    assert serving == [f"target: {NOTE}", f"draft: {NOTE}"]
+    (cut,) = measured.provenance["notes"]
     assert cut.startswith("contexts ") and re.findall(r"\d+", cut) == ["300", "251"]
     assert {"commit", "versions", "date", "models", "pair_sha256", "code_sha256"} <= set(measured.provenance)
     out = capsys.readouterr().out
     printed = re.findall(r"^context (\d+): \D+([\d.]+)", out, flags=re.MULTILINE)
     assert printed == [(str(context), f"{measured.cost_ratio(context):.1f}") for context in (4, 251)]
     assert str(args.output / "toy-1c.json") in out
-
-
-def test_how_the_pair_is_served_is_decided_first_and_recorded(args, decided, capsys):
-    profile.run(args)
-    assert decided == [("target", torch.float32, TARGET_ROWS), ("draft", torch.float32, DRAFT_ROWS)]
-    measured = read_profile(args.output / "toy-1c.json")
-    served = Serving(ModelServing("float32", "compact"), ModelServing("bfloat16", "compact"), "toy-1c")
-    assert measured.serving == served
-    assert measured.provenance["models"] == {
-        "target": {"dtype": "float32", "forward": "compact"},
-        "draft": {"dtype": "bfloat16", "forward": "compact"},
-    }
-    assert measured.provenance["serving_seconds"] == {
-        "target": {"float32 compact": 0.25, "float32 hugging_face": 0.5},
-        "draft": {"bfloat16 compact": 0.25, "float32 hugging_face": 0.5},
-    }
-    (draft,) = re.findall("^draft: .*", capsys.readouterr().out, flags=re.MULTILINE)
-    assert re.findall(r"(\w+ \w+) ([\d.]+) ms", draft) == [
-        ("bfloat16 compact", "250.0"),
-        ("float32 hugging_face", "500.0"),
-    ]
 
 
 def test_seconds_stay_with_their_coordinates_from_the_calls_to_the_file(args, monkeypatch):
@@ -160,7 +119,7 @@ def test_seconds_stay_with_their_coordinates_from_the_calls_to_the_file(args, mo
     assert measured.tables["chain_drawing"].at(drafted=2, sampled=1).seconds == 1 + 7 * 2 + 7
 
 
-def test_an_interrupted_measurement_goes_on_after_its_last_whole_sweep(args, monkeypatch, capsys, decided):
+def test_an_interrupted_measurement_goes_on_after_its_last_whole_sweep(args, monkeypatch, capsys):
     real, sweeps = runtime.latency.sweep, []
 
     def interrupted(cells, order, warmup, calls, visited):
@@ -174,14 +133,14 @@ def test_an_interrupted_measurement_goes_on_after_its_last_whole_sweep(args, mon
         profile.run(args)
     assert not (args.output / "toy-1c.json").exists()
     log = [json.loads(line) for line in (args.output / "toy-1c" / "partial.jsonl").read_text().splitlines()]
-    assert [block["key"] for block in log[1:]] == ["serving", "sweep/0", "sweep/1"]
+    assert [block["key"] for block in log[1:]] == ["sweep/0", "sweep/1"]
     assert sweeps[0] != sweeps[1]  # freshly shuffled
 
     later = []
     monkeypatch.setattr(profile, "sweep", lambda *arguments: later.append(1) or real(*arguments))
     profile.run(args)
-    assert re.search(r"after (\d+)", capsys.readouterr().out)[1] == "3"
-    assert len(later) == 1 and len(decided) == 2  # models, once each
+    assert re.search(r"after (\d+)", capsys.readouterr().out)[1] == "2"
+    assert len(later) == 1
     assert {table.calls for table in read_profile(args.output / "toy-1c.json").tables.values()} == {6}
     assert [path.name for path in args.output.iterdir()] == ["toy-1c.json"]
 

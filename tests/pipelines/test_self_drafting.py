@@ -82,7 +82,6 @@ def test_bundles_decode_as_their_cards_say_with_and_without_a_draft(folder, pair
     plain = build_decoder(pair, {"method": "autoregressive"}).generate(list(range(6)), max_new_tokens=16).tokens
     for method in METHODS:
         card = read_bundle(folder / "bundles" / method).card
-        assert card["serving"] == PROFILE.serving.to_record()
         assert card["decoder"]["method"] == method and "T=0" in card["selection"]["reason"]
         for served in (pair, ModelPair(pair.target)):
             assert (

@@ -26,7 +26,7 @@ from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from runtime.drafting import DRAFTERS
 from runtime.verification import VERIFIERS
 from tests.pipelines.toy_bench import SHAPES, toy_bench, toy_prompts
-from tests.predictors.affine_profile import PROFILE, SERVING
+from tests.predictors.affine_profile import PROFILE
 from tests.toys import tiny_llama
 
 RULES = ("specinfer", "block")
@@ -72,7 +72,7 @@ def folder(tmp_path_factory, template_db):
         (place / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": PARAMETERS}}))
         flat = np.array([0.5, 0.5])
         priced = {**PROFILE.tables, "verification_specinfer": LatencyTable({"drafted": (0, 16)}, flat, flat, flat, 1)}
-        write_json(place / "latency" / "toy-1c.json", LatencyProfile(priced, "p", {}, {}, serving=SERVING).to_record())
+        write_json(place / "latency" / "toy-1c.json", LatencyProfile(priced, "p", {}, {}).to_record())
         args.of, args.out = "trees", place / "traces" / "trees"
         args.trees = args.out
         traces.run(args)
@@ -94,7 +94,6 @@ def test_bundles_decode(folder, pair):
     for rule in RULES:
         decoder = load_decoder(folder / "bundles" / f"delayed_tree-{rule}", pair)
         card = read_bundle(folder / "bundles" / f"delayed_tree-{rule}").card
-        assert card["serving"] == SERVING.to_record()
         assert decoder.verifier.name == rule and card["selection"]["predictor"] == f"delayed_tree-{rule}"
         assert (
             card["prices"]["profile_hash"]

@@ -19,7 +19,6 @@ from pipelines.outputs import digest, write_json
 from pipelines.places import read_device, read_facts
 from predictors.bundle import bundle_hash
 from runtime import ModelPair
-from runtime.pair import read_serving
 from tests.bundles import random_bundle, routed_bundle
 from tests.pipelines.hand_made_decodes import decodes
 from tests.pipelines.toy_trial import RATES, bench, measured, quietly
@@ -52,8 +51,8 @@ def write_table(args, bundle, rows=ROWS, arms=ARMS, parameters=None, **changes):
     write_rounds(place / ROUNDS_FILE, [])
     given = {"max_new_tokens": 6, "threads": 1, "arms": [dataclasses.asdict(arm) for arm in arms]} | (parameters or {})
     origin = {"hrad_bundle_sha256": bundle_hash(bundle), "pair_sha256": digest(read_facts(args.pair_folder))}
-    origin |= {"serving": read_serving(args.latency / "toy-1c.json").to_record(), "parameters": given}
-    origin |= {"versions": versions(), "device": read_device(args.device), "code_sha256": source_hash(MEASURED_CODE)}
+    origin |= {"parameters": given, "versions": versions(), "device": read_device(args.device)}
+    origin |= {"code_sha256": source_hash(MEASURED_CODE)}
     write_json(place / PROVENANCE, origin | changes)
 
 

@@ -12,7 +12,7 @@ from pipelines.outputs import write_json
 from predictors.sampling import SamplingSettings
 
 GREEDY, SAMPLED = SamplingSettings(0.0), SamplingSettings(1.0)
-INPUTS = {"pair_sha256": "pair", "serving": {"target": "float32"}, "parameters": {"max_new_tokens": 8, "threads": 1}}
+INPUTS = {"pair_sha256": "pair", "parameters": {"max_new_tokens": 8, "threads": 1}}
 
 
 def chain(gamma, **controller):
@@ -108,7 +108,6 @@ def test_splits_and_settings_are_kept_apart(folder):
     "change",
     [
         {"pair_sha256": "another"},
-        {"serving": {"target": "bfloat16"}},
         {"parameters": {"max_new_tokens": 9, "threads": 1}},
         {"parameters": {"max_new_tokens": 8, "threads": 2}},
     ],

@@ -7,8 +7,6 @@ import yaml
 
 from pipelines.outputs import write_json
 from pipelines.prompt_table import FILE, Prompt, write_prompts
-from predictors.latency.profile import LatencyProfile
-from predictors.latency.serving import ModelServing, Serving
 from tests.toys import tiny_llama
 
 CHAIN = {"kind": "chain", "gamma": 3}
@@ -39,7 +37,7 @@ def toy_bench(folder: Path, stage: str, parameters: dict, vocabulary: int = 32) 
     prompts = [prompt for split in ("validation", "test") for prompt in toy_prompts(4, split, vocabulary)]
     write_prompts(folder / "prompts" / FILE, prompts)
     (folder / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": {stage: parameters}}}))
-    args = SimpleNamespace(
+    return SimpleNamespace(
         pair="p",
         params=folder / "params.yaml",
         device=folder / "device.json",
@@ -50,11 +48,3 @@ def toy_bench(folder: Path, stage: str, parameters: dict, vocabulary: int = 32) 
         texts=None,
         workers=1,
     )
-    write_serving(args)
-    return args
-
-
-def write_serving(args: SimpleNamespace, target: str = "float32 compact", draft: str = "float32 compact") -> None:
-    """Write a latency profile that says no more than how the models are served."""
-    served = Serving(ModelServing(*target.split()), ModelServing(*draft.split()), "toy-1c")
-    write_json(args.latency / "toy-1c.json", LatencyProfile({}, "p", {}, {}, serving=served).to_record())

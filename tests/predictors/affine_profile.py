@@ -5,10 +5,8 @@ import itertools
 import numpy as np
 
 from predictors.latency.profile import LatencyProfile
-from predictors.latency.serving import ModelServing, Serving
 from predictors.latency.tables import LatencyTable
 
-SERVING = Serving(ModelServing("float32", "compact"), ModelServing("float32", "compact"), "toy")
 COSTS = {
     "draft": lambda rows, context: 1 + 0.25 * rows + context / 64,
     "target": lambda tokens, context: 9 + 0.5 * tokens + context / 16,
@@ -52,7 +50,7 @@ def toy_profile(**others):
         cells = [cost(*point) for point in itertools.product(*axes.values())]
         median = np.array(cells).reshape([len(grid) for grid in axes.values()]) + 1e-9  # drawing 0 tokens takes no time
         tables[name] = LatencyTable(axes, median, median / 2, 3 * median, 10)
-    return LatencyProfile(tables, "toy", {}, {}, serving=SERVING)
+    return LatencyProfile(tables, "toy", {}, {})
 
 
 PROFILE = toy_profile()

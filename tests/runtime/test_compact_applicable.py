@@ -129,7 +129,7 @@ def test_whatever_changes_the_models_own_forward_is_honoured(change, joined_befo
 def test_hooks_on_all_modules_are_honoured():
     model = tiny_llama()
     adapter = CausalLanguageModel(model)
-    assert adapter.forward == "compact"
+    assert adapter.forward == "packed"
 
     def double(module, inputs, output):
         return 2 * output if isinstance(module, nn.Linear) else output
@@ -141,7 +141,7 @@ def test_hooks_on_all_modules_are_honoured():
         assert adapter.forward == "hugging_face" and "hooks" in adapter.not_compact
     finally:
         handle.remove()
-    assert adapter.forward == "compact"
+    assert adapter.forward == "packed"
 
 
 def test_the_hooks_hugging_face_leaves_behind_do_not_count():
@@ -149,7 +149,7 @@ def test_the_hooks_hugging_face_leaves_behind_do_not_count():
     with torch.no_grad():
         model(TOKENS, output_hidden_states=True)
     assert model.model.layers[0]._forward_hooks
-    assert CausalLanguageModel(model).forward == "compact"
+    assert CausalLanguageModel(model).forward == "packed"
 
 
 class Subclass(LlamaForCausalLM):
@@ -206,4 +206,4 @@ def test_what_it_does_not_compute_is_named(make, reason):
 
 def test_tied_ends_are_no_obstacle():
     model = LlamaForCausalLM(LlamaConfig(**SIZES, tie_word_embeddings=True))
-    assert CausalLanguageModel(model).forward == "compact"
+    assert CausalLanguageModel(model).forward == "packed"

@@ -7,7 +7,6 @@ import pytest
 import torch
 from transformers import MambaConfig, MambaForCausalLM, PreTrainedTokenizerFast
 
-from predictors.latency.serving import ModelServing, Serving
 from runtime import ModelPair, build_decoder
 from tests.toys import TableModel, tiny_llama
 
@@ -53,13 +52,13 @@ def test_load_from_folders(tmp_path, monkeypatch):
         tokenizer(WORDS).save_pretrained(tmp_path / name)
     pair = ModelPair.load(tmp_path / "target", tmp_path / "draft", device="cpu", dtype="float32")
     assert pair.target.dtype == torch.float32 and pair.target.context_limit == 256 and len(pair.tokenizer) == 30
+    asked = ModelPair.load(tmp_path / "target", device="cpu", dtype="float32", forward="compact").target
+    assert (pair.target.forward, asked.forward, asked.whole) == ("packed", "compact", True)
     monkeypatch.setattr("runtime.pair.native_dtype", lambda device: torch.bfloat16)
     pair = ModelPair.load(tmp_path / "target", tmp_path / "draft", device="cpu")
     assert pair.target.dtype == pair.draft.dtype == torch.bfloat16
-    serving = Serving(ModelServing("bfloat16", "compact"), ModelServing("float32", "hugging_face"))
-    pair = ModelPair.load(tmp_path / "target", tmp_path / "draft", device="cpu", record=serving)
-    assert (pair.target.dtype, pair.draft.dtype) == (torch.bfloat16, torch.float32)
-    mixed = build_decoder(pair, {"method": "speculative"}).generate([1, 2], max_new_tokens=12, temperature=1.0)
+    mixed = ModelPair(tiny_llama(32).bfloat16(), tiny_llama(32, layers=1), forward="hugging_face")
+    mixed = build_decoder(mixed, {"method": "speculative"}).generate([1, 2], max_new_tokens=12, temperature=1.0)
     assert len(mixed.tokens) == 12
     tokenizer(WORDS[::-1]).save_pretrained(tmp_path / "draft")
     with pytest.raises(ValueError, match="vocabular"):

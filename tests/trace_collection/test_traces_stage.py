@@ -1,7 +1,6 @@
 """The traces stage: what it hands to the collection."""
 
 import argparse
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -77,17 +76,3 @@ def test_a_trace_has_its_section_its_prompts_and_the_pair_in_its_own_format(
         of == "guesses" or collector.pair.draft.forward == "packed"
     )
     assert len(code) == 64 and torch.get_num_threads() == 1
-
-
-def test_weights_are_packed_where_two_copies_are_little_of_the_memory_and_both_models_have_the_layout(monkeypatch):
-    small, large = tiny_llama(layers=1), tiny_llama(layers=3)
-    size = 4 * sum(one.num_parameters() for one in (small, large))
-
-    def forwards(memory, draft=small):
-        monkeypatch.setattr(traces.psutil, "virtual_memory", lambda: SimpleNamespace(total=memory))
-        pair = traces.packed(ModelPair(large, draft))
-        return [one.forward for one in (pair.target, pair.draft) if one is not None]
-
-    assert forwards(9 * size) == ["packed", "packed"] and forwards(7 * size) == ["compact", "compact"]
-    assert forwards(9 * size, draft=None) == ["packed"]
-    assert forwards(9 * size, tiny_llama(layers=1).double()) == ["compact", "compact"], "the draft has no such layout"

@@ -42,8 +42,8 @@ TEXTS, ROOTS, PROFILE = "texts", "roots", "profile"  # what predictions rest on
 BASES = {names.SELECTOR: ROOTS, names.CALIBRATED: PROFILE}  # by family; that of others is texts
 BUNDLE, WEIGHED = 3, 4  # how complex a bundle is, and one that weighs sources
 STATICS = 2  # static chains that are always timed: replay may have them in the wrong order
-SAME = ("pair_sha256", "serving")  # as here, or its times say nothing of these decoders
-SAME_PARAMETERS = ("max_new_tokens", "threads")
+PAIR = "pair_sha256"
+SAME_PARAMETERS = ("max_new_tokens", "threads")  # as here, or its times say nothing of these decoders
 HERE = "measured/"  # before the names of blocks
 
 
@@ -156,13 +156,13 @@ class Measured:
 
     @staticmethod
     def read(folder: Path, inputs: Mapping[str, Any], bundles: Path, hashes: Mapping[str, str]) -> "Measured":
-        """Of a device's ``folder``, if it was measured with the same ``inputs`` (pair, serving and parameters); of arms of
-        ``bundles`` those whose content is that of ``hashes``."""
+        """Of a device's ``folder``, if it was measured with the same ``inputs`` (pair and parameters); of arms of ``bundles``
+        those whose content is that of ``hashes``."""
         if not (folder / names.DECODES_FILE).is_file():
             return Measured([], note=f"nothing is measured in {folder}")
         origin = json.loads((folder / names.PROVENANCE).read_text())
         there, here = origin["parameters"], inputs["parameters"]
-        other = [name for name in SAME if origin[name] != inputs[name]]
+        other = [PAIR] if origin[PAIR] != inputs[PAIR] else []
         other += [name for name in SAME_PARAMETERS if there[name] != here[name]]
         if other:
             return Measured([], note=f"{folder} was measured with another {', '.join(other)}")
