@@ -144,10 +144,8 @@ class CausalLanguageModel:
             try:
                 samples = sampled_weights(dict(self.model.named_parameters())) if pack and not whole else None
                 self._weights, self.not_compact = CompactWeights.of(self.model, pack, whole), None
-                self._signature, self._samples = (
-                    signature(self.model, pack),
-                    samples,
-                )  # now that its parameters are views
+                self._signature = signature(self.model, pack)  # now that its parameters are views
+                self._samples = samples
                 self._slots.clear()  # and what was graphed over other weights, perhaps on another device
                 if self._wanted == "graphed" or (self._wanted == "auto" and self.device.type == "cuda"):
                     self.programs = Programs(maker_for(self.device, self._priority))

@@ -71,7 +71,7 @@ def trained_drafter(args: argparse.Namespace, recipe: DrafterRecipe) -> dict[str
     from runtime.device import native_dtype
 
     location, seed = read_pair(args.pair_folder), recipe.seed
-    pair = ModelPair.load(location.target, tokenizer=location.tokenizer, **location.placement)
+    pair = ModelPair.load(location.target, tokenizer=location.tokenizer, whole=True, **location.placement)
     target = cast(CausalLanguageModel, pair.target)
     layers = tapped_layers(target.num_layers)
     work, started = args.output / WORK, perf_counter()
