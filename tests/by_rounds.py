@@ -109,6 +109,7 @@ class Rounds:
         self.relay = relay
         models = [model for model in (decoder.pair.target, decoder.pair.draft) if model is not None]
         parts = [vars(model).get(name) for model in models for name in ("model", "_weights")]
+        parts += [getattr(part, "body", None) for part in parts]  # of a drafter's weights those of its layer
         parts += [vars(decoder).get(name) for name in ("host", "config", "verifier", "drafter", "guesser")]
         self.kept = {id(part): part for part in (relay, decoder.pair, decoder.controller, *models, *parts) if part}
 
