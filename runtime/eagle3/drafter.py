@@ -159,6 +159,7 @@ class Eagle3Drafter:
         self._weights: Eagle3Weights | None = None
         self._of: Tensor | None = None  # the target's embedding, when they were made
         self._require_target(depth)
+        self._current()
 
     def _require_target(self, depth: int) -> None:
         made, config = self.checkpoint, self._target.model.config.get_text_config()
