@@ -10,7 +10,7 @@ from predictors.signals import Root
 from runtime.adapter import Forward, cache_prompt
 from runtime.clock import PhaseClock
 from runtime.decoding.base import Decoder, Step
-from runtime.device import is_out_of_memory
+from runtime.device import is_out_of_memory, on_device
 from runtime.laws import processed_law
 from runtime.randomness import Uniform, stream
 from runtime.request import Request
@@ -102,7 +102,9 @@ class Run(ABC):
         """Of a pass of the target the states [rows, K, D] of ``layers`` alone."""
         if out.hidden_NKD is None or layers == self.taps:
             return out.hidden_NKD
-        return out.hidden_NKD[:, [self.taps.index(layer) for layer in layers]] if layers else None
+        if not layers:
+            return None
+        return out.hidden_NKD[:, on_device([self.taps.index(layer) for layer in layers], out.hidden_NKD.device)]
 
     def _begin_draft_prefill(self) -> None:  # noqa: B027 (only a draft that runs beside the target begins)
         """Before the target's prefill."""

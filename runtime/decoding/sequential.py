@@ -16,6 +16,7 @@ from predictors.signals import Root
 from runtime.adapter import Forward, features_of
 from runtime.decoding.base import Decoder, Evidence, Step
 from runtime.decoding.run import Run
+from runtime.device import on_device
 from runtime.drafting.chain import LookupDraft
 from runtime.drafting.draft import Draft, Drafter
 from runtime.drafting.drafted import Drafted, DraftedTree
@@ -107,9 +108,9 @@ class SequentialRun(Run):
         self.clock.lap("verify")
         if self.draft is not None:
             hidden_NKD = self._tapped(out, self.features)
-            self.draft.commit(
-                path, accepted, [token], None if hidden_NKD is None else hidden_NKD[[0, *(node + 1 for node in path)]]
-            )
+            if hidden_NKD is not None:  # in front of each of them
+                hidden_NKD = hidden_NKD[on_device([0, *(node + 1 for node in path)], hidden_NKD.device)]
+            self.draft.commit(path, accepted, [token], hidden_NKD)
             self.clock.lap("draft")
         record = RoundRecord(tree.num_nodes, max(tree.depths), accepted=len(path), looked_up=drafted.looked_up)
         evidence = None

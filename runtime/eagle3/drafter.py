@@ -292,10 +292,8 @@ class Eagle3State(CompactState):
         super().keep(path, pending)
         own = [place for place, node in enumerate(nodes[:committed]) if node.own][: len(self._offered_NC)]
         if own:
-            ids_N, rows_N = (
-                torch.cat([nodes[place].token for place in own]),
-                self.memory.rows[[start + place for place in own]],
-            )
+            ids_N = torch.cat([nodes[place].token for place in own])
+            rows_N = on_device([start + place for place in own], self.memory.rows.device)
             call = Pass(ids_N, rows_N, self.memory.cos[rows_N], self.memory.sin[rows_N], 0, None)
             body, (_, read) = self._weights.body, self._weights.read(ids_N, self._offered_NC[: len(own)])
             write_heads(body, body.layers[0], self._cache, call, read)
