@@ -84,9 +84,9 @@ def rejected_kept(monkeypatch):
     """The draft's cache is not cropped after a rejection."""
     honest = ModelDraft.commit
 
-    def one_more(self, path, accepted, newest):
+    def one_more(self, path, accepted, newest, hidden_NKD):
         longer = range(len(path) + 1) if len(path) in self._scratch else path
-        honest(self, longer, accepted, newest)
+        honest(self, longer, accepted, newest, hidden_NKD)
 
     monkeypatch.setattr(BranchDraft, "commit", one_more)
 
