@@ -28,10 +28,12 @@ from predictors.training.heads.served import Decoding, balanced, best_k_max
 from predictors.training.heads.training import HeadTrainConfig, train
 from predictors.training.metrics import MacroAuc
 from predictors.training.text_table import TextTable
+from runtime import build_decoder
 from tests.predictors.affine_profile import PROFILE, toy_profile
 from tests.predictors_training.conftest import labelled
 from tests.predictors_training.stages import FAST, GAMMA, HEAD
 from tests.predictors_training.synthetic_texts import CANDIDATES, GAMMA_MAX, LAYERS, synthetic_rows, write_texts
+from tests.selectors import tiniest_pair
 
 CONFIG = parse_config(HeadPredictor, {key: value for key, value in HEAD.items() if key != "family"}, "test")
 
@@ -344,6 +346,13 @@ def test_gamma_and_k_max_of_branches_follow_the_pair(materials):
 def test_a_machine_where_drafting_is_dear_hides_shorter_branches(dear):
     profile = toy_profile(draft=lambda rows, context: 5.0 if dear else 0.01)
     assert balanced(Decoding(method="branches"), Prices(profile, True), 2, 9, 40.0) == (2 if dear else 9)
+
+
+def test_the_decoder_of_branches_that_the_fit_sized_can_be_built():
+    made = parse_config(Decoding, {"method": "branches"}, "decoding")
+    assert made.open == ("gamma", "k_max")
+    decoder = build_decoder(tiniest_pair(), replace(made, gamma=3, k_max=2).decoder)
+    assert (decoder.config.gamma, decoder.config.k_max) == (3, 2)
 
 
 def test_k_max_is_the_fastest_by_real_sessions(materials):

@@ -158,11 +158,15 @@ THRESHOLDS |= {
 }
 
 
-def first_drafts(decoder, temperature):
-    """Levels and tokens that are drafted in both rounds after the prompt of enumerations, in some draws of chance."""
-    options = {"max_new_tokens": 12, "temperature": temperature, "eos_token_id": ()}
-    rounds = (decoder.generate(PROMPT, randomness=Randomness(seed), **options).rounds for seed in range(8))
-    return {(one.levels, one.drafted) for made in rounds for one in made[1:3]}
+def decides(decoder, temperature):
+    """Whether some draws of chance differ in levels or tokens drafted in the two rounds after the prompt of enumerations."""
+    options, seen = {"max_new_tokens": 12, "temperature": temperature, "eos_token_id": ()}, set()
+    for seed in range(8):
+        steps = islice(decoder.stream(PROMPT, randomness=Randomness(seed), **options), 1, 3)
+        seen |= {(step.record.levels, step.record.drafted) for step in steps}
+        if len(seen) > 1:
+            return True
+    return False
 
 
 def undecided(kind, folder, pair, options, changes, temperature):
@@ -174,7 +178,7 @@ def undecided(kind, folder, pair, options, changes, temperature):
             balance(decoder, SamplingSettings(temperature))
         # a fork's second level is always kept
         settled = changes and options.get("inputs") == "behind" and options.get("keeps")
-        if settled or len(first_drafts(decoder, temperature)) > 1:
+        if settled or decides(decoder, temperature):
             return decoder
     raise AssertionError("no random model decides more than one thing, so that its law would prove little")
 

@@ -60,7 +60,7 @@ class Decoding(BranchSettings):
         if self.method == CHAIN:
             chain = {"kind": "chain", "gamma": self.gamma}
             return {"method": "speculative", "drafter": chain, "verifier": self.verifier}
-        options = {name: value for name, value in vars(self).items() if name != "method" and value is not None}
+        options = {name: value for name, value in vars(self).items() if name not in OWN and value is not None}
         return {"preset": "specbranch", **options}
 
 
