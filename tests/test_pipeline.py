@@ -16,6 +16,7 @@ from pipelines import PACKAGES
 from pipelines.cli import COMMANDS, module_of
 
 ROOT = Path(__file__).parent.parent
+DRAFTER = "data/${item.pair}/drafter"  # named by what the pair's folder says
 TIMINGS = "data/${item.pair}/pair_timings.json"  # beside the outputs, as times are not reproduced
 # Decide nothing of what a stage makes: the command line, files of parameters, device and pair, outputs, tracking, workers.
 PLUMBING = {
@@ -95,12 +96,13 @@ def test_a_change_in_reporting_collects_nothing_anew():
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_what_a_command_reads_is_a_dependency(stage):
-    """A folder that the command names is a dep, holds deps, or lies in one."""
+    """A folder that the command names is a dep, holds deps, or lies in one; where it is the pair's, that names the drafter's."""
     deps = [dep for dep in body(stage).get("deps", []) if dep.startswith("data/")]
     named = {word for word in shlex.split(body(stage)["cmd"]) if word.startswith("data/")}
     written = {out if out in named else str(Path(out).parent) for out in outputs(stage)}
     read = named - written - {TIMINGS}
     assert not [word for word in read if not any(touch(word, dep) for dep in deps)]
+    read |= {DRAFTER} if "data/${item.pair}/pair" in read else set()
     assert not [dep for dep in deps if not any(touch(word, dep) for word in read)]
 
 

@@ -187,7 +187,7 @@ def tried(tmp_path_factory):
     """Two random controllers of a toy pair."""
     folder = tmp_path_factory.mktemp("trial")
     toy_bench(folder, "unused", {})
-    pair = ModelPair.load(target=str(folder / "pair" / "target"), draft=str(folder / "pair" / "draft"))
+    pair = ModelPair.load(target=str(folder / "pair" / "target"), draft=str(folder / "pair" / "draft"), whole=True)
     bundles = {
         who: random_bundle(folder / who, pair, seed=seed, temperatures=temperatures, change=measured)
         for who, seed, temperatures in ((CHALLENGER, 0, (0.0,)), (CHAMPION, 1, (0.0, 1.0)))

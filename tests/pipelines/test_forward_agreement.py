@@ -29,13 +29,13 @@ def test_a_wrong_forward_is_noticed(fault, monkeypatch):
     elif fault == "angles":
         monkeypatch.setattr("runtime.compact.state.signed", lambda sin: sin)
     else:
-        norm = compact._norm
-        monkeypatch.setattr(compact, "_norm", lambda x, weight, epsilon: norm(x, weight, epsilon + 1e-3))
+        norm = compact.norm
+        monkeypatch.setattr(compact, "norm", lambda x, weight, epsilon: norm(x, weight, epsilon + 1e-3))
     assert forward_agreement(CausalLanguageModel(tiny_llama(layers=3)), PROMPTS)["compact"] > 1e-4
 
 
 def test_a_forward_that_gives_no_numbers_is_noticed(monkeypatch):
     """Built-in `max` would say 0: no number is less than NaN, or more."""
-    norm = compact._norm
-    monkeypatch.setattr(compact, "_norm", lambda x, weight, epsilon: norm(x, weight, epsilon) * math.nan)
+    norm = compact.norm
+    monkeypatch.setattr(compact, "norm", lambda x, weight, epsilon: norm(x, weight, epsilon) * math.nan)
     assert math.isnan(forward_agreement(CausalLanguageModel(tiny_llama(layers=3)), PROMPTS)["compact"])
