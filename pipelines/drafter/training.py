@@ -45,7 +45,8 @@ Batch = tuple[Tensor, Tensor, Tensor, Tensor]  # as `padded` makes it
 
 
 class Passes(IterableDataset[Batch]):
-    """Batches of one pass over the texts, shuffled anew by every epoch's number."""
+    """Batches of one pass over the texts, shuffled anew by every epoch's number; without a ``seed``, to judge by: of answers
+    alone, in their order."""
 
     def __init__(self, texts: Sequence[StatedText], recipe: DrafterRecipe, seed: int | None) -> None:
         self.texts, self.recipe, self.seed, self.epoch = texts, recipe, seed, 0
@@ -53,7 +54,7 @@ class Passes(IterableDataset[Batch]):
     def __iter__(self) -> Iterator[Batch]:
         generator = None if self.seed is None else torch.Generator().manual_seed(self.seed + self.epoch)
         for batch in batches(self.texts, self.recipe.positions, self.recipe.context, generator):
-            yield padded(batch, self.recipe.depths)
+            yield padded(batch, self.recipe.depths, answers=self.seed is None)
 
     @property
     def steps(self) -> int:
@@ -125,9 +126,9 @@ class DrafterTraining(L.LightningModule):
         return min(decay, (done + 1) / self.recipe.warm_up) if self.recipe.warm_up else decay
 
 
-def padded(batch: Sequence[StatedText], depths: int) -> Batch:
+def padded(batch: Sequence[StatedText], depths: int, answers: bool = False) -> Batch:
     """``states`` [B, L, K C], ``tokens`` [B, L + depths] after each, the target's ``last`` states [B, L, C], and where there are
-    any [B, L]."""
+    any [B, L]; of ``answers`` alone, those that an answer's token was drawn from."""
     length = max(len(text.hidden_NKC) for text in batch)
     num_layers, hidden = batch[0].hidden_NKC.shape[1:]
     states = torch.zeros(len(batch), length, (num_layers - 1) * hidden)
@@ -139,7 +140,7 @@ def padded(batch: Sequence[StatedText], depths: int) -> Batch:
         states[row, :count] = text.hidden_NKC[:, :-1].flatten(1).float()
         last[row, :count] = text.hidden_NKC[:, -1].float()
         tokens[row, :count] = text.tokens[1:]
-        read[row, :count] = True
+        read[row, text.start - 1 if answers else 0 : count] = True
     return states, tokens, last, read
 
 

@@ -14,7 +14,7 @@ from pipelines.cli import main
 from pipelines.drafter.network import DrafterNetwork
 from pipelines.drafter.recipe import DrafterRecipe
 from pipelines.drafter.texts import SETTINGS, collect, shortened
-from pipelines.drafter.training import train, vocabulary
+from pipelines.drafter.training import padded, train, vocabulary
 from pipelines.places import read_pair
 from pipelines.stages.drafter import layer_config, tapped_layers, written_config
 from runtime import ModelPair, build_decoder
@@ -74,6 +74,12 @@ def test_texts_are_collected_once_and_hold_the_targets_states(target, tmp_path):
     again = collect(target, PROMPTS, LAYERS, 8, 1, tmp_path / "texts")  # other draws: what is there stays
     assert all(torch.equal(one.tokens, other.tokens) for one, other in zip(texts, again, strict=True))
     assert shortened(texts[2], 2).tokens.tolist() == texts[2].tokens.tolist()[4:]
+
+
+def test_a_drafter_is_judged_on_answers(target, tmp_path):
+    text = collect(target, PROMPTS[:1], LAYERS, 8, 0, tmp_path / "texts")[0]
+    learned, judged = (padded([text], 3, answers)[3] for answers in (False, True))
+    assert learned.all() and judged[0].tolist() == [False] * (len(PROMPTS[0]) - 1) + [True] * 8
 
 
 def test_a_drafter_learns_goes_on_after_an_interruption_and_is_saved_whole(target, tmp_path):
