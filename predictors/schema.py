@@ -60,37 +60,41 @@ GUESS_COLUMNS = {
     "committed": "int32",  # accepted candidates and one more token, an end not cut
 }
 
-TEXT_TRACES_VERSION = 3
+TEXT_TRACES_VERSION = 4
 
-# One row per place of a target trajectory, from its second token on (`predictors.replay.text`). "slots<…>" has γ_max entries:
-# the draft's law in front of the text's token, then those behind a token that was rejected there; "tops<…>" and "states<…>"
-# hold as many lists in a row (of states perhaps the first alone), "candidates<…>" has an entry per number of candidates.
+# One row per root of a target trajectory, in front of its second, third, … token (`predictors.replay.text`). What is said of a
+# draft is said of one that starts at this root: "slots<…>" has an entry for each of γ_max drafted tokens, "tops<…>", "states<…>"
+# and "hits<…>" a list for each (of states perhaps the first alone).
 TEXT_COLUMNS = {
     **PLACE_COLUMNS,
-    "place": "int32",  # the token's in the continuation
-    "position": "int32",  # committed tokens at a root in front of it
-    "newest": "int32",  # the token in front of it: the last committed one at that root
-    "token": "int32",  # the text's own
+    "place": "int32",  # of the root's first token in the continuation
+    "position": "int32",  # committed tokens at the root
+    "newest": "int32",  # the last committed token
+    "token": "int32",  # the text's own, in front of which the root is
     "target_probability": "float32",  # of that token under the target's processed distribution; 1 at temperature 0
-    "probability": "float32",  # of that token under the draft's processed law
-    "unit_probability": "float32",  # and under its temperature-1 law
-    "ratio": "float64",  # draft over target probability, of the processed laws; infinite where the target's is 0
-    "overlap": "float32",  # Σ min(p, q) of the processed laws: expected acceptance of a drawn token
-    "rank": "int32",  # of the token among the draft's likeliest
-    "mass": "candidates<float32>",  # the target's law on the draft's k likeliest tokens
-    "hits": "candidates<float32>",  # P(one of k candidates drawn without replacement is accepted | the text)
     "root": "root<float16>",  # the target's state in front of the round (`predictors.features.state_vector`)
-    "beside_ratio": "float64",  # draft over target probability of the first token drawn beside the text; NaN where none was
     "match": "int32",  # most last tokens of prompt and text that occurred before (`predictors.lookup`)
     "seen": "int32",  # earlier occurrences of the last few tokens of the match
     "agreed": "int32",  # of them those that went on with the first token of the lookup
-    "lookup": "slots<int32>",  # what followed them then; -1 behind the newest token
-    "tokens": "slots<int32>",  # drawn beside the text: -1 where nothing could be rejected, and behind an end of sequence
-    "probabilities": "slots<float32>",
-    "unit_probabilities": "slots<float32>",
-    "confidence": "slots<float32>",  # max of the draft's temperature-1 law
+    "lookup": "slots<int32>",  # what followed them then; -1 after the newest token
+    "kept": "float64",  # uniform number that decides whether a drafted token is kept in the first token's place
+    "tried": "float64",  # and whether one of several candidates there is
+    # of a draft that has drafted the text's own tokens so far
+    "ratio": "slots<float64>",  # draft over target probability of the text's next token; infinite where the target's is 0
+    "probability": "slots<float32>",  # of that token under the draft; both 0 after the text's end
+    # of the chain that is drafted: the text's tokens as far as they are accepted, the rejected one and a rollout after it
+    "accepted": "int32",  # by the verifier of the manifest, of any number
+    "tokens": "slots<int32>",  # -1 after an end of sequence, beyond the budget, and where nothing could be rejected
+    "probabilities": "slots<float32>",  # of these tokens under the draft
+    "unit_probabilities": "slots<float32>",  # and under its temperature-1 distribution
+    "confidence": "slots<float32>",  # max of the draft's temperature-1 distribution
     "entropy": "slots<float32>",  # nats
-    "law_entropy": "slots<float32>",  # the same of the processed law
-    "tops": "tops<float32>",  # largest probabilities of the temperature-1 law, descending
-    "states": "states<float16>",  # the draft's state whose logits are the law
+    "law_entropy": "slots<float32>",  # the same of the processed distribution
+    "tops": "tops<float32>",  # largest probabilities of the temperature-1 distribution, descending
+    "states": "states<float16>",  # the draft's state whose logits the distribution is of
+    # up to the rejected token
+    "overlap": "slots<float32>",  # Σ min(p, q) of the processed distributions: expected acceptance of a drawn token
+    "rank": "slots<int32>",  # of the text's token among the draft's likeliest; -1 after the rejected one
+    "hits": "hits<float32>",  # P(one of k candidates drawn without replacement is accepted | the text)
+    "rejected_ratio": "float64",  # draft over target probability of the rejected token; NaN where there is none
 }

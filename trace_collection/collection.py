@@ -21,12 +21,12 @@ from predictors.contract import CaptureContract, ServingRange
 from predictors.sampling import SamplingSettings
 from predictors.schema import MANIFEST, SPLITS, Prompt
 from runtime import ModelPair, Randomness
-from runtime.adapter import features_of
 from runtime.causal_model import CausalLanguageModel
+from runtime.eagle3.drafter import Eagle3Drafter
 from runtime.identity import pair_identity
 from trace_collection import shards
 from trace_collection.shards import Rows
-from trace_collection.trajectories import Trajectory, continuations
+from trace_collection.trajectories import Trajectory, continuations, taps_of
 
 Job = tuple[SamplingSettings, Prompt]
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
@@ -53,7 +53,7 @@ class Collector(ABC):
     """A trace of ``pair``: its table, and the rows of jobs.
 
     ``config`` is its section of the parameters, ``jobs`` are all it will collect; ``reach`` tokens behind a prompt must fit the
-    models. ``layers`` of the target are tapped.
+    models. ``layers`` of the target are stored; those and what the draft reads are tapped (``taps``).
     """
 
     name: ClassVar[str]
@@ -69,12 +69,6 @@ class Collector(ABC):
     def __init__(self, pair: ModelPair, config: Any, prompts: Sequence[Prompt]) -> None:
         if self.drafts and pair.draft is None:
             raise ValueError(f"{self.name.removesuffix('s')} traces need a draft model; this pair has none.")
-        if self.drafts and pair.draft is not None and features_of(pair.draft):
-            raise ValueError(
-                f"{self.name} traces record a draft that reads tokens alone, and this pair's reads the target's states: its "
-                "distributions depend on where a round starts. The runtime decodes with it; controllers are fitted for "
-                "independent drafts."
-            )
         self.pair, self.config = pair, config
         self.jobs: list[Job] = [(settings, prompt) for prompt in prompts for settings in config.settings]
 
@@ -99,6 +93,11 @@ class Collector(ABC):
     def traced(self, jobs: Sequence[Job]) -> Iterator[Rows]:
         """The same without those columns."""
 
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """Layers of the target that are tapped: those stored, and those that the draft reads."""
+        return taps_of(self.pair, self.layers)
+
     def chance(self, job: Job) -> Randomness:
         """A job's own random streams."""
         settings, prompt = job
@@ -106,7 +105,7 @@ class Collector(ABC):
 
     def texts(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Trajectory]]:
         """The target's continuation of every job, with what the target said where that is kept."""
-        layers = self.layers if self.keeps_said else ()
+        layers = self.taps if self.keeps_said else ()
         drawn = [Trajectory(job[1].tokens, job[0], self.chance(job), [] if self.keeps_said else None) for job in jobs]
         yield from zip(jobs, continuations(self.pair.target, drawn, self.new_tokens, layers), strict=True)
 
@@ -233,18 +232,16 @@ def dtypes(pair: ModelPair) -> dict[str, str]:
 
 def last_layers(model: Any, count: int, key: str) -> tuple[int, ...]:
     """Numbers of the last ``count`` hidden states; `ValueError`, which names the parameter ``key``, if the model has fewer."""
-    assert isinstance(model, CausalLanguageModel)
     if count > model.num_layers + 1:
-        raise ValueError(
-            f"{key} is {count}, and {type(model.model).__name__} has {model.num_layers + 1} hidden states: lower {key}."
-        )
+        kind = type(getattr(model, "model", model)).__name__
+        raise ValueError(f"{key} is {count}, and {kind} has {model.num_layers + 1} hidden states: lower {key}.")
     return tuple(range(model.num_layers - count + 1, model.num_layers + 1))
 
 
 def hidden_size(model: Any) -> int:
     """Size of a model's hidden states."""
-    assert isinstance(model, CausalLanguageModel)
-    return int(model.model.config.get_text_config().hidden_size)
+    held = model.checkpoint if isinstance(model, Eagle3Drafter) else model.model
+    return int(held.config.get_text_config().hidden_size)
 
 
 def seed_of(seed: int, trace: str, prompt_id: str, settings: SamplingSettings) -> int:

@@ -1,10 +1,21 @@
-"""One text's rows: both models' distributions along it, and rollouts of the draft beside it (`trace_collection.texts`).
+"""One text's rows: at every root the draft along the text, and the chain that would be drawn (`trace_collection.texts`).
 
-Shape suffixes: N positions, R rows of a level, G slots (γ_max), V vocabulary, K tapped layers, D hidden size, C candidates.
+    along the text    q_0, q_1, … in front of y_0, y_1, …, each after a draft of the tokens before it from this root
+    the chain         y_0 … y_{N-1}, N accepted by the verifier; then x that it rejects, and a rollout of the draft after x
+
+    x ~ [q_N - w p]_+      w = 1 tokenwise, w = P(N >= n | y_<N) at n = N for block verification; q_N without y_N for matching
+
+A draft that reads tokens alone says the same of a position from whatever root: one pass over the text is all of its part along
+it. One that reads the target's states goes on from its own after the root, so it runs over the text from every root, a level at a
+time. Source of x: the specification of verification, sections 2 and 3; block's P(N >= i | x_1..i) is its running weight.
+
+Shape suffixes: N roots, R rows of a level, G drafted tokens (γ_max), V vocabulary, K tapped layers, D hidden size, C candidates.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import cast
 
 import numpy as np
 import torch
@@ -12,34 +23,47 @@ from torch import Tensor
 
 from predictors.features import state_vector
 from predictors.lookup import founds
+from predictors.replay.acceptance import BLOCK, MATCHED, reached
 from predictors.sampling import SamplingSettings
 from predictors.stopping import StopSpec
 from runtime import ModelPair
-from runtime.adapter import Forward, ModelState, Row
+from runtime.adapter import Forward, LanguageModel, ModelState, ReadingState, features_of
 from runtime.drafting.draft import fit_vocabulary
 from runtime.laws import processed_law
 from runtime.randomness import Chance
 from trace_collection.shards import Rows
+from trace_collection.trajectories import Written, of_layers, taps_of
 
 LEAST_MASS = 1e-12  # below which nothing can be rejected
+RATIO, PROBABILITY = "ratio", "probability"
+PER_SLOT = ("confidence", "entropy", "law_entropy", "probabilities", "unit_probabilities", "overlap")
 
 
-@dataclass
+@dataclass(frozen=True)
 class Level:
-    """What the draft says at one slot of ``places`` (from 0): its processed and its temperature-1 distribution, its tapped
-    states, and the tokens drawn there, -1 where nothing was."""
+    """What the draft says at one depth from some ``roots_R``: its processed and its temperature-1 distribution, and its tapped
+    states, at the nodes ``nodes_R`` of its scratch (-1: the committed end)."""
 
-    places: list[int]
+    roots_R: np.ndarray
+    nodes_R: np.ndarray
     probs_RV: Tensor
     unit_RV: Tensor
     hidden_RKD: Tensor | None
-    tokens_R: Tensor
+
+    def take(self, rows: np.ndarray, roots: np.ndarray | None = None) -> "Level":
+        """Some rows, by default of their own ``roots``."""
+        at = torch.from_numpy(rows).to(self.probs_RV.device)
+        probs_RV = self.probs_RV[at]
+        unit_RV = probs_RV if self.unit_RV is self.probs_RV else self.unit_RV[at]
+        hidden_RKD = None if self.hidden_RKD is None else self.hidden_RKD[at]
+        return Level(self.roots_R[rows] if roots is None else roots, self.nodes_R[rows], probs_RV, unit_RV, hidden_RKD)
 
 
 @dataclass
 class TextTracer:
-    """Walks along texts of ``pair``: rollouts of up to ``gamma_max`` tokens within the ``budget`` of new ones, hits and masses of
-    up to ``candidates`` tokens. Stored are ``layers`` of the target, and ``spec`` of the draft, its states in ``state_slots``."""
+    """Walks along texts of ``pair``: drafts of up to ``gamma_max`` tokens within the ``budget`` of new ones, which ``verifier``
+    verifies; hits of up to ``candidates`` tokens. Stored are ``layers`` of the target, and ``spec`` of the draft, its states at
+    the first ``state_slots`` tokens."""
 
     pair: ModelPair
     gamma_max: int
@@ -48,6 +72,17 @@ class TextTracer:
     layers: tuple[int, ...]
     spec: StopSpec
     state_slots: int
+    verifier: str
+
+    @cached_property
+    def taps(self) -> tuple[int, ...]:
+        """The target's layers that are tapped: those stored, and those that the draft reads."""
+        return taps_of(self.pair, self.layers)
+
+    @property
+    def _draft(self) -> LanguageModel:
+        assert self.pair.draft is not None
+        return self.pair.draft
 
     @torch.inference_mode()
     def trace(
@@ -56,34 +91,42 @@ class TextTracer:
         text: list[int],
         settings: SamplingSettings,
         chance: Chance,
-        said: Sequence[Row] | None = None,
+        luck_2N: np.ndarray,
+        written: Written | None = None,
     ) -> Rows:
-        """Columns of `TEXT_COLUMNS`, but for the prompt's own, at positions 1, 2, … of ``text``; ``said``: what the target said
-        in front of each of its tokens, where it drew them itself."""
+        """Columns of `TEXT_COLUMNS`, but for the prompt's own, of the roots in front of tokens 1, 2, … of ``text``.
+
+        ``luck_2N``: uniform numbers [2, N] of those tokens' places, for `kept` and `tried`; ``written``: what the target said of
+        its prompt and every token with `taps`, where it wrote the text itself.
+        """
         if len(text) < 2:
             return {}
-        assert self.pair.draft is not None
-        if said is None:  # another pass has drawn the text
-            said = walk(self.pair.target.open(len(prompt) + len(text), self.layers), prompt, text[:-1]).rows()
-        target_NV, root_NS = self._law(said[1:], text[1:], settings), self._roots(said[:-1], text[:-1])
-        draft = self.pair.draft.open(len(prompt) + len(text) * self.gamma_max, self.spec.draft_layers)
-        walked = walk(draft, [*prompt, text[0]], text[1:-1])  # all tokens but the last; after the first is scratch
-        along = self._level(list(range(len(text) - 1)), walked, settings)
-        beside = self._beside(draft, along, target_NV, settings, chance)
-        slots = self._slots(len(text) - 1, beside)  # draws along's tokens, too
+        written = written or self._read(prompt, text)
+        target_NV = self._law(written.logits_NV[1:], text[1:], settings)
         places_N = np.arange(1, len(text))
-        tokens_N = torch.tensor(text[1:], device=target_NV.device)
         return {
             "place": places_N,
             "position": len(prompt) + places_N,
             "newest": np.array(text[:-1]),
             "token": np.array(text[1:]),
-            "root": root_NS,
+            "target_probability": _numpy(_at(target_NV, torch.tensor(text[1:], device=target_NV.device))),
+            "root": self._roots(written, text[:-1]),
+            "kept": luck_2N[0],
+            "tried": luck_2N[1],
             **self._lookups(prompt, text),
-            **self._compared(along, target_NV, tokens_N, settings, chance),
-            "beside_ratio": _numpy(_ratio(along.probs_RV.to(target_NV), target_NV, along.tokens_R)),
-            **slots,
+            **Chains(self, prompt, text, settings, chance, luck_2N[0], target_NV).columns(written),
         }
+
+    def _read(self, prompt: list[int], text: list[int]) -> Written:
+        """Of a text that another pass has drawn."""
+        state = self.pair.target.open(len(prompt) + len(text), self.taps)
+        ahead = state.forward(prompt, last=1)
+        state.keep(range(len(prompt)))
+        along = state.forward(text[:-1])
+        logits_NV = torch.cat([ahead.logits, along.logits])
+        if ahead.hidden_NKD is None or along.hidden_NKD is None:
+            return Written(logits_NV)
+        return Written(logits_NV, torch.cat([ahead.hidden_NKD[-1:], along.hidden_NKD]), ahead.hidden_NKD)
 
     def _lookups(self, prompt: list[int], text: list[int]) -> Rows:
         """What followed the longest match of the tokens in front of every position."""
@@ -93,101 +136,216 @@ class TextTracer:
         padded = [[*one.tokens, *[-1] * (self.gamma_max - len(one.tokens))] for one in known]
         return {**counts, "lookup": np.array(padded)}
 
-    def _law(self, said: Sequence[Row], tokens: Sequence[int], settings: SamplingSettings) -> Tensor:
+    def _law(self, logits_NV: Tensor, tokens: Sequence[int], settings: SamplingSettings) -> Tensor:
         """The target's distributions of ``tokens`` [N, V]."""
-        law_NV = processed_law(torch.stack([logits_V for logits_V, _ in said]), settings)
+        law_NV = processed_law(logits_NV, settings)
         if settings.greedy:  # a token has decided, where passes over one row and over many round a near-tie differently
             tokens_N1 = torch.tensor(tokens, device=law_NV.device).unsqueeze(1)
             law_NV = torch.zeros_like(law_NV).scatter_(1, tokens_N1, 1.0)
         return law_NV
 
-    def _roots(self, said: Sequence[Row], newest: Sequence[int]) -> np.ndarray:
+    def _roots(self, written: Written, newest: Sequence[int]) -> np.ndarray:
         """The state at the rows whose logits produced the ``newest`` tokens, and those tokens' embeddings; empty without taps."""
-        hidden = [hidden_KD for _, hidden_KD in said if hidden_KD is not None]
-        if not hidden:
+        if written.hidden_NKD is None or not self.layers:
             return np.zeros((len(newest), 0), np.float16)
+        hidden_NKD = of_layers(written.hidden_NKD[: len(newest)], self.taps, self.layers)
         embeddings = (self.pair.target.embedding(token) for token in newest)
-        states = [state_vector(hidden_KD, one_E) for hidden_KD, one_E in zip(hidden, embeddings, strict=True)]
+        states = [state_vector(hidden_KD, one_E) for hidden_KD, one_E in zip(hidden_NKD, embeddings, strict=True)]
         return _finite(torch.stack(states), "target", "layers")
 
-    def _level(self, places: list[int], out: Forward, settings: SamplingSettings) -> Level:
-        logits_RV = fit_vocabulary(out.logits, self.pair.target.vocabulary_size)
-        probs_RV = processed_law(logits_RV, settings)
-        unit_RV = probs_RV if settings.unfiltered else torch.softmax(logits_RV.to(probs_RV.dtype), dim=-1)
-        return Level(places, probs_RV, unit_RV, out.hidden_NKD, torch.full((len(places),), -1, device=probs_RV.device))
+    def open(self, prompt: list[int], text: list[int], written: Written) -> tuple[ModelState, Forward]:
+        """The draft's state after the first token of ``text``, with the other tokens but the last as a chain of scratch; what it
+        says in front of tokens 1, 2, …."""
+        reads = features_of(self._draft)
+        state = self._draft.open(len(prompt) + 2 * len(text) * self.gamma_max, self.spec.draft_layers)
+        if reads:
+            assert written.hidden_NKD is not None and written.prompt_NKD is not None
+            hidden_NKD = torch.cat([written.prompt_NKD, written.hidden_NKD[1 : len(text) - 1]])
+            cast(ReadingState, state).offer(of_layers(hidden_NKD, self.taps, reads))
+        return state, walk(state, [*prompt[1 if reads else 0 :], text[0]], text[1:-1])
 
-    def _beside(
-        self, state: ModelState, along: Level, target_NV: Tensor, settings: SamplingSettings, chance: Chance
-    ) -> Iterator[Level]:
-        """Draw a token that is rejected at each position ``along`` the text, and a rollout of the draft after it: ``along``,
-        then a level at a time."""
-        surplus_NV = (along.probs_RV.to(target_NV) - target_NV).clamp(min=0)
-        active = torch.nonzero(surplus_NV.sum(1) > LEAST_MASS).squeeze(1)
-        if len(active):
-            along.tokens_R[active] = chance.categorical(surplus_NV[active]).to(along.tokens_R)
-        parents, fed = {place: place - 1 for place in active.tolist()}, len(along.places) - 1  # -1: the committed end
-        yield along
-        level, drafted = along, 1
-        while goes_on := self._going_on(level, drafted):
-            places, tokens = zip(*goes_on, strict=True)
-            out = state.forward(list(tokens), [parents[place] for place in places])
-            parents, fed = {place: fed + row for row, place in enumerate(places)}, fed + len(places)
-            level, drafted = self._level(list(places), out, settings), drafted + 1
-            level.tokens_R = chance.categorical(level.probs_RV)
-            yield level
 
-    def _going_on(self, level: Level, drafted: int) -> list[tuple[int, int]]:
-        """The places after whose last token, at ``level``, another may be drafted, and those tokens."""
-        ends = self.pair.target.eos_tokens
-        return [
-            (place, token)
-            for place, token in zip(level.places, level.tokens_R.tolist(), strict=True)
-            if token >= 0 and token not in ends and drafted < min(self.gamma_max, self.budget - 2 - place)
+@dataclass
+class Chains:
+    """A draft from every root of a ``text``, depth by depth, whose tokens are kept by the numbers ``kept_N``."""
+
+    tracer: TextTracer
+    prompt: list[int]
+    text: list[int]
+    settings: SamplingSettings
+    chance: Chance
+    kept_N: np.ndarray
+    target_NV: Tensor
+    fed: int = 0  # nodes of the draft's scratch
+    made: Rows = field(default_factory=dict)
+
+    def columns(self, written: Written) -> Rows:
+        """The columns of slots, ``accepted`` and ``rejected_ratio``."""
+        tracer, count = self.tracer, len(self.text) - 1
+        state, walked = tracer.open(self.prompt, self.text, written)
+        self.fed, self.made = count - 1, self._empty(count)
+        first = along = self._level(np.arange(count), np.arange(-1, count - 1), walked)
+        on_text_N, before_N = np.ones(count, bool), np.ones(count)
+        rolled: Level | None = None
+        for depth in range(tracer.gamma_max):
+            known = count - depth  # roots from which the text holds so many tokens
+            rolls: list[tuple[int, int]] = []  # roots and tokens off the text after which their drafts go on,
+            following: list[int] = []  # and the nodes that these follow
+            if known > 0:
+                on_text_N[known:] = False
+                reached_N, law_NV, y_N = self._along(depth, along)
+                kept_N = on_text_N[:known] & (reached_N > self.kept_N[depth:] * before_N[:known])
+                before_N[:known] = reached_N
+                rolls, following = self._on_text(depth, along, on_text_N[:known], kept_N, law_NV, y_N)
+                on_text_N[:known] = kept_N
+                self.made["accepted"] += on_text_N
+            if rolled is not None:
+                tokens = self.chance.categorical(rolled.probs_RV).cpu().numpy()
+                self._record(depth, rolled, tokens)
+                rolls += list(zip(rolled.roots_R.tolist(), tokens.tolist(), strict=True))
+                following += rolled.nodes_R.tolist()
+            if depth + 1 < tracer.gamma_max:
+                along, rolled = self._next(state, depth + 1, first, along, rolls, following)
+        return self.made
+
+    def _along(self, depth: int, along: Level) -> tuple[np.ndarray, Tensor, Tensor]:
+        """Record ratios at ``depth``; P(N > depth | text) of every root, the target's distributions there and the tokens."""
+        law_NV = self.target_NV[depth:]
+        y_N = torch.tensor(self.text[1 + depth :], device=law_NV.device)
+        known, made = len(law_NV), self.made
+        made[RATIO][:known, depth] = _numpy(_ratio(along.probs_RV.to(law_NV), law_NV, y_N))
+        made[PROBABILITY][:known, depth] = _numpy(_at(along.probs_RV, y_N))
+        ratio_NG, probability_NG = (made[name][:known, : depth + 1] for name in (RATIO, PROBABILITY))
+        return reached(ratio_NG, probability_NG, self.tracer.verifier)[:, -1], law_NV, y_N
+
+    def _on_text(
+        self, depth: int, along: Level, on_text_N: np.ndarray, kept_N: np.ndarray, law_NV: Tensor, y_N: Tensor
+    ) -> tuple[list[tuple[int, int]], list[int]]:
+        """Draw and record the token at ``depth`` of chains that are on the text; roots and tokens of those rejected, and nodes
+        that these follow."""
+        rows = np.flatnonzero(on_text_N)
+        if not len(rows):
+            return [], []
+        at = torch.from_numpy(rows).to(law_NV.device)
+        level, p_RV, y_R = along.take(rows), law_NV[at], y_N[at]
+        q_RV, tokens_R, rejected = level.probs_RV.to(p_RV), y_R.clone(), np.flatnonzero(~kept_N[rows])
+        self._compare(depth, level, p_RV, q_RV, y_R)
+        if len(rejected):
+            out = torch.from_numpy(rejected).to(law_NV.device)
+            weight_R = torch.from_numpy(self._weight(rows[rejected], depth)).to(p_RV)
+            wrong_RV = rejected_law(q_RV[out], p_RV[out], y_R[out], weight_R, self.tracer.verifier)
+            tokens_R[out] = self.chance.categorical(wrong_RV).to(tokens_R)
+            self.made["rejected_ratio"][rows[rejected]] = _numpy(_ratio(q_RV[out], p_RV[out], tokens_R[out]))
+        tokens = tokens_R.cpu().numpy()
+        self._record(depth, level, tokens)
+        rolls = list(zip(rows[rejected].tolist(), tokens[rejected].tolist(), strict=True))
+        return rolls, level.nodes_R[rejected].tolist()
+
+    def _weight(self, roots: np.ndarray, depth: int) -> np.ndarray:
+        """P(N >= depth | text) of block verification."""
+        if not depth:
+            return np.ones(len(roots))
+        ratio_RG, probability_RG = (self.made[name][roots, :depth] for name in (RATIO, PROBABILITY))
+        return np.asarray(reached(ratio_RG, probability_RG, BLOCK[0])[:, -1])
+
+    def _next(
+        self,
+        state: ModelState,
+        depth: int,
+        first: Level,
+        along: Level,
+        rolls: Sequence[tuple[int, int]],
+        following: Sequence[int],
+    ) -> tuple[Level, Level | None]:
+        """The levels at ``depth`` along the text and off it."""
+        tracer, ends, known = self.tracer, self.tracer.pair.target.eos_tokens, max(len(self.text) - 1 - depth, 0)
+        going = [
+            place for place, (root, token) in enumerate(rolls) if token not in ends and depth < tracer.budget - 2 - root
         ]
+        roots, tokens = np.array([rolls[place][0] for place in going], int), [rolls[place][1] for place in going]
+        parents = [following[place] for place in going]
+        reads = bool(features_of(tracer._draft))
+        if reads:
+            tokens = [*self.text[depth : depth + known], *tokens]
+            parents = [*along.nodes_R[:known].tolist(), *parents]
+        level = None
+        if tokens:
+            nodes = np.arange(self.fed, self.fed + len(tokens))
+            out, self.fed = state.forward(tokens, parents), self.fed + len(tokens)
+            level = self._level(np.concatenate([np.arange(known), roots]) if reads else roots, nodes, out)
+        if not reads:
+            return first.take(np.arange(depth, depth + known), np.arange(known)), level
+        if level is None:
+            return first.take(np.arange(0)), None
+        off = level.take(np.arange(known, len(tokens)))
+        return level.take(np.arange(known)), off if len(roots) else None
 
-    def _compared(
-        self, along: Level, target_NV: Tensor, tokens_N: Tensor, settings: SamplingSettings, chance: Chance
-    ) -> Rows:
-        """What both models' distributions say of the text's tokens."""
-        draft_NV, unit_NV = along.probs_RV.to(target_NV), along.unit_RV.to(target_NV)
-        q_N, unit_N = (_at(law_NV, tokens_N) for law_NV in (draft_NV, unit_NV))
-        rank_N = (unit_NV > unit_N.unsqueeze(1)).sum(1)
-        count = min(self.candidates, target_NV.shape[1])
-        if settings.greedy:
-            hits_NC = (rank_N.unsqueeze(1) < torch.arange(1, count + 1, device=rank_N.device)).float()
-        else:
-            hits_NC = candidate_hits(target_NV, draft_NV, tokens_N, count, chance)
-        mass_NC = target_NV.gather(1, unit_NV.topk(count, dim=1).indices).cumsum(1)
-        numbers = {
-            "target_probability": _at(target_NV, tokens_N),
-            "probability": q_N,
-            "unit_probability": unit_N,
-            "ratio": _ratio(draft_NV, target_NV, tokens_N),
-            "overlap": torch.minimum(draft_NV, target_NV).sum(1),
-            "rank": rank_N,
-            "mass": _widened(mass_NC, self.candidates),
-            "hits": _widened(hits_NC, self.candidates),
+    def _level(self, roots: np.ndarray, nodes: np.ndarray, out: Forward) -> Level:
+        logits_RV = fit_vocabulary(out.logits, self.tracer.pair.target.vocabulary_size)
+        probs_RV = processed_law(logits_RV, self.settings)
+        unit_RV = probs_RV if self.settings.unfiltered else torch.softmax(logits_RV.to(probs_RV.dtype), dim=-1)
+        return Level(roots, nodes, probs_RV, unit_RV, out.hidden_NKD)
+
+    def _empty(self, rows: int) -> Rows:
+        size, spec, candidates = self.tracer.gamma_max, self.tracer.spec, self.tracer.candidates
+        return {
+            RATIO: np.zeros((rows, size)),
+            PROBABILITY: np.zeros((rows, size), np.float32),
+            "accepted": np.zeros(rows, np.int32),
+            "rejected_ratio": np.full(rows, np.nan),
+            "tokens": np.full((rows, size), -1),
+            "rank": np.full((rows, size), -1),
+            "hits": np.zeros((rows, size, candidates), np.float32),
+            "tops": np.zeros((rows, size, spec.top), np.float32),
+            "states": np.zeros((rows, self.tracer.state_slots, spec.state_size), np.float16),
+            **{name: np.full((rows, size), np.nan, np.float32) for name in PER_SLOT},
         }
-        return {name: _numpy(values) for name, values in numbers.items()}
 
-    def _slots(self, rows: int, levels: Iterable[Level]) -> Rows:
-        """List columns, a slot for every level and nothing behind the last. A level's distributions are let go before the next's
-        but one is made."""
-        spec, size = self.spec, self.gamma_max
-        columns: Rows = {"tokens": np.full((rows, size), -1)}
-        names = ("probabilities", "unit_probabilities", "confidence", "entropy", "law_entropy")
-        columns |= {name: np.full((rows, size), np.nan) for name in names}
-        columns |= {"tops": np.zeros((rows, size, spec.top), np.float32)}
-        columns |= {"states": np.zeros((rows, self.state_slots, spec.state_size), np.float16)}
-        for slot, level in enumerate(levels):
-            largest_RT = level.unit_RV.topk(min(spec.top, level.unit_RV.shape[1])).values
-            columns["tops"][level.places, slot, : largest_RT.shape[1]] = _numpy(largest_RT)
-            for name, values in _numbers(level).items():
-                columns[name][level.places, slot] = _numpy(values)
-            if level.hidden_RKD is not None and slot < self.state_slots:
-                states_RS = level.hidden_RKD.flatten(1).to(torch.float16)
-                columns["states"][level.places, slot] = _finite(states_RS, "draft", "draft_layers")
-        return columns
+    def _record(self, depth: int, level: Level, tokens: np.ndarray) -> None:
+        """What is recorded of distributions and of the ``tokens`` drawn from them, as `predictors.signals` defines it."""
+        roots, made, spec = level.roots_R, self.made, self.tracer.spec
+        tokens_R = torch.from_numpy(tokens).to(level.probs_RV.device)
+        made["tokens"][roots, depth] = tokens
+        numbers = {
+            "probabilities": _at(level.probs_RV, tokens_R),
+            "unit_probabilities": _at(level.unit_RV, tokens_R),
+            "confidence": level.unit_RV.amax(1),
+            "entropy": torch.special.entr(level.unit_RV).sum(1),
+            "law_entropy": torch.special.entr(level.probs_RV).sum(1),
+        }
+        for name, values in numbers.items():
+            made[name][roots, depth] = _numpy(values)
+        largest_RT = level.unit_RV.topk(min(spec.top, level.unit_RV.shape[1])).values
+        made["tops"][roots, depth, : largest_RT.shape[1]] = _numpy(largest_RT)
+        if level.hidden_RKD is not None and depth < self.tracer.state_slots:
+            states_RS = level.hidden_RKD.flatten(1).to(torch.float16)
+            made["states"][roots, depth] = _finite(states_RS, "draft", "draft_layers")
+
+    def _compare(self, depth: int, level: Level, p_RV: Tensor, q_RV: Tensor, y_R: Tensor) -> None:
+        """Record what both models' distributions say of the text's tokens ``y_R``."""
+        roots, candidates, made = level.roots_R, self.tracer.candidates, self.made
+        unit_RV = level.unit_RV.to(p_RV)
+        rank_R = (unit_RV > _at(unit_RV, y_R).unsqueeze(1)).sum(1)
+        count = min(candidates, p_RV.shape[1])
+        if self.settings.greedy:
+            hits_RC = (rank_R.unsqueeze(1) < torch.arange(1, count + 1, device=rank_R.device)).float()
+        else:
+            hits_RC = candidate_hits(p_RV, q_RV, y_R, count, self.chance)
+        made["rank"][roots, depth] = _numpy(rank_R)
+        made["overlap"][roots, depth] = _numpy(torch.minimum(p_RV, q_RV).sum(1))
+        made["hits"][roots, depth] = _numpy(_widened(hits_RC, candidates))
+
+
+def rejected_law(q_RV: Tensor, p_RV: Tensor, y_R: Tensor, weight_R: Tensor, verifier: str) -> Tensor:
+    """Weights [R, V] of the drafted token that ``verifier`` rejects where the text's ``y_R`` comes out instead; ``weight_R``:
+    P(N >= n | text) in front of it, which block verification looks at."""
+    others_RV = q_RV.scatter(1, y_R.unsqueeze(1), 0.0)
+    if verifier in MATCHED:
+        return others_RV
+    kept_RV = p_RV * weight_R.unsqueeze(1) if verifier in BLOCK else p_RV
+    surplus_RV = (q_RV - kept_RV).clamp(min=0)
+    rounds_R1 = surplus_RV.sum(1, keepdim=True) <= LEAST_MASS  # a token was rejected, so there is some but for rounding
+    return torch.where(rounds_R1, others_RV + LEAST_MASS, surplus_RV)
 
 
 def walk(state: ModelState, committed: Sequence[int], chain: Sequence[int]) -> Forward:
@@ -198,20 +356,6 @@ def walk(state: ModelState, committed: Sequence[int], chain: Sequence[int]) -> F
     passes += [state.forward(chain)] if chain else []
     hidden = [one.hidden_NKD for one in passes if one.hidden_NKD is not None]
     return Forward(torch.cat([one.logits for one in passes]), torch.cat(hidden) if hidden else None)
-
-
-def _numbers(level: Level) -> dict[str, Tensor]:
-    """What is recorded of the distributions and drawn tokens of a level [R], as `predictors.signals` defines it."""
-    drawn_R = level.tokens_R >= 0
-    probability_R, unit_R = (_at(law, level.tokens_R.clamp(min=0)) for law in (level.probs_RV, level.unit_RV))
-    return {
-        "tokens": level.tokens_R,
-        "probabilities": probability_R.where(drawn_R, torch.nan),
-        "unit_probabilities": unit_R.where(drawn_R, torch.nan),
-        "confidence": level.unit_RV.amax(1),
-        "entropy": torch.special.entr(level.unit_RV).sum(1),
-        "law_entropy": torch.special.entr(level.probs_RV).sum(1),
-    }
 
 
 def _at(law_NV: Tensor, tokens_N: Tensor) -> Tensor:
@@ -247,10 +391,13 @@ def candidate_hits(target_NV: Tensor, draft_NV: Tensor, tokens_N: Tensor, count:
     becomes [p - q]_+ and q loses x, both normalised. Exact for the first candidate; behind it along one sequence of rejected
     candidates drawn from [q - p]_+, weighted by how likely the rejections were, whose mean is exact.
     """
-    left_NV = target_NV.double()  # the target's mass not accepted yet
-    draft_NV = draft_NV.double()  # the next candidates' laws
+    drawn_V = (draft_NV > 0).any(0)  # other tokens are one: none of them is ever a candidate
+    rest_N1 = target_NV[:, ~drawn_V].double().sum(1, keepdim=True)
+    left_NV = torch.cat([target_NV[:, drawn_V].double(), rest_N1], dim=1)  # the target's mass not accepted yet
+    draft_NV = torch.nn.functional.pad(draft_NV[:, drawn_V].double(), (0, 1))  # the next candidates' laws
     weight_N = torch.ones_like(left_NV[:, 0])  # P(all rejected so far), along the sequence
-    place = tokens_N.unsqueeze(1)
+    column_V = torch.where(drawn_V, drawn_V.cumsum(0) - 1, drawn_V.sum())
+    place = column_V[tokens_N].unsqueeze(1)
     out_N = left_NV.gather(1, place).squeeze(1)
     hits, hit_N = [], torch.zeros_like(weight_N)
     for candidate in range(count):

@@ -1,9 +1,8 @@
-"""Collect text traces: a target's own continuations, with what the draft says at every position along them and beside them.
+"""Collect text traces: a target's own continuations, and at every position of them, as a root, what a draft from there comes to.
 
-    along it     one pass of either model; the ratios of their distributions at the text's tokens say what a verifier accepts of
-                 any draft from any position (`predictors.replay.acceptance`)
-    beside it    at every position a token that a tokenwise verifier would reject there, x ~ [q - p]_+, and a free rollout after
-                 it: what a draft that went wrong there looks like to a controller
+    along the text    ratios of both models' distributions at the text's tokens: what a verifier accepts of any draft from there
+                      (`predictors.replay.acceptance`)
+    the chain         as it would be drawn: so many accepted tokens, the rejected one, and a free rollout after it
 
 A policy that stops elsewhere than another one starts its rounds at other positions, and they are all here.
 """
@@ -11,14 +10,18 @@ A policy that stops elsewhere than another one starts its rounds at other positi
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
-from predictors.config import Count, Whole, at_least, not_empty, of_length
+import numpy as np
+import torch
+
+from predictors.config import Count, Whole, at_least, not_empty, of_length, one_of
+from predictors.replay.acceptance import CHAIN_RULES
 from predictors.sampling import SamplingSettings
 from predictors.schema import TEXT_COLUMNS, TEXT_TRACES_VERSION, Prompt
 from predictors.stopping import StopSpec
 from runtime import ModelPair
-from runtime.randomness import stream
+from runtime.randomness import Uniform, stream
 from trace_collection.collection import CollectionConfig, Collector, Job, first_of_splits, hidden_size, last_layers
 from trace_collection.shards import Rows
 from trace_collection.text_tracer import TextTracer
@@ -28,13 +31,14 @@ from trace_collection.text_tracer import TextTracer
 class TextTraceConfig(CollectionConfig):
     """How text traces are collected.
 
-    Rollouts of up to ``gamma_max`` tokens; hits and masses of up to ``candidates`` tokens; the ``top`` likeliest tokens'
-    probabilities; the ``layers`` last hidden states of the target and ``draft_layers`` of the draft, the latter beside the text
-    only with ``beside_states``, without which no controller that reads them can be replayed; ``prompts``: most of the splits
-    train, validation and test.
+    Drafts of up to ``gamma_max`` tokens under the ``verifier`` that serves; hits of up to ``candidates`` tokens; the ``top``
+    likeliest tokens' probabilities; the ``layers`` last hidden states of the target and ``draft_layers`` of the draft, the latter
+    after a draft's first token only with ``rollout_states``, without which no controller that reads them can be replayed;
+    ``prompts``: most of the splits train, validation and test.
     """
 
     gamma_max: Count = 12
+    verifier: Annotated[str, one_of(*CHAIN_RULES)] = "block"
     candidates: Count = 8
     prompts: Annotated[tuple[Whole, ...], of_length(3)] = (180, 54, 72)
     max_new_tokens: Annotated[int, at_least(3)] = 48  # shorter texts hold no round
@@ -44,7 +48,7 @@ class TextTraceConfig(CollectionConfig):
     top: Count = 10
     layers: Count = 4
     draft_layers: Count = 1
-    beside_states: bool = True
+    rollout_states: bool = True
 
     @property
     def settings(self) -> list[SamplingSettings]:
@@ -73,13 +77,15 @@ class TextCollector(Collector):
             candidates=config.candidates,
             layers=self.layers,
             spec=spec,
-            state_slots=config.gamma_max if config.beside_states else 1,
+            state_slots=config.gamma_max if config.rollout_states else 1,
+            verifier=config.verifier,
         )
 
     def traced(self, jobs: Sequence[Job]) -> Iterator[Rows]:
         for _, text in self.texts(jobs):
-            chance = stream(text.chance, "beside")
-            yield self.tracer.trace(list(text.prompt), text.tokens, text.settings, chance, text.said)
+            luck_2N = luck(cast(Uniform, stream(text.chance, "luck")), len(text.tokens) - 1)
+            chance = stream(text.chance, "drafts")
+            yield self.tracer.trace(list(text.prompt), text.tokens, text.settings, chance, luck_2N, text.written)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -89,17 +95,24 @@ class TextCollector(Collector):
             "slots": config.gamma_max,
             "tops": config.gamma_max * spec.top,
             "states": self.tracer.state_slots * spec.state_size,
-            "candidates": config.candidates,
+            "hits": config.gamma_max * config.candidates,
         }
 
     @property
     def facts(self) -> dict[str, Any]:
         target = self.pair.target
         return {
-            **{name: getattr(self.config, name) for name in ("gamma_max", "candidates", "max_new_tokens")},
+            **{name: getattr(self.config, name) for name in ("gamma_max", "verifier", "candidates", "max_new_tokens")},
             "eos_tokens": sorted(target.eos_tokens),
             "feature_layers": list(self.layers),
             "hidden_size": hidden_size(target),
             "embedding_size": len(target.embedding(0)),
             "stop_spec": dataclasses.asdict(self.tracer.spec),
         }
+
+
+def luck(chance: Uniform, count: int) -> np.ndarray:
+    """Uniform numbers [2, count] in [0, 1): ``kept`` and ``tried`` of so many places."""
+    uniform = torch.empty(2, count, 1, dtype=torch.float64)
+    chance.fill(uniform)
+    return np.asarray(uniform.squeeze(2).numpy())

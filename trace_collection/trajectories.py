@@ -10,19 +10,42 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
 from predictors.sampling import SamplingSettings
-from runtime.adapter import LanguageModel, Row
+from runtime import ModelPair
+from runtime.adapter import LanguageModel, Row, features_of
 from runtime.laws import processed_law
 from runtime.randomness import Chance
 
 MOST_ROWS = 4096  # of one state: what a node sees of the others is a mask of so many rows and columns
 
 
+@dataclass(frozen=True)
+class Written:
+    """What a model said as it wrote a text: ``logits_NV`` in front of each token, tapped states ``hidden_NKD`` in front of each
+    (``None`` without taps), and ``prompt_NKD`` along the whole prompt, the last of which are the first token's."""
+
+    logits_NV: Tensor
+    hidden_NKD: Tensor | None = None
+    prompt_NKD: Tensor | None = None
+
+
+def taps_of(pair: ModelPair, layers: Sequence[int]) -> tuple[int, ...]:
+    """The target's layers that are tapped: ``layers``, and those that the draft reads."""
+    reads = () if pair.draft is None else features_of(pair.draft)
+    return tuple(sorted({*layers, *reads}))
+
+
+def of_layers(hidden_NKD: Tensor, taps: Sequence[int], layers: Sequence[int]) -> Tensor:
+    """The states of some of the tapped layers."""
+    return hidden_NKD[:, [taps.index(layer) for layer in layers]]
+
+
 @dataclass
 class Trajectory:
     """A continuation of ``prompt`` so far, by its own ``chance``; ``node`` is its newest one in the state's scratch. ``said``, if
-    it is a list, gets what the model said in front of every token."""
+    it is a list, gets what the model said in front of every token, and ``prompt_NKD`` its tapped states along the prompt."""
 
     prompt: Sequence[int]
     settings: SamplingSettings
@@ -30,6 +53,16 @@ class Trajectory:
     said: list[Row] | None = None
     tokens: list[int] = field(default_factory=list)
     node: int = -1
+    prompt_NKD: Tensor | None = None
+
+    @property
+    def written(self) -> Written | None:
+        """What the model said, if that is kept."""
+        if self.said is None:
+            return None
+        logits, hidden = zip(*self.said, strict=True)
+        known = [one for one in hidden if one is not None]
+        return Written(torch.stack(logits), torch.stack(known) if known else None, self.prompt_NKD)
 
 
 def continuations(
@@ -56,6 +89,7 @@ def grow(model: LanguageModel, trajectories: Sequence[Trajectory], budget: int, 
         (row,) = out.rows()
         for one in trajectories:
             if tuple(one.prompt) == prompt:
+                one.prompt_NKD = None if one.said is None else out.hidden_NKD
                 _draw(one, row, nodes - 1)
     while active := [
         one for one in trajectories if len(one.tokens) < budget and one.tokens[-1] not in model.eos_tokens

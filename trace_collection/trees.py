@@ -11,7 +11,7 @@ section 6; specification of verification, section 7.
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from predictors.schema import ROOT_COLUMNS, ROOT_TRACES_VERSION, SPLITS, Prompt
 from predictors.signals import BothModels, NextLaw, Root, TreeRoot
 from predictors.tree_choice import SCALARS, SelectionSpec, scalars_of, state_of
 from runtime import ModelPair
+from runtime.adapter import ReadingState, features_of
 from runtime.drafting.draft import fit_vocabulary
 from runtime.laws import processed_law
 from runtime.randomness import Chance, stream
@@ -33,6 +34,7 @@ from trace_collection.collection import CollectionConfig, Collector, Job, first_
 from trace_collection.efficiency import BY_LAW, Efficiencies
 from trace_collection.grove import Extent, Grove
 from trace_collection.shards import Rows, columns_of
+from trace_collection.trajectories import of_layers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,27 +111,35 @@ class TreeCollector(Collector):
         starts = [begin + place for place in places if text[place] not in pair.target.eos_tokens]  # the newest tokens
         draws = self.config.draws[SPLITS.index(prompt.split)]
         room = len(sequence) + draws * self.extent.most_nodes
-        target, draft = pair.target.open(room, spec.layers), pair.draft.open(room, spec.draft_layers)
-        cached = 0  # by both models
+        target, draft = pair.target.open(room, self.taps), pair.draft.open(room, spec.draft_layers)
+        cached, reads, taps = 0, features_of(pair.draft), self.taps  # cached by both models
+        said_NKD: list[Tensor] = []  # by the target, which the draft has not read
         for index, start in enumerate(starts):
             ahead = target.forward(sequence[cached:start], last=1)
             target.keep(range(start - cached))
-            behind = draft.forward(sequence[cached : start + 1], last=2)
-            draft.keep(range(start + 1 - cached))
-            assert ahead.hidden_NKD is not None and behind.hidden_NKD is not None
-            root = Root(start + 1, self.extent.depth, settings, None, ahead.hidden_NKD[-1])
+            assert ahead.hidden_NKD is not None
+            fresh = sequence[cached : start + 1]
+            if reads:
+                fresh = fresh if cached else fresh[1:]  # no state is in front of the first token
+                cast(ReadingState, draft).offer(of_layers(torch.cat([*said_NKD, ahead.hidden_NKD]), taps, reads))
+            behind = draft.forward(fresh, last=2)
+            draft.keep(range(len(fresh)))
+            assert behind.hidden_NKD is not None
+            (hidden_KD,) = of_layers(ahead.hidden_NKD[-1:], taps, spec.layers)
+            root = Root(start + 1, self.extent.depth, settings, None, hidden_KD)
             logits_2V = fit_vocabulary(behind.logits, pair.target.vocabulary_size)
             laws_2V = processed_law(logits_2V, settings)
             said = BothModels(processed_law(ahead.logits[-1], settings), laws_2V[0], behind.hidden_NKD[-2:])
             law = NextLaw(root, settings, 0, logits_2V[1], laws_2V[1])
             grove = Grove(draft, laws_2V[1], self.extent, settings, pair.target.eos_tokens).draw(draws, chance)
             parents = [-1, *(parent + 1 for parent in grove.parents)]
-            logits = target.forward([sequence[start], *grove.tokens], parents).logits
+            out = target.forward([sequence[start], *grove.tokens], parents)
             target.keep([0])
+            said_NKD = [] if out.hidden_NKD is None else [out.hidden_NKD[:1]]
             cached = start + 1
             known = text[: cached - begin]
             continuation = known + [-1] * (self.new_tokens - len(known))
-            columns = {**_features(law, said), **self._labels(grove, processed_law(logits, settings))}
+            columns = {**_features(law, said), **self._labels(grove, processed_law(out.logits, settings))}
             yield {"root": index, "position": start + 1, **columns, "continuation": continuation}
 
     def _labels(self, grove: Grove, target_probs_NV: Tensor) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """What replay foresees of measured arms: every recorded text of a split, and every timed decode with its own text and luck.
 
-    texts    recorded texts at the timed settings, the mean over `REPEATS` draws of chance (at temperature 0 there is none)
-    timed    a decode's own text; above temperature 0 the luck that the decode was led with (`runtime.leading.leader`)
+    texts    recorded texts at the timed settings
+    timed    a decode's own text; above temperature 0 recorded anew with the luck that the decode was led with
+             (`runtime.leading.leader`)
 
 Both are seconds by component (`RoundParts`), not prices yet. Arms that draft trees, for themselves or beside the target are not
 covered: what is said of them rests on the clock alone. Shape suffix: K components.
@@ -27,8 +28,8 @@ from pipelines.places import read_device_profile
 from pipelines.prompt_table import Prompt
 from predictors.latency.profile import LatencyProfile
 from predictors.replay.acceptance import CHAIN_RULES
-from predictors.replay.chains import ChainPolicy
-from predictors.replay.decode import Reading, plain_rounds
+from predictors.replay.chains import ChainPolicy, replayed
+from predictors.replay.decode import plain_rounds
 from predictors.replay.text import RecordedText, RootStates
 from predictors.sampling import SamplingSettings
 from predictors.training.text_table import ROOT, STATES
@@ -37,7 +38,6 @@ from runtime.decoding.sequential import SequentialDecoder
 from runtime.leading.leader import KEEP, seeded_uniforms
 from trace_collection.text_tracer import TextTracer
 
-REPEATS = 2  # with 4, gains over static chains were .3 points lower and their errors the same (AMD EPYC)
 Row = Mapping[str, Any]
 Trace = Callable[[Row], RecordedText | None]  # of a decode's row: the text that came out, recorded now
 
@@ -76,9 +76,8 @@ class Foresight:
     ) -> None:
         self.profile, self.recorded, self.trace = profile, recorded, trace
         self._parts = {sampled: RoundParts(profile, sampled) for sampled in (False, True)}
-        self._texts: dict[tuple[str, SamplingSettings, tuple[int, ...]], RecordedText | None]
-        self._texts = {(text.prompt_id, text.settings, tuple(text.tokens)): text for text in recorded}
-        self._texts |= {(text.prompt_id, text.settings, ()): text for text in recorded}  # without tokens, any
+        self._known = {(text.prompt_id, text.settings): text for text in recorded}
+        self._texts: dict[tuple[str, SamplingSettings, tuple[int, ...], int], RecordedText | None] = {}
 
     def of(self, arms: Mapping[str, Decoder], decodes: Sequence[Row], rounds: Iterable[Row]) -> Replayed | None:
         """What replay says of timed ``decodes`` of ``arms`` by name, and of recorded texts of the same split.
@@ -99,10 +98,7 @@ class Foresight:
             return None
         questions = {name: max(one.question for one in some.values()) for name, some in policies.items()}
         known_texts = {id(one): one for one in (*self.recorded, *self._texts.values()) if one is not None}.values()
-        readings = [  # of all arms, which share what chance decides
-            [Reading.of(text, draw) for draw in range(1 if text.settings.greedy else REPEATS)] for text in known_texts
-        ]
-        texts = [row for name, some in policies.items() for row in self._replayed(name, some, readings)]
+        texts = [row for name, some in policies.items() for row in self._replayed(name, some, known_texts)]
         prices = PriceFit.of([row for row in decodes if row["arm"] in policies], rounds, self.profile, questions)
         return Replayed(texts, timed, prices)
 
@@ -118,17 +114,15 @@ class Foresight:
                 elif (text := self._text(row)) is None:
                     return None
                 else:
-                    tokens, spent_K = text.length, self._spent(policy, led_reading(text, row["seed"]))
+                    tokens, spent_K = text.length, self._spent(policy, text)
             except ValueError as error:
                 warnings.warn(f"{row['arm']} is not replayed: {error}", stacklevel=2)
                 return None
             made.append({"arm": row["arm"], "block": row["block"], "tokens": tokens, "parts": spent_K.tolist()})
         return made
 
-    def _replayed(
-        self, arm: str, policies: Mapping[SamplingSettings, Policy], readings: Sequence[Sequence[Reading]]
-    ) -> Rows:
-        """A row per text at the settings of ``policies``, the mean over its draws of chance."""
+    def _replayed(self, arm: str, policies: Mapping[SamplingSettings, Policy], texts: Iterable[RecordedText]) -> Rows:
+        """A row per text at the settings of ``policies``."""
         return [
             {
                 "arm": arm,
@@ -137,24 +131,27 @@ class Foresight:
                 "slice": text.slice,
                 **asdict(text.settings),
                 "tokens": text.length,
-                "parts": np.mean([self._spent(policy, one) for one in draws], axis=0).tolist(),
+                "parts": self._spent(policy, text).tolist(),
             }
-            for draws in readings
-            if (policy := policies.get((text := draws[0].text).settings)) is not None
+            for text in texts
+            if (policy := policies.get(text.settings)) is not None
         ]
 
     def _text(self, row: Row) -> RecordedText | None:
-        """The text of a decode; where none is to be had, another one of its prompt."""
-        key = row["prompt"], settings_of(row), tuple(row["output"])
+        """The text of a decode with its luck; where none is to be had, another one of its prompt."""
+        settings, output = settings_of(row), tuple(row["output"])
+        known, key = self._known.get((row["prompt"], settings)), (row["prompt"], settings, output, row["seed"])
+        if settings.greedy and known is not None and tuple(known.tokens) == output:
+            return known
         if key not in self._texts:
-            self._texts[key] = self.trace(row) or self._texts.get((*key[:2], ()))
+            self._texts[key] = self.trace(row) or known
         return self._texts[key]
 
-    def _spent(self, policy: Policy, reading: Reading) -> np.ndarray:
+    def _spent(self, policy: Policy, text: RecordedText) -> np.ndarray:
         """Seconds by component [K] of a whole decode."""
-        text, parts = reading.text, self._parts[not reading.text.settings.greedy]
+        parts = self._parts[not text.settings.greedy]
         spent_K = parts.prefill(text.prompt_tokens, policy.drafts)
-        for one in plain_rounds(text) if policy.chain is None else reading.rounds(policy.chain):
+        for one in plain_rounds(text) if policy.chain is None else replayed(text, policy.chain):
             asking = one.asked * policy.question + parts.reading(one.confidences, one.entropies)
             spent_K = spent_K + parts.round(one.context, one.passes, one.submitted, asking, one.behind)
         return np.asarray(spent_K)
@@ -177,28 +174,27 @@ def recorder(pair: ModelPair, texts: RecordedTexts, prompts: Iterable[Prompt]) -
             layers=tuple(manifest.feature_layers),
             spec=manifest.stop_spec,
             state_slots=table.slots(STATES).shape[1],
+            verifier=manifest.verifier,
         )
 
     def record(row: Row) -> RecordedText | None:
         prompt, settings = by_id.get(row["prompt"]), settings_of(row)
         if prompt is None:
             return None
-        rows = tracer().trace(prompt.tokens, list(row["output"]), settings, Randomness(row["seed"]))
+        uniform = seeded_uniforms(row["seed"])
+        kept_N = np.array([uniform(place, KEEP) for place in range(1, len(row["output"]))])
+        luck_2N = np.stack([kept_N, kept_N])
+        rows = tracer().trace(prompt.tokens, list(row["output"]), settings, Randomness(row["seed"]), luck_2N)
         if not rows:
             return None
         columns = dict(rows)
         roots = RootStates(columns.pop(ROOT), tuple(manifest.feature_layers), manifest.hidden_size)
         where = prompt.id, prompt.document, prompt.slice, settings, len(prompt.tokens), texts.max_new_tokens
-        return RecordedText(*where, columns, frozenset(manifest.eos_tokens), roots, manifest.stop_spec.draft_layers)
+        return RecordedText(
+            *where, manifest.verifier, columns, frozenset(manifest.eos_tokens), roots, manifest.stop_spec.draft_layers
+        )
 
     return record
-
-
-def led_reading(text: RecordedText, seed: int) -> Reading:
-    """A text with the luck of decodes that are led along it with ``seed``."""
-    uniform = seeded_uniforms(seed)
-    luck = np.array([uniform(row, KEEP) for row in range(text.length)])
-    return Reading(text, luck, luck)
 
 
 def settings_of(row: Row) -> SamplingSettings:

@@ -1,7 +1,7 @@
 """What requests of a bundle look like on recorded texts, for its card: the reference of `draftwright drift`.
 
 The real controller decides and the text says what was accepted (`predictors.replay`), counted as the runtime counts requests
-(`predictors.monitoring`). Texts are those of test documents, on which nothing was fitted or chosen, each with one draw of chance.
+(`predictors.monitoring`). Texts are those of test documents, on which nothing was fitted or chosen.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -14,17 +14,16 @@ from predictors.bundle import Bundle, read_bundle
 from predictors.config import parse_config
 from predictors.controllers import CONTROLLERS, Controller, build_controller
 from predictors.monitoring import Reference, RequestCounts, read_reference
-from predictors.replay.chains import ChainPolicy
-from predictors.replay.decode import Reading
-from predictors.replay.text import BeyondRecordError, RecordedText
+from predictors.replay.acceptance import BeyondRecordError
+from predictors.replay.branches import replayed_branches
+from predictors.replay.chains import ChainPolicy, replayed
+from predictors.replay.text import RecordedText
 from predictors.sampling import SamplingSettings
 from predictors.schema import TEST
 from predictors.training.text_table import TextTable
 
 if TYPE_CHECKING:
     from runtime.drafting import Drafter
-
-SEED = 0
 
 
 def reference(card: Mapping[str, Any], tensors: Mapping[str, Any], texts: Callable[[], TextTable]) -> dict[str, Any]:
@@ -82,12 +81,12 @@ def _references(
         controller = controller.with_epsilon(decoder["epsilon"])
     counted: dict[str, list[tuple[RequestCounts, str]]] = {}
     for text in texts:
-        made = replayed_counts(decoder, controller, Reading.of(text, SEED))
+        made = replayed_counts(decoder, controller, text)
         counted.setdefault(text.settings.name, []).append((made, text.document))
     return {name: Reference.of(*map(list, zip(*some, strict=True))) for name, some in counted.items()}
 
 
-def replayed_counts(decoder: Mapping[str, Any], controller: Controller, reading: Reading) -> RequestCounts:
+def replayed_counts(decoder: Mapping[str, Any], controller: Controller, text: RecordedText) -> RequestCounts:
     """What the runtime would have counted, had the text come out of this request. `BeyondRecordError` if the decoder or
     the controller goes beyond what was recorded."""
     from runtime.build import BranchDecoderConfig
@@ -96,12 +95,12 @@ def replayed_counts(decoder: Mapping[str, Any], controller: Controller, reading:
     verifier = decoder.get("verifier", "block")
     if decoder["method"] == "branch_parallel":
         config = parse_config(BranchDecoderConfig, decoder, "decoder")
-        depth, rounds = config.gamma, reading.branch_rounds(controller, config, verifier)
+        depth, rounds = config.gamma, replayed_branches(text, controller, config, verifier)
     else:
         policy = configured_policy(decoder, controller, verifier)
         assert policy is not None, "require_chains let it pass"
-        depth, rounds = policy.depth, reading.rounds(policy)
-    counts = RequestCounts(reading.text.budget, depth)
+        depth, rounds = policy.depth, replayed(text, policy)
+    counts = RequestCounts(text.budget, depth)
     for one in rounds:
         counts.add(one.emitted, one.submitted, one.accepted, one.forecasts, one.looked_up)
     return counts

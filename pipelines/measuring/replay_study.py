@@ -3,8 +3,7 @@
     plain, chains of every length, confidence at every ε, entropy at every λ, roc, ema, rivals, branch-parallel presets, every
     bundle that decides about chains or branches (and stop models that calibration leaves off, forced), and the oracle
 
-What a bundle decides is replayed at the sampling settings that it is calibrated for. Seconds and counts of a text are means over
-``repeats`` of chance; at temperature 0 there is none.
+What a bundle decides is replayed at the sampling settings that it is calibrated for.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,7 +11,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from statistics import fmean
 from typing import Annotated, Any
 
 from pipelines.measuring import names
@@ -27,8 +25,8 @@ from predictors.config import Checked, Count, Positive, not_empty, one_of, parse
 from predictors.controllers import CONTROLLERS, EarlyStop, Survival, build_controller
 from predictors.latency.profile import LatencyProfile
 from predictors.replay.acceptance import CHAIN_RULES
-from predictors.replay.chains import ChainPolicy
-from predictors.replay.decode import Clock, Decode, Reading
+from predictors.replay.chains import ChainPolicy, replayed
+from predictors.replay.decode import Clock, Decode
 from predictors.replay.text import RecordedText
 from predictors.sampling import SamplingSettings
 from runtime.build import PAIR_METHODS, BranchDecoderConfig, default_controller, expanded
@@ -37,10 +35,10 @@ from runtime.build import PAIR_METHODS, BranchDecoderConfig, default_controller,
 @dataclass(frozen=True)
 class ReplayConfig(Checked):
     """Section ``replay``: static chains of ``gammas``, confidence rules at ``epsilons``, entropy rules (AdaEDL) that begin at
-    ``thresholds`` λ, the ``verifier``, and how often chance is drawn for a text. Rules without a length of their own draft at
-    most the longest of ``gammas``. ``rivals``: rows of further decoders, as in section ``measure``. ``branch_gammas``: lengths of
-    static branch-parallel presets, with a shorter idle draft stage in front if two are given. ``cost_ratios``: machines on which
-    so many draft steps take as long as a target pass, where policies for chains are replayed too."""
+    ``thresholds`` λ, and the ``verifier``. Rules without a length of their own draft at most the longest of ``gammas``.
+    ``rivals``: rows of further decoders, as in section ``measure``. ``branch_gammas``: lengths of static branch-parallel presets,
+    with a shorter idle draft stage in front if two are given. ``cost_ratios``: machines on which so many draft steps take as long
+    as a target pass, where policies for chains are replayed too."""
 
     gammas: Annotated[tuple[Count, ...], not_empty] = (1, 2, 3, 4, 5, 6, 8, 10, 12)
     epsilons: Annotated[tuple[float, ...], not_empty] = (0.1, 0.2, 0.3)
@@ -49,9 +47,7 @@ class ReplayConfig(Checked):
     branch_gammas: tuple[tuple[int, ...], ...] = ((4,), (8,), (4, 8))
     cost_ratios: tuple[Positive, ...] = ()
     verifier: Annotated[str, one_of(*CHAIN_RULES)] = "block"
-    repeats: Count = 4
     threads: Count = 2
-    seed: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,7 +56,7 @@ class ReplayConfig(Checked):
                 raise ValueError(f"branch_gammas must be one length or two each, got {list(lengths)}.")
 
 
-Play = Callable[[Reading, Sequence[Clock]], list[Decode]]
+Play = Callable[[RecordedText, Sequence[Clock]], list[Decode]]
 POSTERIOR = "posterior"  # retention that replay knows
 
 
@@ -98,21 +94,18 @@ class ReplayStudy:
 
     def run(self, texts: Iterable[tuple[str, RecordedText]]) -> Iterator[list[Rows]]:
         """Of every text by profile, rows of every arm, each with the text's split."""
-        longest, verifier, clocks = max(self.config.gammas), self.config.verifier, self.clocks
+        longest, clocks = max(self.config.gammas), self.clocks
         for split, text in texts:
             tables = [Rows() for _ in clocks]
             where: dict[str, Any] = {"split": split, "setting": text.settings.name, "prompt": text.prompt_id}
             where |= {"document": text.document, "slice": text.slice, "prompt_tokens": text.prompt_tokens}
-            repeats = 1 if text.settings.greedy else self.config.repeats
-            readings = [Reading.of(text, self.config.seed + repeat) for repeat in range(repeats)]
-            oracle = [[clock.oracle(one, longest, verifier) for clock in clocks] for one in readings]
-            played = [(names.PLAIN, names.PLAIN, [[clock.plain(text) for clock in clocks]]), (ORACLE, ORACLE, oracle)]
+            plain = names.PLAIN, names.PLAIN, [clock.plain(text) for clock in clocks]
+            played = [plain, (ORACLE, ORACLE, [clock.oracle(text, longest) for clock in clocks])]
             arms = [arm for arm in self.arms if arm.settings is None or text.settings in arm.settings]
-            played += [(arm.name, arm.family, [arm.play(one, clocks) for one in readings]) for arm in arms]
+            played += [(arm.name, arm.family, arm.play(text, clocks)) for arm in arms]
             for name, family, decodes in played:
-                for rows, some in zip(tables, zip(*decodes, strict=True), strict=False):  # branches have one clock
-                    means = {key: fmean(getattr(one, key) for one in some) for key in vars(some[0])}
-                    rows.append(where | {"drafter": name, "family": family} | means)
+                for rows, one in zip(tables, decodes, strict=False):  # branches have one clock
+                    rows.append(where | {"drafter": name, "family": family} | vars(one))
             yield tables
 
     def _arms(self, bundles: Mapping[str, Path]) -> Iterator[ReplayArm]:
@@ -173,10 +166,10 @@ class ReplayStudy:
             yield ReplayArm(f"{name}, {names.ASKED}", row.family, partial(_chains, policy=asked), settings)
 
 
-def _chains(reading: Reading, clocks: Sequence[Clock], policy: ChainPolicy) -> list[Decode]:
-    rounds = list(reading.rounds(policy))
-    return [clock.policy(reading, policy, rounds) for clock in clocks]
+def _chains(text: RecordedText, clocks: Sequence[Clock], policy: ChainPolicy) -> list[Decode]:
+    rounds = list(replayed(text, policy))
+    return [clock.policy(text, policy, rounds) for clock in clocks]
 
 
-def _branches(reading: Reading, clocks: Sequence[Clock], **how: Any) -> list[Decode]:
-    return [clocks[0].branches(reading, **how)]
+def _branches(text: RecordedText, clocks: Sequence[Clock], **how: Any) -> list[Decode]:
+    return [clocks[0].branches(text, **how)]

@@ -69,7 +69,7 @@ FORESEEN_ROWS = pa.schema(  # `pipelines.gate.evidence.ledger.Replayed`
 )
 TEXTS, TIMED, FACTORS = "texts", "timed", "prices"  # kinds of its rows
 
-# Replayed decodes: a row per text and policy, means over repeats of chance.
+# Replayed decodes: a row per text and policy.
 REPLAYED, POLICIES = "replay.parquet", "policies.json"
 BRANCHES = "branches"  # family, on the virtual clock
 ORACLE = "oracle"  # arm and family: knows what will be accepted

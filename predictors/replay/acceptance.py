@@ -22,7 +22,10 @@ before it.
 
 import numpy as np
 
-from predictors.replay.text import BeyondRecordError
+
+class BeyondRecordError(ValueError):
+    """A decoder or a controller needs what a text trace does not hold: it can be run, and not replayed."""
+
 
 TOKENWISE = ("tokenwise", "naive_tree", "spectr", "specinfer", "khisti")
 BLOCK = ("block", "hsd", "traversal", "hsd_multi_draft")

@@ -6,10 +6,10 @@ A round knows its start, whether a branch survived the round before, and the pol
     candidates    by the draft's confidence there      tokens on a branch    min(γ, budget - start - P - 2)
     hit           P <= would, and the text's token is one of the candidates and accepted (`predictors.replay.branches`)
 
-Shape suffixes: X readings, S starts, P tokens of a block (0..γ), V rounds.
+Shape suffixes: X texts, S starts, P tokens of a block (0..γ), V rounds.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
@@ -17,9 +17,10 @@ import numpy as np
 
 from predictors.branch_settings import BranchSettings
 from predictors.latency.branching import BranchCosts
+from predictors.replay.acceptance import BeyondRecordError
 from predictors.replay.branches import MATCH, require_replayable
 from predictors.replay.grid import Columns, Drafts, Memory, Path, Starts, Totals, no_memory
-from predictors.replay.text import BeyondRecordError
+from predictors.replay.text import onward
 from predictors.rounds import ReplayedRound
 
 
@@ -36,23 +37,21 @@ class BranchStarts:
     @staticmethod
     def of(retained: Starts, config: BranchSettings) -> "BranchStarts":
         """Of chains of the config's ``gamma``. `ValueError` if the config goes beyond what was recorded."""
-        for one in retained.readings:
-            require_replayable(one.text, config)
+        for one in retained.texts:
+            require_replayable(one, config)
         most = (config.draft_stage_gamma or config.gamma) if config.draft_stage == "idle" else 0
         idle = replace(retained, cap_XS=np.minimum(retained.cap_XS, most))
         costs = BranchCosts(retained.prices.profile, retained.prices.sampled)
         return BranchStarts(config, costs, idle, retained)
 
-    def _after(self, values: Sequence[np.ndarray]) -> np.ndarray:
-        """Of each reading's ``values`` by row: those after so many tokens of the text [X, S, P, …]."""
-        start_S = np.arange(self.retained.would_XS.shape[1])
-        row_SP = np.minimum(start_S[:, None] + np.arange(self.config.gamma + 1), start_S[-1])
-        return self.retained.by_start(values)[:, row_SP]
+    def _after(self, name: str) -> np.ndarray:
+        """A recorded column of slots after so many tokens of a block [X, S, P, …]."""
+        return replace(self.retained, depth=self.config.gamma + 1).column(name)
 
     @cached_property
     def grown_XSP(self) -> np.ndarray:
         """Tokens on a branch after the candidate; 0 where there are no branches."""
-        budget_X = np.array([one.text.budget for one in self.retained.readings])
+        budget_X = np.array([one.budget for one in self.retained.texts])
         start_SP = np.add.outer(np.arange(self.retained.would_XS.shape[1]), np.arange(self.config.gamma + 1)) + 3
         grown_XSP = np.clip(budget_X[:, None, None] - start_SP, 0, self.config.gamma)
         grown_XSP[..., 1:][self.retained.ends_XSG] = 0
@@ -61,20 +60,19 @@ class BranchStarts:
     @cached_property
     def count_XSP(self) -> np.ndarray:
         """Candidates after a block."""
-        confidence_XSP = replace(self.retained, depth=self.config.gamma + 1).column("confidence")
         number = np.frompyfunc(lambda confidence: self.config.num_branches(float(confidence)), 1, 1)
-        return np.where(self.grown_XSP > 0, number(np.nan_to_num(confidence_XSP)), 0).astype(int)
+        return np.where(self.grown_XSP > 0, number(np.nan_to_num(self._after("confidence"))), 0).astype(int)
 
     @cached_property
     def hit_XSP(self) -> np.ndarray:
         """Whether a candidate is the text's token, and accepted, after a block that is accepted whole."""
-        texts, count_XSP = [one.text for one in self.retained.readings], self.count_XSP
+        texts, count_XSP = self.retained.texts, self.count_XSP
         place_P = np.arange(self.config.gamma + 1)
         open_XSP = (count_XSP > 0) & (place_P <= self.retained.would_XS[..., None])
         open_XSP &= place_P < self.retained.left_XS[..., None]
         if texts[0].settings.greedy or self.config.branch_verifier == MATCH:
-            return open_XSP & (self._after([text.columns["rank"] for text in texts]) < count_XSP)
-        hits_XSPC = self._after([text.columns["hits"] for text in texts])
+            return open_XSP & (self._after("rank") < count_XSP)
+        hits_XSPC = self._after("hits")
         if (open_XSP & (count_XSP > hits_XSPC.shape[-1])).any():
             raise BeyondRecordError(
                 f"{count_XSP.max()} candidates cannot be replayed where {hits_XSPC.shape[-1]} were recorded. Raise "
@@ -82,7 +80,8 @@ class BranchStarts:
             )
         which_XSP1 = np.clip(count_XSP - 1, 0, hits_XSPC.shape[-1] - 1)[..., None]
         chance_XSP = np.take_along_axis(hits_XSPC, which_XSP1, axis=-1)[..., 0]
-        return open_XSP & (self._after([one.tried[1:] for one in self.retained.readings]) < chance_XSP)
+        tried_XSP = self.retained.by_start([onward(one.columns["tried"], len(place_P)) for one in texts])
+        return np.asarray(open_XSP & (tried_XSP < chance_XSP))
 
     @cached_property
     def prefill_X(self) -> np.ndarray:
@@ -113,7 +112,7 @@ def branch_decoded(
     path = Path.of(chains, staged.tokens, after, 0, 0)
     drafts = staged.at(path.places)
     levels_V, seconds_V = _priced(starts, path, drafts)
-    hit_V = starts.hit_XSP[path.reading_V, path.start_V, drafts.submitted]
+    hit_V = starts.hit_XSP[path.text_V, path.start_V, drafts.submitted]
     seconds_X = starts.prefill_X + chains.summed(path, seconds_V)
     seconds_X += question * chains.summed(path, drafts.asked) + chains.read_seconds(path, drafts)
     return chains.totals(path, drafts, levels_V, path.accepted_V + hit_V, seconds_X)
@@ -122,13 +121,13 @@ def branch_decoded(
 def _priced(starts: BranchStarts, path: Path, drafts: Drafts) -> tuple[np.ndarray, np.ndarray]:
     """Levels, and seconds, of every round [V]; rounds that are made alike are priced once."""
     chains, size_V, survived_V = starts.retained, drafts.submitted, path.places[2] > 0
-    after = path.reading_V, path.start_V, size_V
+    after = path.text_V, path.start_V, size_V
     count_V, grown_V = starts.count_XSP[after], starts.grown_XSP[after]
     idle_V, levels_V = np.where(survived_V, 0, size_V), np.where(count_V > 0, 1 + grown_V, 0)
     cut_V = size_V < chains.cap_XS[after[:2]]
     known_V = np.where(survived_V, cut_V, drafts.passes > size_V) & (count_V > 0)
     columns = {
-        "context": chains.context_X[path.reading_V] + path.start_V,
+        "context": chains.context_X[path.text_V] + path.start_V,
         "submitted": size_V,
         "idle_levels": idle_V,
         "levels": idle_V + levels_V,

@@ -7,32 +7,30 @@ whole, one of k candidates is the text's next token with probability
     T > 0, rrs              h(k) of `trace_collection.text_tracer`
     T = 0, or match         1 if that token is among the draft's k likeliest, else 0
 
-and then the branch behind it is the next round's chain. Exact given the text, as chains are. Left out: that a branch ends early
-at an end-of-sequence token, which only its price could tell, and what is read of laws while the target is
-at work, behind the block and on growing branches.
+and then the branch behind it is the next round's chain. Exact given the text, as chains are, but for a draft that reads the
+target's states: on a branch it goes on from its own, and the next chain is taken from the root behind the candidate all the same.
+Left out: that a branch ends early at an end-of-sequence token, which only its price could tell, and what is read of
+distributions while the target is at work, behind the block and on growing branches.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from predictors.branch_settings import BranchSettings
 from predictors.controllers.base import Controller
-from predictors.replay.chains import Accepted, Round
-from predictors.replay.text import BeyondRecordError, RecordedText
+from predictors.replay.acceptance import BeyondRecordError
+from predictors.replay.chains import Round
+from predictors.replay.text import RecordedText
 from predictors.rounds import ReplayedRound
 
 MATCH, RRS = "match", "rrs"
 
 
 def replayed_branches(
-    text: RecordedText,
-    controller: Controller,
-    config: BranchSettings,
-    would: Accepted,
-    hits: Callable[[int, float], bool],
+    text: RecordedText, controller: Controller, config: BranchSettings, verifier: str
 ) -> Iterator[ReplayedRound]:
-    """The rounds behind the prefill, with a draft pass for every level. Chance decides by row how many tokens of a chain from
-    there ``would`` be accepted, and whether a candidate that is accepted with some probability ``hits``. `ValueError` if
-    ``config`` or the controller's layers go beyond what was recorded."""
+    """The rounds behind the prefill, with a draft pass for every level. `ValueError` if ``config``, ``verifier`` or the
+    controller's layers go beyond what was recorded."""
+    text.require_verifier(verifier)
     require_replayable(text, config)
     text = text.tapped(controller.kind, controller.layers, controller.draft_layers)
     session, start, previous = controller.start(text.settings), 1, None
@@ -40,11 +38,11 @@ def replayed_branches(
     while start < text.length:
         here = Round(text, session, text.root(start, config.gamma, previous), start)
         survived = previous is not None and not previous.ends_segment
-        idle, law_known = _block(here, would(start), config, grown if survived else None)
+        idle, law_known = _block(here, config, grown if survived else None)
         count, grown = _branching(here, config)
         row = start + here.submitted
         reached = here.would >= here.submitted and count > 0 and row < text.length
-        hit = reached and _hit(text, row, count, config, hits)
+        hit = reached and _hit(text, start, here.submitted, count, config)
         levels = 1 + grown if count else 0  # of branches
         previous = here.record(
             drafted=idle + count * levels,
@@ -62,17 +60,17 @@ def replayed_branches(
         start += previous.emitted
 
 
-def _block(here: Round, would: int, config: BranchSettings, available: int | None) -> tuple[int, bool]:
+def _block(here: Round, config: BranchSettings, available: int | None) -> tuple[int, bool]:
     """Draft what the controller wants with the target idle, or, of ``available`` tokens behind the branch token, retain. How many
     were drafted with the target idle, and whether the distribution after them is known."""
     most = here.planned()
     if available is not None:
-        here.chain(would, min(most, available))
+        here.chain(min(most, available))
         return 0, here.submitted < available  # the target waits for what is retained, too
     if config.draft_stage != "idle":
-        here.would = would
+        here.chain(0)
         return 0, False
-    here.chain(would, min(most, config.draft_stage_gamma or config.gamma))
+    here.chain(min(most, config.draft_stage_gamma or config.gamma))
     return here.submitted, here.passes > here.submitted
 
 
@@ -86,16 +84,16 @@ def _branching(here: Round, config: BranchSettings) -> tuple[int, int]:
     return (config.num_branches(float(law.confidence)) if wanted is None else wanted), length
 
 
-def _hit(text: RecordedText, row: int, count: int, config: BranchSettings, hits: Callable[[int, float], bool]) -> bool:
-    """Whether the text's token at ``row`` is one of ``count`` candidates, and accepted."""
+def _hit(text: RecordedText, start: int, submitted: int, count: int, config: BranchSettings) -> bool:
+    """Whether the text's token behind a block of ``submitted`` tokens is one of ``count`` candidates, and accepted."""
     if text.settings.greedy or config.branch_verifier == MATCH:
-        return text.number("rank", row) < count
-    hits_C = text.columns["hits"][row - 1]
+        return text.number("rank", start, submitted) < count
+    hits_C = text.columns["hits"][start - 1, submitted]
     if count > len(hits_C):
         raise BeyondRecordError(
             f"{count} candidates cannot be replayed where {len(hits_C)} were recorded. Raise traces.texts.candidates."
         )
-    return hits(row, float(hits_C[count - 1]))
+    return bool(text.number("tried", start + submitted) < hits_C[count - 1])
 
 
 def require_replayable(text: RecordedText, config: BranchSettings) -> None:
@@ -108,8 +106,8 @@ def require_replayable(text: RecordedText, config: BranchSettings) -> None:
         raise BeyondRecordError(
             f"branch_verifier {config.branch_verifier!r} cannot be replayed. Known: {MATCH}, {RRS}."
         )
-    if config.gamma > text.slots:
+    if config.gamma >= text.slots:  # candidates are drawn after as many tokens
         raise BeyondRecordError(
             f"branches of {config.gamma} tokens cannot be replayed on texts recorded with gamma_max={text.slots}. Raise "
-            "traces.texts.gamma_max and collect again."
+            f"traces.texts.gamma_max to {config.gamma + 1} and collect again."
         )

@@ -1,31 +1,28 @@
 """The sequential loop on a recorded text: a controller's session decides, the text says what was accepted.
 
 The same hooks in the same order as `runtime.decoding.sequential` and `runtime.drafting.chain`, with `predictors.signals` that
-were recorded. Given the text, accepted counts and what was drafted beside it have exactly the law of decoding with a tokenwise
-verifier. For block verification the counts are exact too, and the tokens behind a rejection are drawn as a tokenwise one would.
+were recorded. Given the text, accepted counts and what was drafted have exactly the law of decoding with a tokenwise verifier.
+For block verification counts and the rejected token are exact too, and the tokens after that are drawn as a tokenwise one would.
 
 With a lookup, a controller may draft ``Sourced(n, m)``: n tokens of what was found, then m drawn ones. They are a chain whose
 first n rows are one-hot, so that `predictors.replay.acceptance` holds with ratios
 
     1 / p(y)  at a token of the lookup that is the text's,  0 at one that is not,  the recorded ones after it
 
-Not recorded is what would be drawn after a *wrong* lookup: there no end-of-sequence token ends the draft.
+Not recorded is what would be drawn after a *wrong* lookup: there no end-of-sequence token ends the draft. After a right one it is
+what is drawn at the root behind it, which differs only for a draft that reads the target's states.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from predictors.controllers.base import Controller, Session, Sourced
 from predictors.lookup import LookupSettings
-from predictors.replay.text import BeyondRecordError, RecordedLaw, RecordedText, RecordedToken
+from predictors.replay.acceptance import BeyondRecordError
+from predictors.replay.text import RecordedLaw, RecordedText, RecordedToken
 from predictors.rounds import ReplayedRound
 from predictors.signals import Root
-
-# Drafted tokens that the verifier would accept, of any number: by the row where a round starts, and by that row and how many of
-# the first ones a lookup found.
-Accepted = Callable[[int], int]
-AcceptedAfter = Callable[[int, int], int]
 
 
 @dataclass(frozen=True)
@@ -49,7 +46,7 @@ class Round:
     session: Session
     root: Root
     start: int
-    would: int = -1  # not known yet
+    would: int = -1  # not known yet, nor asked for by what drafts
     submitted: int = 0
     passes: int = 0
     looked_up: int = 0
@@ -63,17 +60,12 @@ class Round:
         return min(self.root.cap, self.text.cap(self.start), self.root.cap if wanted is None else wanted)
 
     def law(self, place: int) -> RecordedLaw:
-        """The draft's law behind ``place`` tokens of the chain; of a longer way beside the text than was recorded, the last
-        one."""
-        assert self.would >= 0, "what would be accepted is known before a law is asked for"
-        along = min(place, self.would)
-        slot = min(place - along, self.text.slots - 1)
-        return RecordedLaw(self.text, self.root, place, self.start + along, slot)
+        """The draft's distribution behind ``place`` tokens of the chain."""
+        return RecordedLaw(self.text, self.root, place, self.start, place)
 
-    def chain(self, would: int, most: int) -> None:
-        """Draft a chain of at most ``most`` tokens, of which ``would`` be accepted, up to where the session stops or the text
-        ends."""
-        self.would, session, stops = would, self.session, False
+    def chain(self, most: int) -> None:
+        """Draft a chain of at most ``most`` tokens, up to where the session stops or the text ends."""
+        self.would, session, stops = self.text.accepted()[self.start], self.session, False
         if not session.stops and not self.text.ends:
             self.submitted = self.passes = max(most, 0)
             return
@@ -82,7 +74,7 @@ class Round:
             self.passes += 1
             stops = bool(session.stop_before(law))
             if not stops:
-                token = RecordedToken(law, on_path=self.submitted < would)
+                token = RecordedToken(law)
                 self.submitted += 1
                 self.ended = token.id in self.text.eos_tokens
                 stops = bool(session.stop_after(token)) or self.ended
@@ -90,24 +82,24 @@ class Round:
                 self.entropies += law.entropy_read
                 self.confidences += law.confidence_read and not law.entropy_read
 
-    def sourced(self, sourced: Sourced, accepted: AcceptedAfter) -> None:
+    def sourced(self, sourced: Sourced) -> None:
         """Draft of what was found, and after it."""
         assert self.root.found is not None
         room = min(self.root.cap, self.text.cap(self.start))
         found = self.root.found.tokens[: min(sourced.looked_up, room)]
         ends = [place for place, token in enumerate(found) if token in self.text.eos_tokens]
         self.looked_up = ends[0] + 1 if ends else len(found)
-        self.would = accepted(self.start, self.looked_up)
+        self.would = self.text.accepted(self.looked_up)[self.start]
         self.passes = self.drawn_after_lookup(0 if ends else min(sourced.drawn, room - self.looked_up))
         self.submitted = self.looked_up + self.passes
 
     def drawn_after_lookup(self, most: int) -> int:
         """``most`` tokens, or up to an end of sequence."""
-        if self.would < self.looked_up:
-            return most
-        for place in range(self.looked_up, self.looked_up + most):
-            if RecordedToken(self.law(place), on_path=place < self.would).id in self.text.eos_tokens:
-                return place - self.looked_up + 1
+        row = self.start + self.looked_up
+        if self.would >= self.looked_up and row < self.text.length:
+            for place, token in enumerate(self.text.columns["tokens"][row - 1, :most].tolist(), start=1):
+                if token in self.text.eos_tokens:
+                    return place
         return most
 
     def record(self, **further: Any) -> ReplayedRound:
@@ -129,10 +121,13 @@ class Round:
         )
 
 
-def replayed(text: RecordedText, policy: ChainPolicy, accepted: AcceptedAfter) -> Iterator[ReplayedRound]:
-    """The rounds behind the prefill under ``policy``. `ValueError` if its depth or the layers that its controller reads were not
-    recorded."""
+def replayed(text: RecordedText, policy: ChainPolicy) -> Iterator[ReplayedRound]:
+    """The rounds behind the prefill under ``policy``. `ValueError` if its depth, verifier or lookup or the layers that its
+    controller reads were not recorded."""
     controller, depth, lookup = policy.controller, policy.depth, policy.lookup
+    text.require_verifier(policy.verifier)
+    if lookup is not None:
+        text.require_lookup(lookup)
     if depth > text.slots:
         raise BeyondRecordError(
             f"chains of {depth} tokens cannot be replayed on texts recorded with gamma_max={text.slots}. Raise "
@@ -147,9 +142,9 @@ def replayed(text: RecordedText, policy: ChainPolicy, accepted: AcceptedAfter) -
             most = made.planned()
             sourced = None if policy.drafts else Sourced(most)
         if sourced is None:
-            made.chain(accepted(start, 0), most)
+            made.chain(most)
         else:
-            made.sourced(sourced, accepted)
+            made.sourced(sourced)
         behind = waiting + made.looked_up if lookup is not None and made.passes else 0
         rolled_back = max(made.submitted - made.would, 0)
         previous = made.record(drafted=made.submitted, rolled_back=rolled_back, behind=behind)

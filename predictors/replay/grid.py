@@ -1,13 +1,12 @@
 """Every round that a decode of recorded texts could make, in arrays: policies for chains are replayed by table look-up.
 
-A round that starts at row s, of a draft of which `would` tokens are accepted, sees fixed distributions, whatever came before it:
+A round that starts at row s drafts a fixed chain, of which `would` tokens are accepted, whatever came before it:
 
-    position g of the chain    row s + min(g, would), slot g - min(g, would) of the text; its token is the text's where g < would
-    rows emitted               min(min(would, submitted) + 1, length - s)
+    rows emitted    min(min(would, submitted) + 1, length - s)
 
 So a policy says once what it drafts at every start (`Drafts`), or in every round by what it knows of those before, and a decode
 is the path of starts from the first to the end (`Path`). Counts equal those of `predictors.replay.chains`, seconds those of
-`predictors.replay.prices`. Shape suffixes: X readings, S starts (index s - 1, as a text's columns), G positions of a chain, M
+`predictors.replay.prices`. Shape suffixes: X texts, S starts (index s - 1, as a text's columns), G positions of a chain, M
 states of a policy's memory, L tokens of a lookup.
 """
 
@@ -19,12 +18,12 @@ from typing import Any
 import numpy as np
 
 from predictors.lookup import LookupSettings
-from predictors.replay.decode import Reading
+from predictors.replay.acceptance import BeyondRecordError
 from predictors.replay.prices import Prices, PriceTable
-from predictors.replay.text import BeyondRecordError
+from predictors.replay.text import RecordedText
 
 Columns = tuple[np.ndarray, ...]  # of rounds, each [V]
-# of readings, starts and what is known there: submitted tokens, those of them that were looked up, and anything else
+# of texts, starts and what is known there: submitted tokens, those of them that were looked up, and anything else
 Draft = Callable[..., Columns]
 # of such places, what was drafted and the tokens accepted: what is known in the next round
 After = Callable[[Columns, Columns, np.ndarray], Columns]
@@ -39,14 +38,14 @@ def first_of(holds_XSG: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Starts:
-    """``readings`` at one sampling setting, chains of at most ``depth`` tokens that ``verifier`` verifies, and their ``prices``;
+    """``texts`` at one sampling setting, chains of at most ``depth`` tokens that ``verifier`` verifies, and their ``prices``;
     where the drafter has a ``lookup``, also with tokens of that before them, ``depth`` tokens in all.
 
     At every start: ``would_XS`` tokens would be accepted, at most ``cap_XS`` can be drafted (depth, budget, end of sequence), and
     ``left_XS`` tokens are missing; after a text's end nothing is, and ``valid_XS`` is false.
     """
 
-    readings: Sequence[Reading]
+    texts: Sequence[RecordedText]
     depth: int
     verifier: str
     prices: Prices
@@ -56,19 +55,21 @@ class Starts:
     lookup: LookupSettings | None = None
 
     @staticmethod
-    def of(readings: Sequence[Reading], depth: int, verifier: str, prices: Prices) -> "Starts":
-        """Without a lookup. `ValueError` if there are no readings, or a chain of ``depth`` tokens was not recorded."""
-        slots = min((one.text.slots for one in readings), default=0)
+    def of(texts: Sequence[RecordedText], depth: int, verifier: str, prices: Prices) -> "Starts":
+        """Without a lookup. `ValueError` if there are no texts, or no chains of ``depth`` tokens and ``verifier`` in them."""
+        slots = min((one.slots for one in texts), default=0)
         if not 1 <= depth <= slots:
             raise BeyondRecordError(
-                f"chains of {depth} tokens cannot be replayed on {len(readings)} texts recorded with gamma_max={slots}. Raise "
+                f"chains of {depth} tokens cannot be replayed on {len(texts)} texts recorded with gamma_max={slots}. Raise "
                 "traces.texts.gamma_max and collect again."
             )
-        left_XS = Starts.by_start([np.arange(one.text.length - 1, 0, -1) for one in readings])
-        would_XS = Starts.by_start([one.accepted(verifier)[1:] for one in readings])
-        budget_X1 = np.array([[one.text.budget] for one in readings])
+        for one in texts:
+            one.require_verifier(verifier)
+        left_XS = Starts.by_start([np.arange(one.length - 1, 0, -1) for one in texts])
+        would_XS = Starts.by_start([one.accepted()[1:] for one in texts])
+        budget_X1 = np.array([[one.budget] for one in texts])
         cap_XS = np.where(left_XS > 0, np.minimum(depth, budget_X1 - 2 - np.arange(left_XS.shape[1])), 0)
-        starts = Starts(readings, depth, verifier, prices, would_XS, cap_XS, left_XS)
+        starts = Starts(texts, depth, verifier, prices, would_XS, cap_XS, left_XS)
         return replace(starts, cap_XS=np.minimum(cap_XS, first_of(starts.ends_XSG) + 1))
 
     @property
@@ -79,29 +80,16 @@ class Starts:
     @cached_property
     def document_X(self) -> np.ndarray:
         """Each text's document."""
-        return np.array([one.text.document for one in self.readings])
+        return np.array([one.document for one in self.texts])
 
     @cached_property
     def context_X(self) -> np.ndarray:
         """Cached tokens before the first round."""
-        return np.array([one.text.prompt_tokens for one in self.readings])
-
-    def gather(self, values: Sequence[np.ndarray], looked_up: int = 0) -> np.ndarray:
-        """Of each reading's ``values`` [N, G, …] by row and slot: those along the chain from every start [X, S, G, …], after
-        ``looked_up`` tokens. Beyond ``cap_XS`` they mean nothing, and after a wrong lookup."""
-        first, would_XS = np.asarray(values[0]), self.would_LXS[looked_up]
-        made = np.zeros((*would_XS.shape, self.depth, *first.shape[2:]), first.dtype)
-        position_G = looked_up + np.arange(self.depth)
-        for place, of_text in enumerate(values):
-            count = len(of_text)
-            path_SG = np.minimum(position_G, would_XS[place, :count, None])
-            rows_SG = np.minimum(np.arange(count)[:, None] + path_SG, count - 1)
-            made[place, :count] = of_text[rows_SG, np.minimum(position_G - path_SG, of_text.shape[1] - 1)]
-        return made
+        return np.array([one.prompt_tokens for one in self.texts])
 
     @staticmethod
     def by_start(values: Sequence[Any]) -> np.ndarray:
-        """Of each reading's ``values`` [N, …] by row: those at every start [X, S, …]; 0 where no round can start."""
+        """Of each text's ``values`` [N, …] by row: those at every start [X, S, …]; 0 where no round can start."""
         first = np.asarray(values[0])
         made = np.zeros((len(values), max(map(len, values)), *first.shape[1:]), first.dtype)
         for place, of_text in enumerate(values):
@@ -109,20 +97,13 @@ class Starts:
         return made
 
     def column(self, name: str) -> np.ndarray:
-        """`gather` of a recorded column, such as ``confidence``."""
-        return self.gather([one.text.columns[name] for one in self.readings])
-
-    def drawn(self, own: str, beside: str, looked_up: int = 0) -> np.ndarray:
-        """A recorded number of the token drawn at every position [X, S, G], after ``looked_up`` ones: by the columns of the
-        text's ``own`` token and of those ``beside`` it."""
-        columns = [one.text.columns for one in self.readings]
-        own_XSG = self.gather([np.broadcast_to(one[own][:, None], one[beside].shape) for one in columns], looked_up)
-        on_path_XSG = looked_up + np.arange(self.depth) < self.would_LXS[looked_up, ..., None]
-        return np.where(on_path_XSG, own_XSG, self.gather([one[beside] for one in columns], looked_up))
+        """A recorded column of slots, such as ``confidence``, along the chain from every start [X, S, G, …]. Beyond ``cap_XS``
+        it means nothing."""
+        return self.by_start([one.columns[name] for one in self.texts])[:, :, : self.depth]
 
     def summed(self, path: "Path", values_V: np.ndarray | list[float]) -> np.ndarray:
         """Sums [X] of values of every round."""
-        return np.bincount(path.reading_V, values_V, len(self.readings))
+        return np.bincount(path.text_V, values_V, len(self.texts))
 
     def totals(
         self, path: "Path", drafts: "Drafts", passes_V: np.ndarray, accepted_V: np.ndarray, seconds_X: np.ndarray
@@ -140,7 +121,7 @@ class Starts:
 
     def decoded(self, path: "Path", drafts: "Drafts", question: float = 0.0) -> "Totals":
         """What the rounds of ``path`` [V] come to, each query of a model ``question`` seconds."""
-        context_V = self.context_X[path.reading_V] + path.start_V
+        context_V = self.context_X[path.text_V] + path.start_V
         spent_V = self._table.rounds(context_V, drafts.submitted, drafts.passes)
         if self.lookup is not None:
             behind_V = path.behind(drafts.passes, drafts.looked_up)
@@ -151,7 +132,7 @@ class Starts:
 
     @cached_property
     def _prefill_X(self) -> np.ndarray:
-        return np.array([self.prices.prefill(one.text.prompt_tokens, drafts=True) for one in self.readings])
+        return np.array([self.prices.prefill(one.prompt_tokens, drafts=True) for one in self.texts])
 
     @cached_property
     def _table(self) -> PriceTable:
@@ -162,7 +143,7 @@ class Starts:
     def would_LXS(self) -> np.ndarray:
         """`would_XS` after every number of tokens of the lookup, which are among them."""
         counts = () if self.lookup is None else range(1, 1 + min(self.lookup.length, self.depth))
-        made = ([np.array(one.after_lookup(self.verifier, count)[1:]) for one in self.readings] for count in counts)
+        made = ([np.array(one.accepted(count)[1:]) for one in self.texts] for count in counts)
         return np.stack([self.would_XS, *map(self.by_start, made)])
 
     @cached_property
@@ -171,9 +152,11 @@ class Starts:
         return self.ends_after(0)
 
     def ends_after(self, looked_up: int) -> np.ndarray:
-        """The same [X, S, G] of tokens drawn after ``looked_up`` ones."""
-        tokens_XSG, eos = self.drawn("token", "tokens", looked_up), [list(one.text.eos_tokens) for one in self.readings]
-        return np.stack([np.isin(tokens_SG, known) for tokens_SG, known in zip(tokens_XSG, eos, strict=True)])
+        """The same [X, S, G] of tokens drawn after ``looked_up`` ones, which are the text's."""
+        tokens_XSG, eos = self.column("tokens"), [list(one.eos_tokens) for one in self.texts]
+        ends_XSG = np.stack([np.isin(tokens_SG, known) for tokens_SG, known in zip(tokens_XSG, eos, strict=True)])
+        ends_XSG &= self.valid_XS[..., None]
+        return np.pad(ends_XSG, ((0, 0), (0, looked_up), (0, 0)))[:, looked_up:]
 
 
 @dataclass(frozen=True)
@@ -202,7 +185,7 @@ class Drafts:
         return Drafts(submitted, submitted if passes is None else passes, *others)
 
     def at(self, places: Columns) -> "Drafts":
-        """In rounds [V] at readings, starts and states."""
+        """In rounds [V] at texts, starts and states."""
         cells = self._cells(*places)
         return Drafts(*(values[cells] for values in vars(self).values()))
 
@@ -247,7 +230,7 @@ class Totals:
 
 @dataclass(frozen=True)
 class Path:
-    """The rounds of all decodes [V]: ``places`` are their readings, starts and what is known there; what was ``drafted``, and how
+    """The rounds of all decodes [V]: ``places`` are their texts, starts and what is known there; what was ``drafted``, and how
     much of it accepted."""
 
     places: Columns
@@ -255,7 +238,7 @@ class Path:
     accepted_V: np.ndarray
 
     @property
-    def reading_V(self) -> np.ndarray:
+    def text_V(self) -> np.ndarray:
         return self.places[0]
 
     @property
@@ -265,9 +248,9 @@ class Path:
     @staticmethod
     def of(starts: Starts, draft: Draft, after: After, *first: float) -> "Path":
         """From the first start, where ``first`` is known, to every text's end."""
-        reading_V, rounds = np.flatnonzero(starts.left_XS[:, 0]), []
-        known = (np.full(len(reading_V), value) for value in first)
-        places: Columns = (reading_V, np.zeros_like(reading_V), *known)
+        text_V, rounds = np.flatnonzero(starts.left_XS[:, 0]), []
+        known = (np.full(len(text_V), value) for value in first)
+        places: Columns = (text_V, np.zeros_like(text_V), *known)
         while len(places[0]):
             drafted, cells = draft(*places), places[:2]
             accepted_V = np.minimum(starts.would_LXS[(drafted[1], *cells)], drafted[0])
@@ -282,9 +265,9 @@ class Path:
 
     def behind(self, passes_V: np.ndarray, looked_up_V: np.ndarray) -> np.ndarray:
         """Tokens that the first draft pass of every round feeds more than usual (`predictors.rounds.ReplayedRound`)."""
-        order_V = np.lexsort((self.start_V, self.reading_V))
-        reading_V, start_V, drawn_V = self.reading_V[order_V], self.start_V[order_V], passes_V[order_V] > 0
-        first_V = np.diff(reading_V, prepend=-1) > 0
+        order_V = np.lexsort((self.start_V, self.text_V))
+        text_V, start_V, drawn_V = self.text_V[order_V], self.start_V[order_V], passes_V[order_V] > 0
+        first_V = np.diff(text_V, prepend=-1) > 0
         known_V = np.where(first_V | np.append(False, drawn_V[:-1]), np.arange(len(start_V)), 0)
         waiting_V = start_V - start_V[np.maximum.accumulate(known_V)]
         behind_V = np.empty_like(start_V)

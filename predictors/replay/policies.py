@@ -8,7 +8,7 @@
 A rule that stops before a token has paid for the pass whose distribution it read. Where a model's features lie ``far`` from
 its training rows, the round drafts ``static_length`` tokens instead.
 
-Shape suffixes: X readings, S starts, G positions of a chain, M states of memory, L classes.
+Shape suffixes: X texts, S starts, G positions of a chain, M states of memory, L classes.
 """
 
 from collections.abc import Sequence

@@ -1,15 +1,20 @@
-"""A recorded text: the target's own continuation of a prompt, and what the draft says at and beside every place of it.
+"""A recorded text: the target's own continuation of a prompt, and at every place of it what a draft from there comes to.
 
-Row t (from 1) is where a round may start: behind t tokens y_0 … y_{t-1} of the continuation. Its slots are the draft's laws there
-and the tokens drawn from them: slot 0 in front of y_t, with a token x_t that was rejected there; slot i behind x_t and i - 1 free
-draws after it. A round that starts at row s and accepts n tokens saw slot 0 of rows s … s + n, then slots 1, 2, … of row s + n.
-No two rounds of one decode end at the same row, so what was drawn beside the text is drawn once and serves every policy. Source:
-`trace_collection.texts`.
+Row t (from 1) is a root: a round may start there, behind t tokens y_0 … y_{t-1} of the continuation. Of a draft from it are known
 
-Shape suffixes: N rows, G slots (γ_max), T most likely tokens, K tapped layers, D hidden size, E embedding size, S state size.
+    along the text    how likely y_t, y_{t+1}, … are under a draft that has drafted the text so far: what any number of tokens
+                      would come to (`predictors.replay.acceptance`)
+    the chain         the tokens that are drafted, accepted ones first, with the draft's distribution in front of each
+
+Whether a token at a place of the text is kept follows from the place's own uniform number, whoever drafts there. So policies are
+compared on the same luck, and their differences are those of decisions; no two rounds of one decode test the same place, so that
+its numbers are independent. Source: `trace_collection.texts`.
+
+Shape suffixes: N rows, G drafted tokens (γ_max), T most likely tokens, C candidates, K tapped layers, D hidden size, E embedding
+size, S state size.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -19,14 +24,11 @@ import torch
 from torch import Tensor
 
 from predictors.lookup import LONGEST, NOTHING, Found, LookupSettings
+from predictors.replay.acceptance import BeyondRecordError, acceptance_of, accepted, reached
 from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, NextLaw, Root, TokenNumbers
 from predictors.survival import numbers_of
-
-
-class BeyondRecordError(ValueError):
-    """A decoder or a controller needs what a text trace does not hold: it can be run, and not replayed."""
 
 
 class LazyRows:
@@ -68,7 +70,7 @@ class RecordedText:
     """One continuation of ``prompt_tokens`` tokens within a ``budget`` of new ones.
 
     ``columns`` hold its rows from 1 on, as `predictors.schema.TEXT_COLUMNS` names them: numbers [N] and lists [N, G, …]; the
-    draft's ``states`` may be `LazyRows`.
+    draft's ``states`` may be `LazyRows`. ``verifier``: what its chains are accepted by.
     """
 
     prompt_id: str
@@ -77,6 +79,7 @@ class RecordedText:
     settings: SamplingSettings
     prompt_tokens: int
     budget: int
+    verifier: str
     columns: Mapping[str, Any]
     eos_tokens: frozenset[int] = frozenset()
     roots: RootStates | None = None
@@ -94,7 +97,7 @@ class RecordedText:
 
     @cached_property
     def ends(self) -> bool:
-        """Whether any of its tokens, or of those drafted beside it, ends a sequence."""
+        """Whether any of its tokens, or of those drafted, ends a sequence."""
         known = [self.columns[name].ravel() for name in ("token", "tokens")]
         return not self.eos_tokens.isdisjoint(np.concatenate(known).tolist())
 
@@ -146,6 +149,38 @@ class RecordedText:
         tokens = tuple(token for token in columns["lookup"][row, : lookup.length].tolist() if token >= 0)
         return Found(int(columns["match"][row]), tokens, int(columns["seen"][row]), int(columns["agreed"][row]))
 
+    def require_verifier(self, verifier: str) -> None:
+        """`BeyondRecordError` unless chains that ``verifier`` verifies were recorded; at temperature 0 all accept alike."""
+        if not self.settings.greedy and verifier not in acceptance_of(self.verifier):
+            raise BeyondRecordError(
+                f"verifier {verifier!r} cannot be replayed on chains recorded under {self.verifier!r}. Set "
+                "traces.texts.verifier and collect again."
+            )
+
+    def accepted(self, looked_up: int = 0) -> Sequence[int]:
+        """By row: of ``looked_up`` tokens of the lookup and any number drafted after them, those that would be accepted."""
+        if looked_up not in self._accepted:
+            counts_N = self.columns["accepted"]
+            if looked_up:
+                kept_NG = onward(self.columns["kept"], self.slots)
+                counts_N = accepted(reached(*self._sourced(looked_up), self.verifier), kept_NG)
+            self._accepted[looked_up] = [0, *counts_N.tolist()]
+        return self._accepted[looked_up]
+
+    @cached_property
+    def _accepted(self) -> dict[int, Sequence[int]]:
+        return {}
+
+    def _sourced(self, looked_up: int) -> tuple[np.ndarray, np.ndarray]:
+        """Ratios and probabilities [N, G] of the text's tokens where the lookup's ones go before drafted ones: its distributions
+        are one-hot."""
+        columns = self.columns
+        right_NL = (onward(columns["token"], self.slots, -2) == columns["lookup"])[:, :looked_up]
+        target_NL = onward(columns["target_probability"], self.slots, 1)[:, :looked_up].astype(np.float64)
+        made = zip((right_NL / target_NL, right_NL.astype(np.float64)), ("ratio", "probability"), strict=True)
+        ratio_NG, probability_NG = (np.hstack([one, columns[name][:, looked_up:]]) for one, name in made)
+        return ratio_NG, probability_NG
+
     def require_lookup(self, lookup: LookupSettings) -> None:
         """`ValueError` unless what ``lookup`` finds was recorded."""
         if lookup.length > self.slots or lookup.longest != LONGEST:
@@ -156,8 +191,14 @@ class RecordedText:
             )
 
     def number(self, name: str, row: int, *slot: int) -> float:
-        """A number of a slot, or of the text's token at ``row``."""
+        """A number of a row, or of a slot of it."""
         return float(self.columns[name][row - 1, *slot])
+
+
+def onward(values_N: np.ndarray, count: int, then: float = 0) -> np.ndarray:
+    """Values from every row on [N, count], ``then`` after a text's end."""
+    ends = np.full(count - 1, then, values_N.dtype)
+    return np.lib.stride_tricks.sliding_window_view(np.append(values_N, ends), count)
 
 
 def _recorded(name: str) -> Any:
@@ -190,7 +231,7 @@ class RecordedLaw(NextLaw):
         recorded = self.text.columns["states"].shape[1]
         if self.slot >= recorded:
             raise ValueError(
-                f"a controller reads a state at slot {self.slot}, and {recorded} were recorded. Set traces.texts.beside_states."
+                f"a controller reads a state at slot {self.slot}, and {recorded} were recorded. Set traces.texts.rollout_states."
             )
         return torch.from_numpy(np.array(self.text.columns["states"][self.row - 1, self.slot])).unsqueeze(0)
 
@@ -211,16 +252,15 @@ class RecordedLaw(NextLaw):
 
 
 class RecordedToken(DrawnToken):
-    """The token drawn at a slot: the text's own (``on_path``), or the one beside it."""
+    """The token drawn at a slot."""
 
-    def __init__(self, law: RecordedLaw, on_path: bool) -> None:
-        self.law, self.drafted = law, law.drafted + 1
-        self._recorded, self._on_path = law, on_path
-        self.id = int(self._number("token", "tokens"))
+    def __init__(self, law: RecordedLaw) -> None:
+        self.law, self.drafted, self._recorded = law, law.drafted + 1, law
+        self.id = int(self._number("tokens"))
 
-    def _number(self, of_token: str, at_slot: str) -> float:
+    def _number(self, name: str) -> float:
         law = self._recorded
-        return law.text.number(of_token, law.row) if self._on_path else law.text.number(at_slot, law.row, law.slot)
+        return law.text.number(name, law.row, law.slot)
 
     @cached_property
     def token(self) -> Tensor:  # type: ignore[override]
@@ -228,12 +268,11 @@ class RecordedToken(DrawnToken):
 
     @cached_property
     def probability(self) -> Tensor:
-        return torch.tensor(self._number("probability", "probabilities"))
+        return torch.tensor(self._number("probabilities"))
 
     @cached_property
     def unit_probability(self) -> Tensor:
-        return torch.tensor(self._number("unit_probability", "unit_probabilities"))
+        return torch.tensor(self._number("unit_probabilities"))
 
     def numbers(self, run: Callable[[Tensor], Tensor]) -> TokenNumbers:
-        law = self._recorded
-        return numbers_of(law.text.number("confidence", law.row, law.slot), float(self.unit_probability))
+        return numbers_of(self._number("confidence"), self._number("unit_probabilities"))

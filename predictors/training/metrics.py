@@ -99,15 +99,14 @@ def reliability(probabilities_NC: np.ndarray, labels_N: np.ndarray) -> list[dict
     ]
 
 
-def binary(chances_N: np.ndarray, accepted_N: np.ndarray, weight_N: np.ndarray) -> dict[str, Any]:
+def binary(chances_N: np.ndarray, accepted_N: np.ndarray) -> dict[str, Any]:
     """Quality of chances of one event: ECE over equal bins of the chance."""
     bin_N = np.minimum((chances_N * BINS).astype(int), BINS - 1)
-    total = float(weight_N.sum())
-    gaps = np.abs(np.bincount(bin_N, weight_N * (accepted_N - chances_N), minlength=BINS))
+    gaps = np.abs(np.bincount(bin_N, accepted_N - chances_N, minlength=BINS))
     return {
-        "tokens": round(total),
-        "accepted": float(weight_N @ accepted_N / total),
-        "auroc": auc(chances_N, accepted_N, weight_N),
-        "brier": float(weight_N @ (chances_N - accepted_N) ** 2 / total),
-        "ece": float(gaps.sum() / total),
+        "tokens": len(chances_N),
+        "accepted": float(accepted_N.mean()),
+        "auroc": auc(chances_N, accepted_N, np.ones(len(chances_N))),
+        "brier": float(np.mean((chances_N - accepted_N) ** 2)),
+        "ece": float(gaps.sum() / len(chances_N)),
     }

@@ -6,7 +6,7 @@
 
 The interval is the jackknife's over documents (`predictors.training.intervals`), of out-of-fold sums. It takes the folds' choices
 as given: of 50 worthless rules on 30 documents the best pays in 2 % of simulated cases, in 8 % where rules share no decision.
-Shape suffixes: R rules, X readings.
+Shape suffixes: R rules, X texts.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ from predictors.replay.policies import static
 from predictors.training.intervals import log_gain
 
 Rule = TypeVar("Rule")
-# from a mask [X] of readings: what was chosen on them, with its tokens and seconds [2, X] on all
+# from a mask [X] of texts: what was chosen on them, with its tokens and seconds [2, X] on all
 Pick = Callable[[np.ndarray], tuple[Any, np.ndarray]]
 
 
@@ -59,7 +59,7 @@ def best_of(
 
 
 def choose_by(pick: Pick, static_2X: np.ndarray, document_X: np.ndarray, folds: int, seed: int) -> RuleChoice:
-    """The rule that is served, and what choosing it is worth out of fold. All that is chosen, ``pick`` chooses on the readings
+    """The rule that is served, and what choosing it is worth out of fold. All that is chosen, ``pick`` chooses on the texts
     that its mask allows. `ValueError` if there are fewer documents than ``folds``, or fewer than two of either."""
     fold_X = fold_of(document_X, folds, seed)
     ours_2X = np.zeros((2, len(fold_X)))
@@ -72,7 +72,7 @@ def choose_by(pick: Pick, static_2X: np.ndarray, document_X: np.ndarray, folds: 
 
 
 def fold_of(document_X: np.ndarray, folds: int, seed: int) -> np.ndarray:
-    """Each reading's fold; all readings of a document share one."""
+    """Each text's fold; all texts of a document share one."""
     names, document_X = np.unique(document_X, return_inverse=True)
     if not 2 <= folds <= len(names):
         raise ValueError(
@@ -99,7 +99,7 @@ def rate_of(several: Iterable[Totals]) -> float:
 
 
 def fastest(table_2RX: np.ndarray, mask_X: np.ndarray) -> int:
-    """The rule of most tokens per second over the readings in the mask; of equals the first."""
+    """The rule of most tokens per second over the texts in the mask; of equals the first."""
     tokens_R, seconds_R = (sums_RX[:, mask_X].sum(axis=1) for sums_RX in table_2RX)
     return int((tokens_R / seconds_R).argmax())
 
@@ -117,7 +117,7 @@ def worth(made: Totals, static: Totals, document_X: np.ndarray) -> dict[str, Any
 def oracle(starts: Starts) -> Totals:
     """The oracle: the fastest chains of all, by what will be accepted."""
     clock = Clock(starts.prices.profile)
-    decodes = [clock.oracle(reading, starts.depth, starts.verifier) for reading in starts.readings]
+    decodes = [clock.oracle(text, starts.depth) for text in starts.texts]
     names = ("tokens", "seconds", "rounds", "submitted", "passes", "accepted", "asked")
     sums: dict[str, Any] = {f"{name}_X": np.array([getattr(one, name) for one in decodes]) for name in names}
     return Totals(**sums)

@@ -7,7 +7,6 @@ from itertools import pairwise
 
 import numpy as np
 
-from predictors.replay.decode import Reading
 from predictors.replay.grid import Starts
 from predictors.replay.prices import Prices
 from predictors.replay.text import LazyRows, RecordedText, RootStates
@@ -16,14 +15,15 @@ from predictors.schema import PLACE_COLUMNS, TEXT_COLUMNS, TEXT_TRACES_VERSION
 from predictors.stopping import StopSpec
 from predictors.training.trace_table import Manifest, TraceTable
 
-ROOT, TOPS, STATES = "root", "tops", "states"
+ROOT, TOPS, STATES, HITS = "root", "tops", "states", "hits"
 
 
 @dataclass(frozen=True)
 class TextManifest(Manifest):
-    """Of text traces: how far they reach and which states they hold."""
+    """Of text traces: how far they reach, by which verifier, and which states they hold."""
 
     gamma_max: int
+    verifier: str
     candidates: int
     max_new_tokens: int
     eos_tokens: tuple[int, ...]
@@ -38,7 +38,7 @@ class TextManifest(Manifest):
             "tokens": self.gamma_max,
             "lookup": self.gamma_max,
             TOPS: self.gamma_max * self.stop_spec.top,
-            "hits": self.candidates,
+            HITS: self.gamma_max * self.candidates,
         }
 
 
@@ -68,16 +68,16 @@ class TextTable(TraceTable[TextManifest]):
         return np.concatenate([np.full(text.stop - text.start, text.stop - 1) for text in self.text_slices])
 
     def slots(self, name: str) -> np.ndarray:
-        """``tops`` or ``states`` by slot [N, G, ...], a view. Of states there may be fewer slots than of all else."""
+        """``tops``, ``hits`` or ``states`` by slot [N, G, ...], a view. Of states there may be fewer slots than of all else."""
         spec = self.manifest.stop_spec
-        flat_NF, size = self.column(name), spec.top if name == TOPS else spec.state_size
+        flat_NF, size = self.column(name), {TOPS: spec.top, HITS: self.manifest.candidates}.get(name, spec.state_size)
         return flat_NF.reshape(len(self), flat_NF.shape[1] // max(1, size), size)
 
     def texts(self) -> Iterator[RecordedText]:
         """The texts, in the order of `text_slices`."""
         manifest = self.manifest
         kept = [name for name in TEXT_COLUMNS if name not in (*PLACE_COLUMNS, *self.wide)]
-        columns = {name: self.slots(name) if name == TOPS else self.column(name) for name in kept}
+        columns = {name: self.slots(name) if name in (TOPS, HITS) else self.column(name) for name in kept}
         names = {name: self.column(name) for name in ("prompt_id", "document", "slice")}
         for rows in self.text_slices:
             first, root_NS = rows.start, LazyRows(partial(self.column, ROOT), rows)
@@ -87,6 +87,7 @@ class TextTable(TraceTable[TextManifest]):
                 settings=self.settings[self.setting_N[first]],
                 prompt_tokens=int(columns["position"][first]) - 1,
                 budget=manifest.max_new_tokens,
+                verifier=manifest.verifier,
                 columns={name: values[rows] for name, values in columns.items()} | {STATES: states_NGS},
                 eos_tokens=frozenset(manifest.eos_tokens),
                 draft_layers=manifest.stop_spec.draft_layers,
@@ -94,11 +95,9 @@ class TextTable(TraceTable[TextManifest]):
             )
 
     def starts(
-        self, settings: SamplingSettings, depth: int, verifier: str, prices: Prices, seed: int, repeats: int = 1
+        self, settings: SamplingSettings, depth: int, verifier: str, prices: Prices
     ) -> tuple[Starts, list[slice]]:
-        """Every round that decodes of the texts at one sampling setting could make, with ``repeats`` draws of chance of one that
-        is sampled; and the rows that each text stands in."""
-        draws = range(1 if settings.greedy else repeats)
-        texts = [pair for pair in zip(self.texts(), self.text_slices, strict=True) if pair[0].settings == settings]
-        readings = [Reading.of(text, seed + draw) for text, _ in texts for draw in draws]
-        return Starts.of(readings, depth, verifier, prices), [rows for _, rows in texts for _ in draws]
+        """Every round that decodes of the texts at one sampling setting could make, and the rows that each text stands in."""
+        known = zip(self.texts(), self.text_slices, strict=True)
+        texts, rows = zip(*((text, some) for text, some in known if text.settings == settings), strict=True)
+        return Starts.of(texts, depth, verifier, prices), list(rows)

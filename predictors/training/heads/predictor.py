@@ -60,7 +60,7 @@ class HeadPredictor(Trust):
     """A head of a ``target``, for a ``decoding``.
 
     ``rule``: given instead of chosen (the paper's: ``{epsilon: 0.2}``), or, of lengths, its ``choice``. ``prior_correction``:
-    give back what balancing took. ``repeats``: of chance on held-out texts that are sampled.
+    give back what balancing took.
     """
 
     target: Annotated[str, one_of(*TARGETS)] = CLASS
@@ -72,7 +72,6 @@ class HeadPredictor(Trust):
     choice: Annotated[str, one_of(*LENGTH_CHOICES)] | None = None
     iterations: Count = 2
     prior_correction: bool = True
-    repeats: Count = 2
     bootstrap_replicates: Count = 200
 
     def __post_init__(self) -> None:
@@ -115,8 +114,7 @@ class HeadFit:
         self.roots = Roots.of(table, labels, config.feature_set, config.target)
         features = self.roots.spec.state_size + len(self.roots.spec.scalars)
         query = undisturbed(self.profile).latency("predictor", features=features).seconds
-        seed = int(labels.facts["seed"])
-        self.unsaid = served_texts(table, self.roots, query, decoding, self.profile, config.repeats, seed)
+        self.unsaid = served_texts(table, self.roots, query, decoding, self.profile)
         if "k_max" in decoding.open:
             learned = [one for (split, _), one in self.unsaid.items() if split != TEST]
             k_max = best_k_max(learned, table.manifest.candidates, static_pair)
@@ -267,7 +265,7 @@ def require_served(decoding: Decoding, facts: Mapping[str, Any]) -> None:
     if acceptance_of(decoding.verifier) != acceptance_of(verifier):
         raise ValueError(
             f"labels are of verifier {verifier!r} and decoding.verifier is {decoding.verifier!r}, which accepts other tokens. "
-            f"Set labels.chains.verifier to {decoding.verifier!r}, or decoding.verifier to {verifier!r}."
+            f"Set traces.texts.verifier to {decoding.verifier!r}, or decoding.verifier to {verifier!r}."
         )
 
 

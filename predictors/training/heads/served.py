@@ -4,7 +4,7 @@ are worth.
 A policy is what is drafted with the target idle, and, in branch-parallel decoding, what is retained of a branch that survived:
 either a static length, a confidence ε (a float), or a rule on the head's calibrated probabilities.
 
-Shape suffixes: R rows of the table, X readings, S starts, M states of memory, L classes.
+Shape suffixes: R rows of the table, X texts, S starts, M states of memory, L classes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +25,7 @@ from predictors.replay.branch_grid import BranchStarts, branch_decoded
 from predictors.replay.grid import Drafts, Starts, Totals, decoded, no_memory
 from predictors.replay.policies import confidence, heads, previous_round, static
 from predictors.replay.prices import Prices
-from predictors.schema import SPLITS, TRAIN
+from predictors.schema import SPLITS
 from predictors.training.heads.roots import Roots, Rows
 from predictors.training.rule_choice import rate_of
 from predictors.training.text_table import TextTable
@@ -149,12 +149,12 @@ class Served:
         memory = np.minimum(past_XS, drafts.submitted.shape[2] - 1)[..., None]
         submitted_XS = np.take_along_axis(drafts.submitted, memory, axis=2)[..., 0]
         accepted_XS = np.minimum(self.idle.would_XS, submitted_XS)
-        reading_P, start_P = np.nonzero(self.idle.left_XS > accepted_XS + 1)
-        end_P = start_P + accepted_XS[reading_P, start_P] + 1
-        state_P = previous_round(self.roots.spec.gamma)(accepted_XS, submitted_XS)[reading_P, start_P]
+        text_P, start_P = np.nonzero(self.idle.left_XS > accepted_XS + 1)
+        end_P = start_P + accepted_XS[text_P, start_P] + 1
+        state_P = previous_round(self.roots.spec.gamma)(accepted_XS, submitted_XS)[text_P, start_P]
         given_XS = np.zeros_like(past_XS)
-        given_XS[reading_P, end_P] = state_P
-        row_P = np.concatenate([self.row_XS[:, 0], self.row_XS[reading_P, end_P]])
+        given_XS[text_P, end_P] = state_P
+        row_P = np.concatenate([self.row_XS[:, 0], self.row_XS[text_P, end_P]])
         past_P = np.concatenate([np.zeros(len(past_XS), dtype=int), state_P])
         return np.unique(np.stack([row_P, past_P]), axis=1), given_XS
 
@@ -210,17 +210,15 @@ def best_k_max(
 
 
 def served_texts(
-    table: TextTable, roots: Roots, query: float, decoding: Decoding, profile: LatencyProfile, repeats: int, seed: int
+    table: TextTable, roots: Roots, query: float, decoding: Decoding, profile: LatencyProfile
 ) -> dict[tuple[str, int], Served]:
-    """By split and number of the setting, before anything is said; ``repeats`` of chance on held-out texts that are sampled, one
-    on others."""
+    """By split and number of the setting, before anything is said."""
     made, prices = {}, {sampled: Prices(profile, sampled) for sampled in (False, True)}
     gamma, verifier, branches = decoding.gamma, decoding.verifier, None
     for split in SPLITS:
         part, row_N = table.rows(split), np.flatnonzero(table.column("split") == split)
         for place, settings in enumerate(table.settings):
-            priced, draws = prices[not settings.greedy], 1 if split == TRAIN else repeats
-            idle, rows = part.starts(settings, gamma, verifier, priced, seed, draws)
+            idle, rows = part.starts(settings, gamma, verifier, prices[not settings.greedy])
             if decoding.method == BRANCHES:
                 branches = BranchStarts.of(idle, decoding)
                 idle = branches.idle

@@ -1,7 +1,7 @@
 """Labels of heads that say how much of a chain will be accepted: every position of a text is a root.
 
     reached_n = P(N >= n | text),  n = 1..γ        `predictors.replay.acceptance`, by the verifier that serves
-    accepted  = drawn by uniform numbers of the text's positions, as `predictors.replay.decode` draws it
+    accepted  = as the chain was drawn that was recorded there
 
 At temperature 0 every probability is 0 or 1. A root with fewer than γ tokens of text before it is dropped whole, whatever was
 rejected there: which roots stay depends on the text alone, so no class is favoured.
@@ -14,12 +14,10 @@ from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.lib.stride_tricks import sliding_window_view
 
 from predictors.config import Checked, at_least
 from predictors.network import CLASSES
-from predictors.replay.acceptance import accepted, reached
-from predictors.replay.decode import luck
+from predictors.replay.acceptance import reached
 from predictors.schema import SPLITS, TRAIN
 from predictors.training.labelling import Labels
 from predictors.training.text_table import TextTable
@@ -30,11 +28,9 @@ TOO_LATE = "fewer than gamma tokens of text left"
 
 @dataclass(frozen=True)
 class ChainLabelConfig(Checked):
-    """``gamma``: the tokens that labels speak of. ``verifier``: the rule that accepts them. ``seed``: of the drawn counts."""
+    """``gamma``: the tokens that labels speak of."""
 
     gamma: Annotated[int, at_least(2)]  # a draft of one token is never accepted in part
-    verifier: str = "block"
-    seed: int = 0
 
 
 def class_of(accepted_N: np.ndarray, gamma: int) -> np.ndarray:
@@ -43,9 +39,18 @@ def class_of(accepted_N: np.ndarray, gamma: int) -> np.ndarray:
 
 
 def label(table: TextTable, config: ChainLabelConfig) -> Labels:
-    """Label the roots of all texts. `ValueError` if the verifier cannot be replayed, a document or prompt stands in two splits,
-    or a class has no training row."""
-    rows_N, reached_NG, accepted_N = _known(table, config)
+    """Label the roots of all texts. `ValueError` if ``gamma`` is more than was recorded, a document or prompt stands in two
+    splits, or a class has no training row."""
+    gamma, manifest = config.gamma, table.manifest
+    if gamma > manifest.gamma_max:
+        raise ValueError(
+            f"labels.chains.gamma is {gamma}, and drafts of {manifest.gamma_max} tokens were recorded. Raise "
+            "traces.texts.gamma_max and collect again."
+        )
+    rows_N = np.flatnonzero(table.end_N - np.arange(len(table)) + 1 >= gamma)
+    ratio_NG, probability_NG = (table.column(name)[rows_N, :gamma] for name in ("ratio", "probability"))
+    reached_NG = reached(ratio_NG, probability_NG, manifest.verifier)
+    accepted_N = np.minimum(table.column("accepted")[rows_N], gamma)
     _require_disjoint(table, "document")
     _require_disjoint(table, "prompt_id")
     report = _report(table, rows_N, class_of(accepted_N, config.gamma))
@@ -55,23 +60,8 @@ def label(table: TextTable, config: ChainLabelConfig) -> Labels:
         "reached": pa.FixedSizeListArray.from_arrays(pa.array(reached_NG.astype(np.float32).ravel()), config.gamma),
         "accepted": pa.array(accepted_N.astype(np.int8)),
     }
-    facts = {"gamma": config.gamma, "verifier": config.verifier, "seed": config.seed}
-    return Labels(KIND, pa.table(columns), table.manifest.content_hash, facts, report)
-
-
-def _known(table: TextTable, config: ChainLabelConfig) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The roots with γ tokens of text before them: rows [N], P(N >= n) [N, γ] and drawn counts [N]."""
-    ratios, probabilities, prompt = (table.column(name) for name in ("ratio", "probability", "prompt_id"))
-    found = [(np.zeros(0, int), np.zeros((0, config.gamma)), np.zeros(0, int))]
-    for text in table.text_slices:
-        if (length := text.stop - text.start) >= config.gamma:
-            uniforms = luck(str(prompt[text.start]), length + 1, config.seed)[0, 1:]
-            columns = (ratios[text], probabilities[text], uniforms)
-            ratio_NG, probability_NG, uniform_NG = (sliding_window_view(one, config.gamma) for one in columns)
-            reached_NG = reached(ratio_NG, probability_NG, config.verifier)
-            found.append((text.start + np.arange(len(reached_NG)), reached_NG, accepted(reached_NG, uniform_NG)))
-    rows_N, reached_NG, accepted_N = map(np.concatenate, zip(*found, strict=True))
-    return rows_N, reached_NG, accepted_N
+    facts = {"gamma": gamma, "verifier": manifest.verifier}
+    return Labels(KIND, pa.table(columns), manifest.content_hash, facts, report)
 
 
 def _report(table: TextTable, rows_N: np.ndarray, class_N: np.ndarray) -> dict[str, Any]:

@@ -1,18 +1,12 @@
-"""Label the tokens that a draft may hold at every position of a text: accepted or rejected, each with its probability.
+"""Label the tokens that are tested of the chain from every root: accepted or rejected.
 
-Let y be the text's token at a position, q and p the draft's and the target's probabilities there, a = q(y) / p(y). Given the
-text, a drafted token that is tested there with min(1, p/q) is
+A row is a token: ``row`` of the root in the trace, ``slot`` in its chain, whether it was ``accepted``, how likely that is of
+such a token (``acceptance``, min(1, p/q)) and of a token drawn there (``overlap``, Σ min(p, q)). The tokens of a chain are tested
+up to the first rejected one. Under a tokenwise verifier, over texts y ~ p, they come from q and are accepted with min(1, p/q):
 
-    y, accepted                  with probability min(1, a)
-    x ~ [q - p]_+, rejected      else: the token recorded beside the text
+    p(y) min(1, q(y) / p(y)) = min(p, q)(y)        Σ_y p(y) (1 - min(1, a(y))) · [q - p]_+(x) / Σ [q - p]_+ = [q - p]_+(x)
 
-Over texts y ~ p, so drafted tokens come from q, and a token x is accepted with probability min(1, p(x) / q(x)):
-
-    p(x) min(1, q(x) / p(x)) = min(p, q)(x)        Σ_y p(y) (1 - min(1, a(y))) · [q - p]_+(x) / Σ [q - p]_+ = [q - p]_+(x)
-
-A row is one of the two tokens: ``row`` of the position in the trace, ``on_path`` (the text's own token, so it was accepted), its
-``weight`` given the text, its ``acceptance`` min(1, p/q), and the position's ``overlap`` Σ min(p, q). Tokens after a rejected one
-come to no test and are no rows. Source: specification of drafting, section 5.5. Shape suffix: N rows of the trace.
+Source: specification of drafting, section 5.5. Shape suffixes: N rows of the trace, T labelled tokens.
 """
 
 from dataclasses import dataclass
@@ -29,39 +23,22 @@ KIND = "tokens"
 
 @dataclass(frozen=True)
 class TokenLabelConfig(Checked):
-    """``drawn``: one token of every position, drawn by its weight with ``seed``, as a decoder would have met it; else both."""
-
-    drawn: bool = False
-    seed: int = 0
+    """Nothing to choose: all tested tokens are labelled."""
 
 
 def label(table: TextTable, config: TokenLabelConfig) -> Labels:
-    """The labels of every position of ``table``; a token of weight 0 is left out."""
-    ratio_N, beside_N = table.column("ratio"), table.column("beside_ratio")
-    kept_N = accepted(table)
-    if config.drawn:
-        kept_N = (np.random.default_rng(config.seed).random(len(kept_N)) < kept_N).astype(np.float64)
-    parts = [_rows(table, kept_N, ratio_N, on_path=True), _rows(table, 1 - kept_N, beside_N, on_path=False)]
-    labels = pa.concat_tables(parts).sort_by([("row", "ascending"), ("on_path", "descending")])
-    report = {"positions": len(table), "tokens": labels.num_rows, "accepted": float(kept_N.mean())}
-    return Labels(KIND, labels, table.manifest.content_hash, facts={}, report=report)
-
-
-def accepted(table: TextTable) -> np.ndarray:
-    """The probability [N], given the text, that a token drafted at a position and tested with min(1, p/q) is accepted."""
-    rejects_N = ~np.isnan(table.column("beside_ratio"))
-    return np.where(rejects_N, np.minimum(table.column("ratio"), 1.0), 1.0)
-
-
-def _rows(table: TextTable, weight_N: np.ndarray, ratio_N: np.ndarray, on_path: bool) -> pa.Table:
-    """Of every position the text's token or the one beside it, by its draft over target probability."""
-    rows = np.flatnonzero(weight_N > 0)
-    return pa.table(
-        {
-            "row": rows,
-            "on_path": np.full(len(rows), on_path),
-            "weight": weight_N[rows].astype(np.float32),
-            "acceptance": (1 / np.maximum(ratio_N[rows], 1.0)).astype(np.float32),
-            "overlap": table.column("overlap")[rows].astype(np.float32),
-        }
-    )
+    """The labels of every token of ``table`` that comes to a test."""
+    slot_G, accepted_N = np.arange(table.manifest.gamma_max), table.column("accepted")
+    left_N = table.end_N - np.arange(len(table)) + 1  # tokens of text
+    row_T, slot_T = np.nonzero((slot_G <= accepted_N[:, None]) & (slot_G < left_N[:, None]))
+    kept_T = slot_T < accepted_N[row_T]
+    ratio_T = np.where(kept_T, table.column("ratio")[row_T, slot_T], table.column("rejected_ratio")[row_T])
+    columns = {
+        "row": row_T,
+        "slot": slot_T.astype(np.int16),
+        "accepted": kept_T,
+        "acceptance": (1 / np.maximum(ratio_T, 1.0)).astype(np.float32),
+        "overlap": table.column("overlap")[row_T, slot_T],
+    }
+    report = {"positions": len(table), "tokens": len(row_T), "accepted": float(kept_T.mean())}
+    return Labels(KIND, pa.table(columns), table.manifest.content_hash, facts={}, report=report)

@@ -5,7 +5,7 @@ learns there: every source is scored at every start of the training texts, for n
     gained     mean tokens of a tail after a lookup that was accepted whole
     chain      least squares of tokens emitted and drafted by the rounds of ``survival``, after rounds of all kinds
 
-Shape suffixes: X readings, S starts, L tokens of a lookup, V rounds, F features.
+Shape suffixes: X texts, S starts, L tokens of a lookup, V rounds, F features.
 """
 
 from collections.abc import Sequence

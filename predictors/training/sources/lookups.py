@@ -2,7 +2,7 @@
 
 `Lookups.sourced` is `predictors.controllers.base.Sourced` at every start: its counts are those of `predictors.replay.chains`.
 
-Shape suffixes: X readings, S starts, G positions of a chain, M tails, L or N tokens of a lookup, V rounds.
+Shape suffixes: X texts, S starts, G positions of a chain, M tails, L or N tokens of a lookup, V rounds.
 """
 
 from collections.abc import Sequence
@@ -47,8 +47,8 @@ class Lookups:
         that went on with the first token found."""
         return self.match_XS, self.found_XS, self._column("seen"), self._column("agreed")
 
-    def seen(self, reading_V: np.ndarray, start_V: np.ndarray, rejected_V: np.ndarray, luck_V: np.ndarray) -> Seen:
-        match_V, found_V, seen_V, agreed_V = (values[reading_V, start_V] for values in self.known)
+    def seen(self, text_V: np.ndarray, start_V: np.ndarray, rejected_V: np.ndarray, luck_V: np.ndarray) -> Seen:
+        match_V, found_V, seen_V, agreed_V = (values[text_V, start_V] for values in self.known)
         return Seen(match_V, found_V, seen_V, agreed_V, rejected_V, luck_V)
 
     def takeover(self, config: TakeoverConfig) -> SourceChoice:
@@ -104,14 +104,14 @@ class Lookups:
     @cached_property
     def _room_XS(self) -> np.ndarray:
         """Tokens that the budget and the depth leave to draft."""
-        budget_X1 = np.array([[one.text.budget] for one in self.starts.readings])
+        budget_X1 = np.array([[one.budget] for one in self.starts.texts])
         left_XS = np.maximum(budget_X1 - 2 - np.arange(self.starts.left_XS.shape[1]), 0)
         return np.asarray(np.minimum(left_XS, self.starts.depth) * self.starts.valid_XS)
 
     @cached_property
     def _through_XS(self) -> np.ndarray:
         """Tokens up to an end of sequence that was found; more than there are where none was."""
-        eos = [list(one.text.eos_tokens) for one in self.starts.readings]
+        eos = [list(one.eos_tokens) for one in self.starts.texts]
         ends = [np.isin(tokens_SL, known) for tokens_SL, known in zip(self.tokens_XSL, eos, strict=True)]
         return first_of(np.stack(ends)) + 1
 
@@ -126,4 +126,4 @@ class Lookups:
         return np.stack([first_of(ends_XSG) + 1 for ends_XSG in ends])
 
     def _column(self, name: str) -> np.ndarray:
-        return self.starts.by_start([one.text.columns[name] for one in self.starts.readings])
+        return self.starts.by_start([one.columns[name] for one in self.starts.texts])

@@ -1,10 +1,10 @@
 """A stop model: trained on drafted tokens, calibrated on drafts at every sampling setting, and what it knows of other texts.
 
-    loss = - Σ_i w_i [y_i log P̂_i + m (1 - y_i) log(1 - P̂_i)] / N         w of the label table, m the mismatch weight
+    loss = - Σ_i [y_i log P̂_i + m (1 - y_i) log(1 - P̂_i)] / N         m the mismatch weight
 
 SpecDec++ also replaces some drafted tokens by the target's own; tested tokens follow accepted ones only, which are the target's.
-Source: specification of drafting, sections 5.5 and 7.5. Shape suffixes: N tokens, B of a batch, D drafts, G slots or tokens of a
-draft.
+Source: specification of drafting, sections 5.5 and 7.5. Shape suffixes: N tokens, or
+roots of drafts, B of a batch, G slots or tokens of a draft.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ from predictors.training.stops.rows import LABELS, SOFT, SlotFeatures, TokenRows
 from predictors.training.text_table import TextTable
 from predictors.training.trainer import Batches, TrainConfig, trained
 
-Parts = Sequence[tuple[np.ndarray, WholeDrafts]]  # logits [N, G] of a split's rows, and drafts from them
+Parts = Sequence[tuple[np.ndarray, WholeDrafts]]  # logits [N, G] of rows, and drafts from them
 # of rows and slots, each behind so many tokens
 Chances = Callable[[np.ndarray, np.ndarray, np.ndarray | int], np.ndarray]
 
@@ -68,15 +68,15 @@ class StopModel:
         whole = [(self.logits[split], drafts) for split, drafts in every.items()]
         self.calibrations = []
         for number in range(len(self.settings)):
-            own = {split: self._setting_N(split)[drafts.start_D] == number for split, drafts in every.items()}
-            parts = [(self.logits[split], drafts.take(own[split])) for split, drafts in every.items()]
+            own = {split: self._setting_N(split) == number for split in every}
+            parts = [(self.logits[split][own[split]], drafts.take(own[split])) for split, drafts in every.items()]
             # where all tokens of a setting have one fate, it is calibrated with the others
             self.calibrations.append(fit_calibration(parts if mixed(parts) else whole))
 
     def _rows(self, split: str) -> Batches:
         tokens = self.tokens[split]
         features_NF = self.features[split].at(tokens.row_N, tokens.slot_N)
-        return Batches(features_NF, torch.from_numpy(tokens.target_N), torch.from_numpy(tokens.weight_N))
+        return Batches(features_NF, torch.from_numpy(tokens.target_N))
 
     def chances(self, split: str, row: np.ndarray, slot: np.ndarray, drafted: np.ndarray | int) -> np.ndarray:
         """Calibrated chances at rows and slots of a split's texts, each behind so many ``drafted`` tokens; shapes broadcast."""
@@ -96,11 +96,11 @@ class StopModel:
 
 
 def log_loss(mismatch_weight: float, network: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
-    """Weighted binary cross-entropy of a batch of features, targets and weights."""
-    features, targets_B, weights_B = batch
+    """Weighted binary cross-entropy of a batch of features and targets."""
+    features, targets_B = batch
     logits_B = network(features)
     accepted_B, rejected_B = targets_B * logsigmoid(logits_B), (1 - targets_B) * logsigmoid(-logits_B)
-    return -(weights_B * (accepted_B + mismatch_weight * rejected_B)).mean()
+    return -(accepted_B + mismatch_weight * rejected_B).mean()
 
 
 def fit_calibration(parts: Parts) -> RisingCalibration:
@@ -108,7 +108,7 @@ def fit_calibration(parts: Parts) -> RisingCalibration:
     if not mixed(parts):
         raise ValueError("every drafted token has one fate, so nothing can be calibrated. Collect more prompts.")
     columns = [
-        (drafts.said(logits_NG, 0.0), drafts.survives_DG, drafts.weight_D[:, None] * drafts.known_DG)
+        (np.where(drafts.known_NG, logits_NG[:, drafts.slot_G], 0.0), drafts.survives_NG, drafts.known_NG.astype(float))
         for logits_NG, drafts in parts
     ]
     return RisingCalibration(*product_calibration(*map(np.concatenate, zip(*columns, strict=True))))
@@ -116,27 +116,24 @@ def fit_calibration(parts: Parts) -> RisingCalibration:
 
 def mixed(parts: Parts) -> bool:
     """Whether some of the tokens survive and others do not."""
-    return len(np.unique(np.concatenate([drafts.survives_DG[drafts.known_DG] for _, drafts in parts]))) == 2
+    return len(np.unique(np.concatenate([drafts.survives_NG[drafts.known_NG] for _, drafts in parts]))) == 2
 
 
 def quality(tokens: TokenRows, drafts: WholeDrafts, chances: Chances) -> dict[str, Any]:
-    """Of ``chances`` on texts that were never seen: of tested ``tokens``, each once (as the first of a draft), and by position;
-    and their ``product_bias`` along whole ``drafts``: mean Π P̂ (predicted) beside P(N >= n) (observed), empty for none. Tokens
-    count by their probability given the text."""
-    whole = drafts.take(np.asarray(drafts.whole_DG.all(axis=1)))
-    drafted_G = np.arange(whole.row_DG.shape[1])
-    chances_DG = np.where(whole.known_DG, chances(whole.row_DG, whole.slot_DG, drafted_G), 0.0)
-    total = whole.weight_D.sum()
-    means = (np.cumprod(chances_DG, axis=1), whole.survives_DG)
-    predicted, observed = ((whole.weight_D @ values_DG / total).tolist() if total else [] for values_DG in means)
-    known = {"all": binary(chances(tokens.row_N, tokens.slot_N, 0), tokens.accepted_N, tokens.weight_N)}
+    """Of ``chances`` on texts that were never seen: of tested ``tokens``, and by position; and their ``product_bias`` along whole
+    ``drafts``: mean Π P̂ (predicted) beside P(N >= n) (observed), empty for none."""
+    drafted_G, row_N1 = np.arange(len(drafts.slot_G)), np.arange(len(drafts.accepted_N))[:, None]
+    chances_NG = np.where(drafts.known_NG, chances(row_N1, drafts.slot_G, drafted_G), 0.0)
+    whole_N = np.asarray(drafts.whole_NG.all(axis=1))
+    means = (np.cumprod(chances_NG[whole_N], axis=1), drafts.survives_NG[whole_N])
+    predicted, observed = (values_NG.mean(axis=0).tolist() if whole_N.any() else [] for values_NG in means)
+    known = {"all": binary(chances(tokens.row_N, tokens.slot_N, 0), tokens.accepted_N)}
     for position in drafted_G.tolist():
-        tested_D = (whole.accepted_D >= position) & whole.known_DG[:, position]
-        if tested_D.any():
-            columns = (chances_DG[:, position], whole.accepted_D > position, whole.weight_D)
-            known[str(position)] = binary(*(column[tested_D] for column in columns))
+        tested_N = whole_N & (drafts.accepted_N >= position) & drafts.known_NG[:, position]
+        if tested_N.any():
+            known[str(position)] = binary(chances_NG[tested_N, position], drafts.accepted_N[tested_N] > position)
     return {
         "tokens": known,
         "product_bias": {"predicted": predicted, "observed": observed},
-        "rounds": len(np.unique(whole.start_D)),
+        "rounds": int(whole_N.sum()),
     }

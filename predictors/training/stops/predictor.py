@@ -8,7 +8,7 @@ depth, verifier, sampling settings and prices that it will serve. Scored once on
     policies  static, confidence, the paper's rule, the model's, forced, asked for nothing, and the oracle's
 
 All on the same texts with the same luck (`predictors.replay.grid`); one price table pays passes, readings and queries.
-Shape suffixes: N rows of a table, X readings, S starts, G slots or positions of a chain.
+Shape suffixes: N rows of a table, X texts, S starts, G slots or positions of a chain.
 """
 
 from dataclasses import asdict, dataclass
@@ -77,7 +77,7 @@ class StopPredictor(StopTrainConfig, Trust):
         made, choices, parts = [], [], {}
         for number, settings in enumerate(model.settings):
             prices = Prices(profile, not settings.greedy)
-            train, _ = model.features[TRAIN].table.starts(settings, self.gamma, self.verifier, prices, self.seed)
+            train, _ = model.features[TRAIN].table.starts(settings, self.gamma, self.verifier, prices)
             validation, test = (self._played(model, split, number, prices, limit) for split in (VALIDATION, TEST))
             setting, choice, epsilon = self._chosen(model, number, train, validation)
             made.append(asdict(setting))
@@ -113,11 +113,11 @@ class StopPredictor(StopTrainConfig, Trust):
     def _played(self, model: StopModel, split: str, number: int, prices: Prices, limit: float) -> StopPolicies:
         """With what the model says at every slot of the texts; a token that it cannot judge has no chance."""
         table = model.features[split].table
-        starts, texts = table.starts(model.settings[number], self.gamma, self.verifier, prices, self.seed)
+        starts, texts = table.starts(model.settings[number], self.gamma, self.verifier, prices)
         size = table.manifest.stop_spec.size(self.inputs)
         question = prices.profile.latency("stopping", features=size).seconds
         said = np.nan_to_num(model.logits[split], nan=-np.inf), model.distance[split] > limit
-        logits_XSG, far_XSG = (starts.gather([values_NG[rows] for rows in texts]) for values_NG in said)
+        logits_XSG, far_XSG = (starts.by_start([values_NG[rows, : self.gamma] for rows in texts]) for values_NG in said)
         drafted_G = np.maximum(np.arange(logits_XSG.shape[2]) - (self.inputs == BEHIND), 0)
         chances_XSG = model.calibrations[number].after(drafted_G, logits_XSG)
         return StopPolicies(starts, chances_XSG, far_XSG, self.inputs, question)

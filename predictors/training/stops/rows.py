@@ -1,16 +1,11 @@
 """What a stop model reads of recorded texts: features of every slot, the drafted tokens that it learns from, and whole drafts.
 
-    law, before   read at the token's own pass: slot 0 of its row, for the text's token and the one beside it
-    behind        after the text's token: slot 0 of the next row; after the one beside it: slot 1 of its own
+    law, before   read at the token's own pass: at its slot
+    behind        after the token: at the next slot
     hard label    whether the token was accepted
     soft label    Σ min(p, q) for a model that does not see the token, min(1, p/q) for one that does
 
-Thresholds on products decide about drafts of some tokens from every position, by how many of them are accepted:
-
-    P(N = n | text) = Π_{j<n} min(1, a_j) · (1 - min(1, a_n)), n < depth          the rest: all are accepted
-
-A draft of which n are accepted holds the text's tokens, then the one beside it and a rollout, as `predictors.replay.text` says.
-Shape suffixes: N rows of the table or labelled tokens, G slots or tokens of a draft, F features, S positions, D drafts.
+Shape suffixes: N rows of the table or labelled tokens, G slots or tokens of a draft, F features.
 """
 
 from collections.abc import Callable
@@ -23,7 +18,6 @@ from torch import Tensor
 
 from predictors.stopping import BEHIND, LAW
 from predictors.training.labelling import Labels
-from predictors.training.labelling.tokens import accepted
 from predictors.training.text_table import STATES, TOPS, TextTable
 
 SOFT, HARD = LABELS = ("soft", "hard")
@@ -70,88 +64,63 @@ class SlotFeatures:
         stored_NGF = self.table.slots(TOPS if self.inputs == LAW else STATES)
         if stored_NGF.shape[1] < self.table.manifest.gamma_max:
             raise ValueError(
-                f"a model of {self.inputs} reads states beside texts, and none were recorded. Set traces.texts.beside_states."
+                f"a model of {self.inputs} reads states of whole drafts, and none were recorded. Set traces.texts.rollout_states."
             )
         return stored_NGF
 
 
 @dataclass(frozen=True)
 class TokenRows:
-    """Drafted tokens: the row and slot where a model reads what it says of them, whether each was accepted, its target, and how
-    much it counts."""
+    """Drafted tokens: the row and slot where a model reads what it says of them, whether each was accepted, and its target."""
 
     row_N: np.ndarray
     slot_N: np.ndarray
     accepted_N: np.ndarray
     target_N: np.ndarray
-    weight_N: np.ndarray
 
     @staticmethod
     def of(features: SlotFeatures, labels: Labels, kind: str) -> "TokenRows":
-        """Those of ``labels`` (`predictors.training.labelling.tokens`) at positions of the features' texts, about which a model
-        of these inputs is asked."""
+        """Those of ``labels`` (`predictors.training.labelling.tokens`) of the features' texts, about which a model of these
+        inputs is asked."""
         index_N = features.table.index
         table = labels.table.filter(np.isin(labels.table.column("row"), index_N))
-        row_N, on_path_N, weight_N, acceptance_N, overlap_N = (
-            np.asarray(table.column(name)) for name in ("row", "on_path", "weight", "acceptance", "overlap")
+        row_N, slot_N, accepted_N, acceptance_N, overlap_N = (
+            np.asarray(table.column(name)) for name in ("row", "slot", "accepted", "acceptance", "overlap")
         )
-        row_N = np.searchsorted(index_N, row_N)
-        read_N = row_N + (on_path_N & features.sees)
-        slot_N = (~on_path_N & features.sees).astype(int)
-        known_N = read_N <= features.table.end_N[row_N]
-        known_N[known_N] = features.known_NG[read_N[known_N], slot_N[known_N]]
-        target_N = on_path_N if kind == HARD else acceptance_N if features.sees else overlap_N
-        columns = (read_N, slot_N, on_path_N, target_N.astype(np.float32), weight_N)
+        row_N, read_N = np.searchsorted(index_N, row_N), slot_N.astype(int) + features.sees
+        known_N = read_N < features.known_NG.shape[1]
+        known_N[known_N] = features.known_NG[row_N[known_N], read_N[known_N]]
+        target_N = accepted_N if kind == HARD else acceptance_N if features.sees else overlap_N
+        columns = (row_N, read_N, accepted_N, target_N.astype(np.float32))
         return TokenRows(*(column[known_N] for column in columns))
 
 
 @dataclass(frozen=True)
 class WholeDrafts:
-    """Drafts from row ``start_D`` of which ``accepted_D`` tokens are accepted, with probability ``weight_D``: where a model reads
-    what it says of each token, and whether text and budget hold so many (``whole_DG``) and all of it was recorded
-    (``known_DG``)."""
+    """The chain from every row [N], of which ``accepted_N`` tokens are accepted: the slots ``slot_G`` where a model reads what it
+    says of each token; whether text and budget hold so many (``whole_NG``) and all of it was recorded (``known_NG``)."""
 
-    start_D: np.ndarray
-    accepted_D: np.ndarray
-    weight_D: np.ndarray
-    row_DG: np.ndarray
-    slot_DG: np.ndarray
-    whole_DG: np.ndarray
-    known_DG: np.ndarray
+    accepted_N: np.ndarray
+    slot_G: np.ndarray
+    whole_NG: np.ndarray
+    known_NG: np.ndarray
 
     @staticmethod
     def of(features: SlotFeatures, depth: int) -> "WholeDrafts":
         """Of ``depth`` tokens, or as many as were recorded, as a model of these inputs is asked about them."""
-        table, last = features.table, len(features.table) - 1
+        table = features.table
         position_G = np.arange(min(depth, table.manifest.gamma_max - features.sees))
-        start_S, left_S = np.arange(len(table)), table.manifest.max_new_tokens - 1 - table.column("place")
-        row_SG = start_S[:, None] + position_G
-        whole_SG = (row_SG <= table.end_N[:, None]) & (position_G < left_S[:, None])
-        row_SG = np.minimum(row_SG, last)
-        kept_SG = accepted(table)[row_SG]
-        reached_SL = np.cumprod(np.insert(kept_SG, 0, 1.0, axis=1), axis=1)
-        weight_SL = reached_SL * np.append(1 - kept_SG, np.ones((len(table), 1)), axis=1)
-        start_D, accepted_D = np.nonzero(weight_SL > 0)
-        on_path_DG = position_G < accepted_D[:, None]
-        fork_D = np.minimum(start_D + accepted_D, last)
-        row_DG = np.where(on_path_DG, row_SG[start_D] + features.sees, fork_D[:, None])
-        slot_DG = np.where(on_path_DG, 0, position_G - accepted_D[:, None] + features.sees)
-        known_DG = row_DG <= table.end_N[start_D][:, None]
-        row_DG = np.minimum(row_DG, last)
-        known_DG &= features.known_NG[row_DG, slot_DG] & whole_SG[start_D]
-        known_DG = np.logical_and.accumulate(known_DG, axis=1)
-        return WholeDrafts(
-            start_D, accepted_D, weight_SL[start_D, accepted_D], row_DG, slot_DG, whole_SG[start_D], known_DG
+        left_N = np.minimum(
+            table.end_N - np.arange(len(table)) + 1, table.manifest.max_new_tokens - 1 - table.column("place")
         )
+        whole_NG, slot_G = position_G < left_N[:, None], position_G + features.sees
+        known_NG = np.logical_and.accumulate(features.known_NG[:, slot_G] & whole_NG, axis=1)
+        return WholeDrafts(table.column("accepted"), slot_G, whole_NG, known_NG)
 
-    def take(self, mask_D: np.ndarray) -> "WholeDrafts":
-        return WholeDrafts(*(values[mask_D] for values in vars(self).values()))
-
-    def said(self, values_NG: np.ndarray, unknown: float) -> np.ndarray:
-        """What a model says of the tokens [D, G]; ``unknown`` where nothing was drafted."""
-        return np.where(self.known_DG, values_NG[self.row_DG, self.slot_DG], unknown)
+    def take(self, mask_N: np.ndarray) -> "WholeDrafts":
+        return WholeDrafts(self.accepted_N[mask_N], self.slot_G, self.whole_NG[mask_N], self.known_NG[mask_N])
 
     @property
-    def survives_DG(self) -> np.ndarray:
+    def survives_NG(self) -> np.ndarray:
         """Whether a token is accepted, with all before it."""
-        return np.arange(self.row_DG.shape[1]) < self.accepted_D[:, None]
+        return np.arange(len(self.slot_G)) < self.accepted_N[:, None]

@@ -9,7 +9,7 @@ Rows are those that a policy meets: rounds follow from its decisions, and what i
 rounds of static chains of several lengths, which begin at most positions of a text, after every kind of round. Products are
 calibrated under the verifier that serves: what a model misses is alike along a draft.
 
-Shape suffixes: N tokens, X readings, S starts, V rounds, G positions of a chain, F features.
+Shape suffixes: N tokens, X texts, S starts, V rounds, G positions of a chain, F features.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ from predictors.training.metrics import binary
 from predictors.training.trainer import Batches, TrainConfig
 
 LENGTHS = (2, 3, 4, 6, 8)  # of the static chains whose rounds are learned from
-# from readings, starts, and of past chains whether the last was rejected, and luck [V]: how many tokens of a chain to draft, and
+# from texts, starts, and of past chains whether the last was rejected, and luck [V]: how many tokens of a chain to draft, and
 # queries asked [V]
 Chain = Callable[..., Columns]
 # from the same: another source's tokens in all, those of them that were looked up, queries, and whether it takes over [V]
@@ -48,12 +48,11 @@ class SurvivalGrid:
 
     @staticmethod
     def of(starts: Starts) -> "SurvivalGrid":
-        columns = [one.text.columns for one in starts.readings]
-        own_XSG, token_XSG = starts.drawn("unit_probability", "unit_probabilities"), starts.drawn("token", "tokens")
-        numbers = (starts.column("confidence"), own_XSG)
-        match_XS, lookup_XSG = (starts.by_start([one[name] for one in columns]) for name in ("match", "lookup"))
-        course = Course(match_XS, 0.0, 0.0, float(starts.readings[0].text.settings.greedy))
-        made = np.zeros((*own_XSG.shape, len(SCALARS)), np.float32)
+        token_XSG, lookup_XSG = starts.column("tokens"), starts.column("lookup")
+        numbers = (starts.column("confidence"), starts.column("unit_probabilities"))
+        match_XS = starts.by_start([one.columns["match"] for one in starts.texts])
+        course = Course(match_XS, 0.0, 0.0, float(starts.texts[0].settings.greedy))
+        made = np.zeros((*token_XSG.shape, len(SCALARS)), np.float32)
         for position in range(starts.depth):
             one = numbers_of(*(np.nan_to_num(values[..., position].astype(float)) for values in numbers))
             proposed_XS = lookup_XSG[..., position] == token_XSG[..., position]
@@ -66,10 +65,10 @@ class SurvivalGrid:
         return replace(self, starts=replace(self.starts, prices=prices))
 
     def features(
-        self, reading_V: np.ndarray, start_V: np.ndarray, rejected_V: np.ndarray, luck_V: np.ndarray
+        self, text_V: np.ndarray, start_V: np.ndarray, rejected_V: np.ndarray, luck_V: np.ndarray
     ) -> np.ndarray:
         """Of the chains from some roots [V, G, F]."""
-        made = self.known_XSGF[reading_V, start_V].astype(np.float64)
+        made = self.known_XSGF[text_V, start_V].astype(np.float64)
         made[..., REJECTED], made[..., LUCK] = rejected_V[:, None], luck_V[:, None]
         return made
 
@@ -94,7 +93,7 @@ class SurvivalGrid:
         return Path.of(self.starts, draft, after, 0.0, FIRST_LUCK)
 
     def static(self, length: int) -> tuple[Columns, np.ndarray, np.ndarray]:
-        """Rounds of always ``length`` tokens: readings, starts and what is known there; tokens that would be accepted [V, 1], and
+        """Rounds of always ``length`` tokens: texts, starts and what is known there; tokens that would be accepted [V, 1], and
         the most that can be drafted [V, 1]."""
         places = self.path(self.chains(length)).places
         return places, self.starts.would_XS[places[:2]][:, None], self.starts.cap_XS[places[:2]][:, None]
@@ -102,8 +101,8 @@ class SurvivalGrid:
     def chains(self, length: int) -> Chain:
         cap_XS = self.starts.cap_XS
 
-        def chain(reading_V: np.ndarray, start_V: np.ndarray, *_: np.ndarray) -> Columns:
-            return np.minimum(cap_XS[reading_V, start_V], length), np.zeros_like(start_V)
+        def chain(text_V: np.ndarray, start_V: np.ndarray, *_: np.ndarray) -> Columns:
+            return np.minimum(cap_XS[text_V, start_V], length), np.zeros_like(start_V)
 
         return chain
 
@@ -191,7 +190,7 @@ def quality(grid: SurvivalGrid, served: Answering, calibration: StopCalibration,
     whole_V = known_VG.all(axis=1)
     accepted_N, chances_N = survives_VG[tested_VG], chances_VG[tested_VG]
     return {
-        "tokens": binary(chances_N, accepted_N, np.ones(len(accepted_N))),
+        "tokens": binary(chances_N, accepted_N),
         "product_bias": {
             "predicted": np.cumprod(chances_VG[whole_V], axis=1).mean(axis=0).tolist(),
             "observed": survives_VG[whole_V].mean(axis=0).tolist(),

@@ -115,8 +115,7 @@ class SurvivalPredictor(Trust):
     ``lookup`` tokens.
 
     Products of ``calibrated_tokens`` chances are calibrated. Rates are tried at ``shares`` of the best static chain's, after at
-    ``least`` so many tokens, and judged on ``folds`` of documents; also on machines of other ``cost_ratios``. ``repeats``: of
-    chance on texts that are sampled.
+    ``least`` so many tokens, and judged on ``folds`` of documents; also on machines of other ``cost_ratios``.
     """
 
     training: SurvivalTrainConfig = field(default_factory=SurvivalTrainConfig)
@@ -128,7 +127,6 @@ class SurvivalPredictor(Trust):
     least: Annotated[tuple[Count, ...], not_empty] = (1, 2, 3)
     folds: Count = 5
     cost_ratios: tuple[Positive, ...] = (4.0, 6.0, 10.0, 16.0)
-    repeats: Count = 4
     seed: int = 0
 
     def fit(self, name: str, materials: Materials, logger: Logger | None = None) -> Fitted:
@@ -141,7 +139,7 @@ class SurvivalPredictor(Trust):
             texts = table.rows(split)
             for settings in table.settings:
                 prices = Prices(profile, not settings.greedy)
-                starts, _ = texts.starts(settings, self.gamma, self.verifier, prices, self.seed, self.repeats)
+                starts, _ = texts.starts(settings, self.gamma, self.verifier, prices)
                 grids[split].append(SurvivalGrid.of(starts))
         make = partial(SurvivalNetwork, self.training.hidden)
         # the rows are large, and not kept
