@@ -3,11 +3,12 @@
     along the text    q_0, q_1, … in front of y_0, y_1, …, each after a draft of the tokens before it from this root
     the chain         y_0 … y_{N-1}, N accepted by the verifier; then x that it rejects, and a rollout of the draft after x
 
-    x ~ [q_N - w p]_+      w = 1 tokenwise, w = P(N >= n | y_<N) at n = N for block verification; q_N without y_N for matching
+    x ~ [q_N - w p]_+      w = 1 tokenwise; the running weight after y_0 … y_{N-1}, w <- min(w p / q, 1), for block verification;
+                           q_N without y_N for matching
 
 A draft that reads tokens alone says the same of a position from whatever root: one pass over the text is all of its part along
 it. One that reads the target's states goes on from its own after the root, so it runs over the text from every root, a level at a
-time. Source of x: the specification of verification, sections 2 and 3; block's P(N >= i | x_1..i) is its running weight.
+time. Of x: the specification of verification, sections 2 and 3; block's weight after a draft is P(N >= its length | the draft).
 
 Shape suffixes: N roots, R rows of a level, G drafted tokens (γ_max), V vocabulary, K tapped layers, D hidden size, C candidates.
 """
@@ -176,6 +177,7 @@ class Chains:
     chance: Chance
     kept_N: np.ndarray
     target_NV: Tensor
+    weight_N: np.ndarray = field(default_factory=lambda: np.zeros(0))  # block's, after the text so far
     fed: int = 0  # nodes of the draft's scratch
     made: Rows = field(default_factory=dict)
 
@@ -183,7 +185,7 @@ class Chains:
         """The columns of slots, ``accepted`` and ``rejected_ratio``."""
         tracer, count = self.tracer, len(self.text) - 1
         state, walked = tracer.open(self.prompt, self.text, written)
-        self.fed, self.made = count - 1, self._empty(count)
+        self.fed, self.made, self.weight_N = count - 1, self._empty(count), np.ones(count)
         first = along = self._level(np.arange(count), np.arange(-1, count - 1), walked)
         on_text_N, before_N = np.ones(count, bool), np.ones(count)
         rolled: Level | None = None
@@ -232,21 +234,16 @@ class Chains:
         self._compare(depth, level, p_RV, q_RV, y_R)
         if len(rejected):
             out = torch.from_numpy(rejected).to(law_NV.device)
-            weight_R = torch.from_numpy(self._weight(rows[rejected], depth)).to(p_RV)
+            weight_R = torch.from_numpy(self.weight_N[rows[rejected]]).to(p_RV)
             wrong_RV = rejected_law(q_RV[out], p_RV[out], y_R[out], weight_R, self.tracer.verifier)
             tokens_R[out] = self.chance.categorical(wrong_RV).to(tokens_R)
             self.made["rejected_ratio"][rows[rejected]] = _numpy(_ratio(q_RV[out], p_RV[out], tokens_R[out]))
         tokens = tokens_R.cpu().numpy()
         self._record(depth, level, tokens)
+        with np.errstate(divide="ignore"):  # of roots that leave the text it is not looked at again
+            self.weight_N[rows] = np.minimum(self.weight_N[rows] / self.made[RATIO][rows, depth], 1.0)
         rolls = list(zip(rows[rejected].tolist(), tokens[rejected].tolist(), strict=True))
         return rolls, level.nodes_R[rejected].tolist()
-
-    def _weight(self, roots: np.ndarray, depth: int) -> np.ndarray:
-        """P(N >= depth | text) of block verification."""
-        if not depth:
-            return np.ones(len(roots))
-        ratio_RG, probability_RG = (self.made[name][roots, :depth] for name in (RATIO, PROBABILITY))
-        return np.asarray(reached(ratio_RG, probability_RG, BLOCK[0])[:, -1])
 
     def _next(
         self,
@@ -264,7 +261,7 @@ class Chains:
         ]
         roots, tokens = np.array([rolls[place][0] for place in going], int), [rolls[place][1] for place in going]
         parents = [following[place] for place in going]
-        reads = bool(features_of(tracer._draft))
+        reads = reads_states(tracer._draft)
         if reads:
             tokens = [*self.text[depth : depth + known], *tokens]
             parents = [*along.nodes_R[:known].tolist(), *parents]
@@ -336,9 +333,14 @@ class Chains:
         made["hits"][roots, depth] = _numpy(_widened(hits_RC, candidates))
 
 
+def reads_states(model: LanguageModel) -> bool:
+    """Whether what a draft ``model`` says depends on where its round began."""
+    return bool(features_of(model))
+
+
 def rejected_law(q_RV: Tensor, p_RV: Tensor, y_R: Tensor, weight_R: Tensor, verifier: str) -> Tensor:
-    """Weights [R, V] of the drafted token that ``verifier`` rejects where the text's ``y_R`` comes out instead; ``weight_R``:
-    P(N >= n | text) in front of it, which block verification looks at."""
+    """Weights [R, V] of the drafted token that ``verifier`` rejects where the text's ``y_R`` comes out instead; ``weight_R``: of
+    the tokens before it, which block verification looks at."""
     others_RV = q_RV.scatter(1, y_R.unsqueeze(1), 0.0)
     if verifier in MATCHED:
         return others_RV

@@ -2,8 +2,9 @@
 
 import dataclasses
 import itertools
-import weakref
+from contextlib import nullcontext
 from functools import cache, partial
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import torch
 
 from predictors.controllers import build_controller
 from predictors.lookup import CONTEXT, LONGEST, Found, founds
-from predictors.replay.acceptance import reached
+from predictors.replay.acceptance import BeyondRecordError, reached
 from predictors.replay.branches import replayed_branches
 from predictors.replay.chains import ChainPolicy, replayed
 from predictors.replay.text import RecordedText
@@ -19,18 +20,30 @@ from predictors.sampling import SamplingSettings
 from predictors.signals import NextLaw
 from predictors.stopping import StopSpec
 from runtime import ModelPair, Randomness, build_decoder
+from runtime.adapter import features_of
 from runtime.branching.draft import BranchConfig
+from runtime.drafting.draft import fit_vocabulary
 from runtime.laws import processed_law
 from tests.by_rounds import decodes
 from tests.eagle3 import random_drafter
 from tests.toys import TableModel, enumerate_outcomes, tiny_llama, total_variation
+from trace_collection import text_tracer
 from trace_collection.text_tracer import TextTracer, candidate_hits
-from trace_collection.texts import TextCollector, TextTraceConfig
 from trace_collection.trajectories import Trajectory, continuations
 
 PROMPT = [0, 1]
 BUDGET = 4
 PAIR = ModelPair(TableModel(3, seed=1), TableModel(3, seed=2))
+FILTERED, HOT = SamplingSettings(0.7, top_k=2), SamplingSettings(3.0, top_k=2)
+
+
+def reading_pair(vocabulary):
+    """A target and a draft that reads its states."""
+    target = tiny_llama(vocabulary, hidden=16)
+    return ModelPair(target, random_drafter(target, ids=list(range(vocabulary - 1))))
+
+
+READING = reading_pair(3)
 CONTROLLERS = [
     {"kind": "fixed"},
     {"kind": "fixed", "gamma": 1},
@@ -50,41 +63,45 @@ def summed(outcomes):
     return law
 
 
-class Uncoupled(TextTracer):
-    """Beside the text goes any draft token, not one that was rejected: what the text says is ignored."""
-
-    def _beside(self, state, along, target_NV, settings, chance):
-        return super()._beside(state, along, torch.zeros_like(target_NV), settings, chance)
-
-
-class Counting(TextTracer):
-    """Knows how many levels were held at once."""
-
-    def _level(self, *arguments):
-        made, known = super()._level(*arguments), vars(self).setdefault("known", [])
-        known.append(weakref.ref(made))
-        self.most = max(vars(self).get("most", 0), sum(one() is not None for one in known))
-        return made
-
-
 def drawn(pair, settings, chance, budget=BUDGET):
     """A text of the target, as collections draw it."""
     return next(continuations(pair.target, [Trajectory(PROMPT, settings, chance)], budget)).tokens
 
 
 @cache
-def traced(settings, kind=TextTracer, candidates=1):
-    """Every text of `PAIR` with its traces, and their probability: replays of all controllers read the same ones."""
+def traced(pair, settings, verifier="tokenwise", twin=None, candidates=1, length=BUDGET):
+    """Every text of ``length`` tokens with its traces, and their probability: replays of all controllers read the same ones.
+    ``twin`` names a function of `text_tracer` that is another one's."""
+    tracer = TextTracer(
+        pair, 2, BUDGET, candidates, layers=(), spec=StopSpec((), 0, 2), state_slots=2, verifier=verifier
+    )
 
     def run(chance):
-        tokens = drawn(PAIR, settings, chance)
-        return tokens, recorded(PAIR, tokens, settings, chance, kind, candidates)
+        tokens = drawn(pair, settings, chance, length)
+        count = len(tokens) - 1
+        some = tracer.trace(PROMPT, tokens, settings, Randomness(0), np.full((2, count), 0.5))
+        reached_RG = reached(some["ratio"], some["probability"], verifier)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            kept_RG = np.nan_to_num(reached_RG / np.insert(reached_RG[:, :-1], 0, 1.0, axis=1))
+        kept_N = [middle(kept_RG, place, chance) for place in range(count)]
+        columns = tracer.trace(PROMPT, tokens, settings, chance, np.array([kept_N, [0.5] * count]))
+        where = "p", "d", "s", settings, len(PROMPT), BUDGET, verifier
+        return tokens, RecordedText(*where, columns, pair.target.eos_tokens)
 
     merged = {}  # of traces that are equal to the last byte, one
-    for (tokens, text), probability in enumerate_outcomes(run):
-        columns = ((name, column.tobytes()) for name, column in sorted(text.columns.items()))
-        merged.setdefault((*tokens, *columns), [(tokens, text), 0.0])[1] += probability
+    with mock.patch.object(text_tracer, *twin) if twin else nullcontext():
+        for (tokens, text), probability in enumerate_outcomes(run):
+            columns = ((name, column.tobytes()) for name, column in sorted(text.columns.items()))
+            merged.setdefault((*tokens, *columns), [(tokens, text), 0.0])[1] += probability
     return list(merged.values())
+
+
+def middle(limits_RG, place, chance):
+    """A uniform number in a place of the text: the middle of a stretch between ``limits_RG`` there of drafts from all roots."""
+    size = limits_RG.shape[1]
+    limits = {float(limits_RG[place - depth, depth]) for depth in range(min(size, place + 1))}
+    ends = np.array(sorted({0.0, *(one for one in limits if 0 < one < 1), 1.0}))
+    return float((ends[:-1] + ends[1:])[int(chance.categorical(torch.from_numpy(np.diff(ends))))] / 2)
 
 
 def law_of_replays(texts, replay):
@@ -94,12 +111,6 @@ def law_of_replays(texts, replay):
         for (tokens, text), probability in texts
         for outcome, conditional in enumerate_outcomes(partial(replay, tokens, text))
     )
-
-
-def recorded(pair, text, settings, chance, kind=TextTracer, candidates=1):
-    tracer = kind(pair, 2, BUDGET, candidates, layers=(), spec=StopSpec((), 0, 2), state_slots=2)
-    columns = tracer.trace(PROMPT, text, settings, chance)
-    return RecordedText("p", "d", "s", settings, len(PROMPT), BUDGET, columns, pair.target.eos_tokens)
 
 
 def decoded_rounds(pair, controller, settings, verifier="tokenwise"):
@@ -114,51 +125,87 @@ def decoded_rounds(pair, controller, settings, verifier="tokenwise"):
     return summed(outcomes())
 
 
-def replayed_rounds(controller, settings, verifier="tokenwise", kind=TextTracer):
-    policy = ChainPolicy(build_controller(controller), 2)
+def replayed_rounds(controller, texts, verifier="tokenwise"):
+    policy = ChainPolicy(build_controller(controller), 2, verifier)
 
     def run(tokens, text, chance):
-
-        def accepted(start, looked_up):
-            at = (text.columns[name][start - 1 :] for name in ("ratio", "probability"))
-            reached_G = np.concatenate([[1.0], reached(*at, verifier), [0.0]])
-            return int(chance.categorical(torch.from_numpy(-np.diff(reached_G))))
-
-        rounds = replayed(text, policy, accepted)
+        rounds = replayed(text, policy)
         return (*tokens, *((one.submitted, one.accepted, one.emitted) for one in rounds))
 
-    return law_of_replays(traced(settings, kind), run)
-
-
-def test_levels_are_numbers_as_soon_as_their_tokens_are_drawn():
-    """The text's own level stays, and that before the newest."""
-    settings, chance = SamplingSettings(1.0), Randomness(0)
-    pair = ModelPair(TableModel(4, seed=3), TableModel(4, seed=4))
-    tracer = Counting(pair, 6, 12, 1, layers=(), spec=StopSpec((), 0, 2), state_slots=2)
-    tracer.trace(PROMPT, drawn(pair, settings, chance, 12), settings, chance)
-    assert len(tracer.known) > 4 and tracer.most <= 3
+    return law_of_replays(texts, run)
 
 
 @pytest.mark.parametrize("controller", CONTROLLERS, ids=str)
-@pytest.mark.parametrize("settings", [SamplingSettings(1.0), SamplingSettings(0.7, top_k=2)], ids=str)
-def test_replayed_rounds_have_the_decoders_law(controller, settings):
-    decoded, again = decoded_rounds(PAIR, controller, settings), replayed_rounds(controller, settings)
+@pytest.mark.parametrize("verifier", ["tokenwise", "block", "nss"])
+def test_replayed_rounds_have_the_decoders_law(controller, verifier):
+    """Of two tokens no decision looks beyond the first rejected one, so that those of block verification are exact, too."""
+    settings = FILTERED
+    decoded = decoded_rounds(PAIR, controller, settings, verifier)
+    again = replayed_rounds(controller, traced(PAIR, settings, verifier), verifier)
     assert len(decoded) > 20 and total_variation(decoded, again) < 1e-6  # recorded numbers are float32
 
 
-def test_replay_that_ignores_the_text_is_wrong():
-    """Confidence behind a rejected token is not what it is behind any draft token, and counts follow the verifier's own rule."""
-    settings, controller = SamplingSettings(0.7, top_k=2), {"kind": "confidence", "epsilon": 0.6}
-    decoded = decoded_rounds(PAIR, controller, settings)
-    for wrong in ({"kind": Uncoupled}, {"verifier": "nss"}):
-        assert total_variation(decoded, replayed_rounds(controller, settings, **wrong)) > 1e-3
+@pytest.mark.parametrize("controller", [CONTROLLERS[0], CONTROLLERS[3]], ids=str)
+@pytest.mark.parametrize("verifier", ["tokenwise", "block"])
+def test_replay_of_a_draft_that_reads_states_has_the_decoders_law(controller, verifier):
+    """Its distribution depends on where the round began; a trace of roots' first distributions alone is another one's."""
+    decoded = decoded_rounds(READING, controller, HOT, verifier)
+    again = replayed_rounds(controller, traced(READING, HOT, verifier), verifier)
+    assert len(decoded) > 20 and total_variation(decoded, again) < 1e-5
+    twin = traced(READING, HOT, verifier, ("reads_states", lambda model: False))
+    assert total_variation(decoded, replayed_rounds(controller, twin, verifier)) > 1e-3
 
 
-def test_block_replay_is_exact_where_no_decision_looks_behind_a_rejection():
-    settings, controller = SamplingSettings(1.0), {"kind": "ema", "tiers": [1, 2], "decay": 0.0}
-    decoded = decoded_rounds(PAIR, controller, settings, "block")
-    again = replayed_rounds(controller, settings, "block")
-    assert total_variation(decoded, again) < 1e-6
+def any_token(q_RV, p_RV, y_R, weight_R, verifier):
+    """What the text says is ignored."""
+    return q_RV
+
+
+def tokenwise_rejected(q_RV, p_RV, y_R, weight_R, verifier):
+    return REJECTED(q_RV, p_RV, y_R, weight_R, "tokenwise")
+
+
+REJECTED = text_tracer.rejected_law
+
+
+def first_rounds(verifier):
+    """Law of the first round: the token in front of it, its draft up to the first rejected one, two that come out."""
+    chain = {"kind": "chain", "gamma": 2}
+    decoder = build_decoder(PAIR, {"method": "speculative", "drafter": chain, "verifier": verifier})
+
+    def run(chance):
+        options = {"max_new_tokens": BUDGET, "randomness": chance, "temperature": 1.0}
+        first, step = itertools.islice(decoder.stream(PROMPT, observe=True, **options), 2)
+        accepted = step.record.accepted
+        return (*first.tokens, *step.evidence.tree.token_list[: accepted + 1], accepted, *step.tokens[:2])
+
+    return summed(enumerate_outcomes(run))
+
+
+def recorded_rounds(verifier, twin=None):
+    texts = traced(PAIR, SamplingSettings(1.0), verifier, ("rejected_law", twin) if twin else None, length=3)
+
+    def of(tokens, text):
+        accepted = text.accepted()[1]
+        return (tokens[0], *text.columns["tokens"][0, : accepted + 1], accepted, *tokens[1 : min(accepted + 2, 3)])
+
+    return summed((of(tokens, text), probability) for (tokens, text), probability in texts)
+
+
+@pytest.mark.parametrize(
+    ("verifier", "twin"), [("tokenwise", any_token), ("nss", any_token), ("block", tokenwise_rejected)]
+)
+def test_rejected_tokens_have_the_decoders_law(verifier, twin):
+    decoded = first_rounds(verifier)
+    assert len(decoded) > 20 and total_variation(decoded, recorded_rounds(verifier)) < 1e-6
+    assert total_variation(decoded, recorded_rounds(verifier, twin)) > 1e-3
+
+
+def test_chains_of_another_verifier_are_refused():
+    (_, text), _ = traced(PAIR, FILTERED, "tokenwise")[0]
+    for verifier in ("block", "nss"):
+        with pytest.raises(BeyondRecordError, match="traces.texts.verifier"):
+            list(replayed(text, ChainPolicy(build_controller(CONTROLLERS[0]), 2, verifier)))
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -209,42 +256,37 @@ def decoded_branch_rounds(pair, config, settings):
     return summed(outcomes())
 
 
-def replayed_branch_rounds(config, settings, wrong=lambda probability: probability):
+def replayed_branch_rounds(config, settings, wrong=lambda hits: hits):
     options = dict(config)
     controller = build_controller(options.pop("controller", {"kind": "confidence", "epsilon": 0.2}))
 
     def run(tokens, text, chance):
-        def would(start):
-            at = (text.columns[name][start - 1 :] for name in ("ratio", "probability"))
-            reached_G = np.concatenate([[1.0], reached(*at, "tokenwise"), [0.0]])
-            return int(chance.categorical(torch.from_numpy(-np.diff(reached_G))))
-
-        def hit(row, probability):
-            return bool(chance.categorical(torch.tensor([1 - wrong(probability), wrong(probability)])))
-
-        rounds = replayed_branches(text, controller, BranchConfig(**options), would, hit)
+        hits_RG = wrong(text.columns["hits"][..., options["k_max"] - 1])
+        tried_N = np.array([middle(hits_RG, place, chance) for place in range(len(hits_RG))])
+        columns = {**text.columns, "tried": tried_N, "hits": np.repeat(hits_RG[..., None], options["k_max"], axis=2)}
+        known = dataclasses.replace(text, columns=columns)
+        rounds = replayed_branches(known, controller, BranchConfig(**options), "tokenwise")
         counts = [
             (one.submitted, one.idle_levels, one.levels, one.candidates, one.law_known, one.accepted, one.emitted)
             for one in rounds
         ]
         return (*tokens, *counts)
 
-    return law_of_replays(traced(settings, candidates=config["k_max"]), run)
+    return law_of_replays(traced(PAIR, settings, candidates=config["k_max"]), run)
 
 
 @pytest.mark.parametrize("config", BRANCHING, ids=str)
 def test_replayed_branch_rounds_have_the_decoders_law(config):
-    settings = SamplingSettings(1.0)
-    decoded, again = decoded_branch_rounds(PAIR, config, settings), replayed_branch_rounds(config, settings)
+    decoded, again = decoded_branch_rounds(PAIR, config, FILTERED), replayed_branch_rounds(config, FILTERED)
     assert len(decoded) > 20 and total_variation(decoded, again) < 1e-6
     rounds = {count for outcome in decoded for count in outcome if isinstance(count, tuple)}
     assert {accepted > submitted for submitted, *_, candidates, _, accepted, _ in rounds if candidates} == {True, False}
 
 
 def test_branch_replay_with_another_chance_of_hits_is_wrong():
-    settings = SamplingSettings(1.0)
-    decoded = decoded_branch_rounds(PAIR, BRANCHING[0], settings)
-    assert total_variation(decoded, replayed_branch_rounds(BRANCHING[0], settings, lambda chance: 0.5)) > 1e-2
+    decoded = decoded_branch_rounds(PAIR, BRANCHING[0], FILTERED)
+    wrong = replayed_branch_rounds(BRANCHING[0], FILTERED, lambda hits: np.full_like(hits, 0.5))
+    assert total_variation(decoded, wrong) > 1e-2
 
 
 # ---- columns against the models' own distributions
@@ -279,11 +321,11 @@ def test_matches_are_the_longest_and_the_latest():
 
 def test_lookup_columns_are_what_followed_the_longest_match():
     pair, generator = ModelPair(TableModel(3, seed=1), TableModel(3, seed=2)), torch.Generator().manual_seed(0)
-    tracer = TextTracer(pair, 3, 30, 1, layers=(), spec=StopSpec((), 0, 2), state_slots=3)
+    tracer = TextTracer(pair, 3, 30, 1, layers=(), spec=StopSpec((), 0, 2), state_slots=3, verifier="block")
     lengths = set()
     for period in (1, 2, 5, 30):
         text = (torch.randint(3, (period,), generator=generator).tolist() * 30)[:30]
-        columns = tracer.trace(PROMPT, text, SamplingSettings(1.0), Randomness(0))
+        columns = tracer.trace(PROMPT, text, SamplingSettings(1.0), Randomness(0), np.full((2, 29), 0.5))
         for row in range(29):
             known = [*PROMPT, *text[: row + 1]]
             length, follows = continuation_of_longest_match(known, LONGEST)
@@ -295,52 +337,85 @@ def test_lookup_columns_are_what_followed_the_longest_match():
     assert lengths >= {1, 2, LONGEST}
 
 
-@pytest.mark.parametrize(
-    "settings", [SamplingSettings(0.0), SamplingSettings(1.0), SamplingSettings(0.7, top_k=2)], ids=str
-)
-def test_columns_are_what_the_models_say(settings):
-    """Of the text's tokens, of those beside it and of every rollout, distributions are computed anew."""
-    pair = ModelPair(TableModel(4, seed=1), TableModel(4, seed=2))
-    text, unit = drawn(pair, settings, Randomness(1), 10), SamplingSettings(1.0)
-    tracer = TextTracer(pair, 3, 10, 2, layers=(), spec=StopSpec((), 0, 3), state_slots=3)
-    columns = tracer.trace(PROMPT, text, settings, Randomness(3))
+@pytest.mark.parametrize("settings", [SamplingSettings(0.0), SamplingSettings(1.0), FILTERED], ids=str)
+@pytest.mark.parametrize("verifier", ["tokenwise", "block"])
+@pytest.mark.parametrize("reads", [False, True], ids=["tokens", "states"])
+def test_columns_are_what_the_models_say(reads, settings, verifier):
+    """Along the text and along the chain from every root, distributions are computed anew, one token at a time."""
+    size, budget, pair = 3, 10, reading_pair(4) if reads else ModelPair(TableModel(4, seed=1), TableModel(4, seed=2))
+    text, luck_2N = drawn(pair, settings, Randomness(1), budget), np.random.default_rng(0).random((2, budget - 1))
+    tracer = TextTracer(pair, size, budget, 2, layers=(), spec=StopSpec((), 0, 3), state_slots=3, verifier=verifier)
+    columns = tracer.trace(PROMPT, text, settings, Randomness(3), luck_2N)
     assert columns["newest"].tolist() == text[:-1] and columns["token"].tolist() == text[1:]
-    beside = 0
-    for row, token in enumerate(text[1:]):
-        context = [*PROMPT, *text[: row + 1]]
-        p_V, q_V, unit_V = (
-            processed_law(model.logits(context), made)
-            for model, made in ((pair.target, settings), (pair.draft, settings), (pair.draft, unit))
-        )
-        assert columns["probability"][row] == pytest.approx(float(q_V[token]))
-        assert columns["target_probability"][row] == pytest.approx(float(p_V[token]))
-        assert columns["ratio"][row] == pytest.approx(float(q_V[token] / p_V[token]))
-        assert columns["overlap"][row] == pytest.approx(float(torch.minimum(p_V, q_V).sum()))
-        assert columns["rank"][row] == int((unit_V > unit_V[token]).sum())
-        tokens = [other for other in columns["tokens"][row].tolist() if other >= 0]
-        if tokens:
-            other, beside = tokens[0], beside + 1
-            assert q_V[other] > p_V[other], "it could be rejected"
-            expected = float(q_V[other] / p_V[other]) if p_V[other] else np.inf
-            assert columns["beside_ratio"][row] == pytest.approx(expected)
-        else:
-            assert np.isnan(columns["beside_ratio"][row]) and torch.allclose(p_V, q_V)
-        for slot in range(max(1, len(tokens))):
-            law = NextLaw(None, settings, 0, pair.draft.logits([*context, *tokens[:slot]]), q_V)
-            law.probs_V = processed_law(law.logits_V, settings)
-            for name in ("confidence", "entropy", "law_entropy"):
-                assert columns[name][row, slot] == pytest.approx(float(getattr(law, name)), abs=1e-9)
-            assert columns["tops"][row, slot] == pytest.approx(law.likeliest(3).numpy())
-            if tokens:
-                assert columns["probabilities"][row, slot] == pytest.approx(float(law.probs_V[tokens[slot]]))
-                assert columns["unit_probabilities"][row, slot] == pytest.approx(float(law.unit_probs_V[tokens[slot]]))
-        assert np.isnan(columns["entropy"][row, max(1, len(tokens)) :]).all()
-        assert len(tokens) in (0, min(3, 8 - row) or 1), "up to gamma_max, as far as the budget goes"
-    assert beside > 3
+    rejected = 0
+    for row in range(len(text) - 1):
+        context, accepted, product, before, weight = [*PROMPT, *text[: row + 1]], 0, 1.0, 1.0, 1.0
+        tokens = [token for token in columns["tokens"][row].tolist() if token >= 0]
+        on_text = True
+        for slot in range(size):
+            if row + slot < len(text) - 1:
+                token = text[row + 1 + slot]
+                p_V = target_law(pair, [*context, *text[row + 1 : row + 1 + slot]], settings, token)
+                q_V, unit_V = draft_laws(pair, context, text[row + 1 : row + 1 + slot], settings)
+                ratio = float(q_V[token] / p_V[token])
+                assert columns["ratio"][row, slot] == pytest.approx(ratio, rel=1e-4)
+                assert columns["probability"][row, slot] == pytest.approx(float(q_V[token]), rel=1e-4)
+                product *= ratio if verifier == "block" else min(1.0, ratio)
+                after = min(before, product)
+                kept = luck_2N[0, row + slot] * before < after
+                if on_text:
+                    assert columns["overlap"][row, slot] == pytest.approx(
+                        float(torch.minimum(p_V, q_V).sum()), rel=1e-4
+                    )
+                    assert columns["rank"][row, slot] == int((unit_V > unit_V[token]).sum())
+                    if kept:
+                        assert tokens[slot] == token
+                        accepted += 1
+                    else:
+                        other, rejected = tokens[slot], rejected + 1
+                        surplus = q_V[other] - weight * p_V[other]
+                        assert other != token and surplus > 0, "it could be rejected"
+                        assert columns["rejected_ratio"][row] == pytest.approx(float(q_V[other] / p_V[other]), rel=1e-4)
+                on_text, before = on_text and kept, after
+                weight = min(1.0, weight / ratio) if ratio and verifier == "block" else 1.0
+            else:
+                assert columns["ratio"][row, slot] == columns["probability"][row, slot] == 0
+                on_text = False
+            if slot < len(tokens):
+                q_V, _ = draft_laws(pair, context, tokens[:slot], settings)
+                logits_V = draft_logits(pair, context, tokens[:slot])
+                law = NextLaw(None, settings, 0, logits_V, q_V)
+                for name in ("confidence", "entropy", "law_entropy"):
+                    assert columns[name][row, slot] == pytest.approx(float(getattr(law, name)), abs=1e-5)
+                assert columns["tops"][row, slot] == pytest.approx(law.likeliest(3).numpy(), abs=1e-5)
+                assert columns["probabilities"][row, slot] == pytest.approx(float(q_V[tokens[slot]]), abs=1e-5)
+                own = float(law.unit_probs_V[tokens[slot]])
+                assert columns["unit_probabilities"][row, slot] == pytest.approx(own, abs=1e-5)
+        assert columns["accepted"][row] == accepted
+        assert np.isnan(columns["entropy"][row, len(tokens) :]).all()
+        assert len(tokens) >= min(size, budget - 2 - row), "up to gamma_max, as far as the budget goes"
+    assert rejected > 2
 
 
-def test_a_draft_that_reads_the_targets_states_is_refused():
-    model = tiny_llama(seed=0)
-    pair = ModelPair(model, random_drafter(model))
-    with pytest.raises(ValueError, match="reads the target's states"):
-        TextCollector(pair, TextTraceConfig(), [])
+def target_law(pair, tokens, settings, decided):
+    if settings.greedy:
+        return torch.nn.functional.one_hot(torch.tensor(decided), pair.target.vocabulary_size).double()
+    return processed_law(pair.target.open(64).forward(tokens).logits[-1], settings).double()
+
+
+def draft_logits(pair, context, tokens):
+    """Of a draft of ``tokens`` from a root after ``context``, in passes of one token."""
+    state, reads = pair.draft.open(64), features_of(pair.draft)
+    if reads:
+        hidden_NKD = pair.target.open(64, reads).forward(context).hidden_NKD
+        state.offer(hidden_NKD[: len(context) - 1])
+    out = state.forward(context[1:] if reads else context)
+    state.keep(range(len(context) - bool(reads)))
+    for token in tokens:
+        out = state.forward([token])
+    return fit_vocabulary(out.logits[-1], pair.target.vocabulary_size)
+
+
+def draft_laws(pair, context, tokens, settings):
+    logits_V = draft_logits(pair, context, tokens)
+    return processed_law(logits_V, settings).double(), processed_law(logits_V, SamplingSettings(1.0)).double()
