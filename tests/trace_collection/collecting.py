@@ -5,6 +5,7 @@ import json
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import torch
 
@@ -58,3 +59,17 @@ def interrupted(after: int):
             yield item
 
     return progress
+
+
+def kept_shares(reached_RG):
+    """Of chains from every root, how likely each token is kept where all before it are."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.nan_to_num(reached_RG / np.insert(reached_RG[:, :-1], 0, 1.0, axis=1))
+
+
+def middle(limits: list, place: int, chance) -> float:
+    """A uniform number in a place of a text: the middle of a stretch between what it is compared with there, arrays [roots,
+    depth], drawn by its length."""
+    met = {float(one[place - depth, depth]) for one in limits for depth in range(min(one.shape[1], place + 1))}
+    ends = np.array(sorted({0.0, *(limit for limit in met if 0 < limit < 1), 1.0}))
+    return float((ends[:-1] + ends[1:])[int(chance.categorical(torch.from_numpy(np.diff(ends))))] / 2)

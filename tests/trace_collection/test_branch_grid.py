@@ -9,7 +9,7 @@ import pytest
 from predictors.bundle import read_bundle
 from predictors.controllers import build_controller, learned_controller
 from predictors.replay.branch_grid import BranchStarts, branch_decoded
-from predictors.replay.decode import Clock, Reading
+from predictors.replay.decode import Clock
 from predictors.replay.grid import Starts
 from predictors.replay.prices import Prices
 from runtime.branching.draft import BranchConfig
@@ -19,16 +19,15 @@ from tests.trace_collection.test_grid import COUNTS, drafts_of, far, pair, texts
 
 CONFIGS = [
     BranchConfig(gamma=4, k_max=2),
-    BranchConfig(gamma=5, k_max=2, k_rule="const", draft_stage_gamma=2),
+    BranchConfig(gamma=4, k_max=2, k_rule="const", draft_stage_gamma=2),
     BranchConfig(gamma=4, k_max=1, draft_stage="preverify"),
     BranchConfig(gamma=3, k_max=9, k_rule="floor", branch_verifier="match"),
 ]
 
 
-def starts_of(texts, greedy, config, verifier="block"):  # noqa: F811
+def starts_of(texts, greedy, config):  # noqa: F811
     chosen = [text for text in texts if text.settings.greedy == greedy]
-    readings = [Reading.of(text, seed) for text in chosen for seed in range(1 if greedy else 2)]
-    return BranchStarts.of(Starts.of(readings, config.gamma, verifier, Prices(PROFILE, not greedy)), config)
+    return BranchStarts.of(Starts.of(chosen, config.gamma, "block", Prices(PROFILE, not greedy)), config)
 
 
 def controllers(pair, place):  # noqa: F811
@@ -60,7 +59,7 @@ def totals_of(starts, controller):
 
 def differences(starts, controller, totals):
     """Texts whose totals are not those of the controller's own session."""
-    for place, one in enumerate(starts.retained.readings):
+    for place, one in enumerate(starts.retained.texts):
         real = Clock(PROFILE).branches(one, controller, starts.config, starts.retained.verifier)
         counts = [int(getattr(totals, f"{name}_X")[place]) for name in COUNTS]
         seconds = pytest.approx(real.seconds, rel=1e-9)
@@ -71,7 +70,7 @@ def differences(starts, controller, totals):
 @pytest.mark.parametrize("greedy", [True, False])
 @pytest.mark.parametrize("config", CONFIGS)
 def test_totals_are_those_of_real_sessions(pair, texts, tmp_path, greedy, config):  # noqa: F811
-    starts, seen = starts_of(texts, greedy, config, "tokenwise" if config.k_max == 1 else "block"), 0
+    starts, seen = starts_of(texts, greedy, config), 0
     for controller in controllers(pair, tmp_path):
         with warnings.catch_warnings(action="ignore"):  # of rounds that are bypassed
             totals = totals_of(starts, controller)

@@ -12,7 +12,7 @@ from predictors.bundle import read_bundle
 from predictors.controllers import build_controller, learned_controller
 from predictors.features import assemble
 from predictors.replay.chains import ChainPolicy
-from predictors.replay.decode import Clock, Reading
+from predictors.replay.decode import Clock
 from predictors.replay.grid import Starts, decoded, no_memory
 from predictors.replay.policies import confidence, heads, previous_round, remembered, static, stopping
 from predictors.replay.prices import Prices
@@ -49,18 +49,17 @@ def texts(pair, tmp_path_factory):
     return list(TextTable.read(place).texts())
 
 
-def starts_of(texts, greedy, verifier, depth=GAMMA):
+def starts_of(texts, greedy, depth=GAMMA):
     chosen = [text for text in texts if text.settings.greedy == greedy]
-    readings = [Reading.of(text, seed) for text in chosen for seed in range(1 if greedy else 2)]
-    return Starts.of(readings, depth, verifier, Prices(AS_RUN, not greedy))
+    return Starts.of(chosen, depth, "block", Prices(AS_RUN, not greedy))
 
 
 def stop_drafts(starts, controller, retains=False):
     """What an exported stop model does."""
-    made = controller.setting(starts.readings[0].text.settings)
+    made = controller.setting(starts.texts[0].settings)
     chances, far = [], []
-    for one in starts.readings:
-        columns = one.text.columns
+    for one in starts.texts:
+        columns = one.columns
         rows = np.asarray(columns["states"]).astype(np.float32)
         if controller.inputs == LAW:
             rows = np.concatenate([columns["tops"][..., : controller.spec.top], columns["entropy"][..., None]], axis=-1)
@@ -69,21 +68,21 @@ def stop_drafts(starts, controller, retains=False):
             logits, distance = controller.network.judged(features)
         chances.append(made.calibration.probability(logits.double().numpy()).reshape(rows.shape[:2]))
         far.append(distance.reshape(rows.shape[:2]).numpy() > controller.max_distance)
-    values = starts.gather(chances), made.rule, controller.inputs, made.static_length, starts.gather(far)
+    values = starts.by_start(chances), made.rule, controller.inputs, made.static_length, starts.by_start(far)
     return stopping(starts, *values), no_memory
 
 
 def head_drafts(starts, controller, retains=False):
     """What an exported head does, by what it knows of the round before; ``retains``: where a branch survived."""
-    spec, made = controller.spec, controller.setting(starts.readings[0].text.settings)
+    spec, made = controller.spec, controller.setting(starts.texts[0].settings)
     rule, length, at_root = made.of(retains), made.static(retains), spec.decides_before_drafting
     memory, num_states = (no_memory, 1) if at_root else (previous_round(spec.gamma), spec.gamma + 2)
     if rule is None:
         return static(starts, length), memory
     before = [torch.tensor([0])] * 2 if at_root else list(map(torch.from_numpy, remembered(spec.gamma)))
     said, far = [], []
-    for one in starts.readings:
-        text, count = one.text, one.text.length - 1
+    for one in starts.texts:
+        text, count = one, one.length - 1
         first = [text.columns[name][:, 0] for name in ("confidence", "entropy")]
         rows = np.asarray(text.roots.states_NS), *first
         states, *laws = (torch.from_numpy(values).repeat_interleave(num_states, 0) for values in rows)
@@ -114,7 +113,7 @@ def totals_of(starts, controller):
 def differences(starts, controller, totals):
     """Texts whose totals are not those of the controller's own session."""
     found, clock = [], Clock(AS_RUN)
-    for place, one in enumerate(starts.readings):
+    for place, one in enumerate(starts.texts):
         real = clock.policy(one, ChainPolicy(controller, starts.depth, starts.verifier))
         counts = [int(getattr(totals, f"{name}_X")[place]) for name in COUNTS]
         if counts != [getattr(real, name) for name in COUNTS] or totals.seconds_X[place] != pytest.approx(
@@ -196,19 +195,24 @@ def vars_of(starts):
 
 def test_the_static_length_is_the_fastest_of_all_texts_together(texts):
     sampled = [text for text in texts if not text.settings.greedy]
-    starts = [starts_of(some, False, "block") for some in (sampled[:2], sampled[2:])]
+    starts = [starts_of(some, False) for some in (sampled[:2], sampled[2:])]
     clock, rates = Clock(AS_RUN), []
     for length in range(GAMMA + 1):
         policy = ChainPolicy(build_controller({"kind": "fixed", "gamma": length}), GAMMA)
-        decodes = [clock.policy(reading, policy) for one in starts for reading in one.readings]
+        decodes = [clock.policy(text, policy) for one in starts for text in one.texts]
         rates.append(sum(one.tokens for one in decodes) / sum(one.seconds for one in decodes))
     assert static_length(starts) == np.argmax(rates) and len(set(rates)) == GAMMA + 1
 
 
 def test_chains_longer_than_recorded_are_refused(texts):
-    for readings, depth, words in ((texts, 6, "chains of 6 tokens"), ([], 3, "on 0 texts")):
+    refused = [
+        (texts, 6, "block", "chains of 6 tokens"),
+        ([], 3, "block", "on 0 texts"),
+        (texts, 3, "nss", "under 'block'"),
+    ]
+    for some, depth, verifier, words in refused:
         with pytest.raises(ValueError, match=words):
-            Starts.of([Reading.of(text, 0) for text in readings], depth, "block", Prices(AS_RUN, False))
+            Starts.of(some, depth, verifier, Prices(AS_RUN, False))
 
 
 def learned_controllers(pair, place):
@@ -216,9 +220,9 @@ def learned_controllers(pair, place):
     yield from head_controllers(pair, place)
 
 
-@pytest.mark.parametrize(("greedy", "verifier"), [(True, "block"), (False, "block"), (False, "tokenwise")])
-def test_totals_are_those_of_real_sessions(pair, texts, tmp_path, greedy, verifier):
-    starts = starts_of(texts, greedy, verifier)
+@pytest.mark.parametrize("greedy", [True, False])
+def test_totals_are_those_of_real_sessions(pair, texts, tmp_path, greedy):
+    starts = starts_of(texts, greedy)
     asked, lengths = 0, set()
     for controller in (*plain_controllers(), *learned_controllers(pair, tmp_path)):
         with warnings.catch_warnings(action="ignore"):  # of rounds that are bypassed
@@ -230,18 +234,19 @@ def test_totals_are_those_of_real_sessions(pair, texts, tmp_path, greedy, verifi
 
 
 class Shifted(Starts):
-    """Wrong: reads the distribution one row on."""
+    """Wrong: reads the distribution one root on."""
 
-    def gather(self, values, looked_up=0):
-        return super().gather([np.concatenate([of_text[1:], of_text[-1:]]) for of_text in values], looked_up)
+    def column(self, name):
+        return np.roll(super().column(name), -1, axis=1)
 
 
-class Beside(Starts):
-    """Wrong: reads what was drawn beside the text one token too soon."""
+class Sooner(Starts):
+    """Wrong: reads what is said of a chain one token too soon."""
 
-    def gather(self, values, looked_up=0):
-        sooner = Starts(**{**vars_of(self), "would_XS": np.maximum(self.would_XS - 1, 0)})
-        return sooner.gather(values, looked_up)
+    @staticmethod
+    def by_start(values):
+        made = Starts.by_start(values)
+        return np.roll(made, 1, axis=2) if made.ndim > 2 else made
 
 
 def forgets(starts, controller):
@@ -256,9 +261,7 @@ def trusts_all(starts, controller):
 
 
 def through_the_end(starts, controller):
-    left_XS = np.array(
-        [[one.text.cap(start) for start in range(1, starts.left_XS.shape[1] + 1)] for one in starts.readings]
-    )
+    left_XS = np.array([[one.cap(start) for start in range(1, starts.left_XS.shape[1] + 1)] for one in starts.texts])
     endless = replace(starts, cap_XS=np.minimum(np.maximum(left_XS, 0), starts.depth) * starts.valid_XS)
     return totals_of(endless, controller)
 
@@ -270,7 +273,7 @@ def asks_for_nothing(starts, controller):
 
 TWINS = {
     "shifted": lambda starts, controller: totals_of(Shifted(**vars_of(starts)), controller),
-    "beside": lambda starts, controller: totals_of(Beside(**vars_of(starts)), controller),
+    "sooner": lambda starts, controller: totals_of(Sooner(**vars_of(starts)), controller),
     "forgets": forgets,
     "trusts all": trusts_all,
     "through the end": through_the_end,
@@ -282,7 +285,7 @@ TWINS = {
 def test_wrong_twins_are_found_out(pair, texts, tmp_path, twin):
     def found_out():
         for greedy in (True, False):
-            starts = starts_of(texts, greedy, "block")
+            starts = starts_of(texts, greedy)
             for controller in learned_controllers(pair, tmp_path):
                 with warnings.catch_warnings(action="ignore"):
                     yield bool(differences(starts, controller, TWINS[twin](starts, controller)))

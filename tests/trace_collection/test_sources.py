@@ -4,17 +4,17 @@ import dataclasses
 
 import numpy as np
 import pytest
-import torch
 
 from pipelines.gate.evidence.prices import RoundParts
 from predictors.controllers import build_controller
-from predictors.replay import chains, decode
+from predictors.replay import chains
+from predictors.replay.acceptance import BeyondRecordError, reached
 from predictors.replay.chains import ChainPolicy, replayed
-from predictors.replay.decode import Clock, Reading, reached_after
+from predictors.replay.decode import Clock
 from predictors.replay.grid import Drafts, Starts, decoded
 from predictors.replay.policies import confidence, static
 from predictors.replay.prices import Prices
-from predictors.replay.text import BeyondRecordError, RecordedText
+from predictors.replay.text import RecordedText, onward
 from predictors.sampling import SamplingSettings
 from predictors.stopping import StopSpec
 from predictors.training.sources.lookups import Lookups
@@ -24,7 +24,7 @@ from runtime.drafting.chain import LookupConfig
 from tests.bundles import sourced_bundle
 from tests.predictors.affine_profile import AS_RUN
 from tests.toys import TableModel, enumerate_outcomes, tiny_llama, total_variation
-from tests.trace_collection.collecting import gather, random_prompts
+from tests.trace_collection.collecting import gather, kept_shares, middle, random_prompts
 from trace_collection.text_tracer import TextTracer
 from trace_collection.texts import TextCollector, TextTraceConfig
 from trace_collection.trajectories import Trajectory, continuations
@@ -79,11 +79,19 @@ def decoded_rounds(pair, drafter, verifier, controller, settings):
     return law_of(run)
 
 
-def recorded(pair, settings, chance):
+def recorded(pair, settings, chance, verifier):
     text = next(continuations(pair.target, [Trajectory(PROMPT, settings, chance, said=[])], BUDGET))
-    tracer = TextTracer(pair, GAMMA, BUDGET, 1, layers=(), spec=StopSpec((), 0, 2), state_slots=1)
-    columns = tracer.trace(PROMPT, text.tokens, settings, Certain(), text.said)
-    return RecordedText("p", "d", "s", settings, len(PROMPT), BUDGET, columns)
+    spec, rows = StopSpec((), 0, 2), len(text.tokens) - 1
+    tracer = TextTracer(pair, GAMMA, BUDGET, 1, layers=(), spec=spec, state_slots=1, verifier=verifier)
+
+    def traced(kept_N):
+        luck_2N = np.stack([kept_N, kept_N])
+        columns = tracer.trace(PROMPT, text.tokens, settings, Certain(), luck_2N, text.written)
+        return RecordedText("p", "d", "s", settings, len(PROMPT), BUDGET, verifier, columns)
+
+    some = traced(np.zeros(rows))
+    limits = [kept_shares(reached(*some._sourced(looked_up), verifier)) for looked_up in range(3)]
+    return traced(np.array([middle(limits, place, chance) for place in range(rows)]))
 
 
 class Certain:
@@ -93,15 +101,10 @@ class Certain:
         return weights.argmax(-1)
 
 
-def replayed_rounds(pair, policy, settings, chances=reached_after):
+def replayed_rounds(pair, policy, settings, wrong=lambda text: text):
     def run(chance):
-        text = recorded(pair, settings, chance)
-
-        def after(start, looked_up):
-            reached_G = np.concatenate([[1.0], chances(text, policy.verifier, looked_up)[start - 1], [0.0]])
-            return int(chance.categorical(torch.from_numpy(-np.diff(reached_G))))
-
-        rounds = replayed(text, policy, after)
+        text = wrong(recorded(pair, settings, chance, policy.verifier))
+        rounds = replayed(text, policy)
         counts = ((one.submitted, one.looked_up, one.passes, one.accepted, one.emitted) for one in rounds)
         return (*text.tokens, *counts)
 
@@ -118,21 +121,29 @@ def test_replayed_rounds_have_the_decoders_distribution(toy, drafter, verifier, 
     assert looked_up - {0} and len(real) > 10
 
 
-def weight_of_1(text, verifier, looked_up):
+def weight_of_1(text):
     """Wrong: a tail is verified as if nothing had been looked up before it."""
-    columns = dict(text.columns, target_probability=np.ones_like(text.columns["target_probability"]))
-    return reached_after(dataclasses.replace(text, columns=columns), verifier, looked_up)
+    return changed(text, target_probability=np.ones_like(text.columns["target_probability"]))
 
 
-def tokenwise(text, verifier, looked_up):
-    """Wrong: another rule's counts."""
-    return reached_after(text, "tokenwise", looked_up)
-
-
-def all_right(text, verifier, looked_up):
+def all_right(text):
     """Wrong: whatever was looked up is accepted."""
-    columns = text.columns | {"lookup": decode._onward(text.columns["token"], -2)}
-    return reached_after(dataclasses.replace(text, columns=columns), verifier, looked_up)
+    return changed(text, lookup=onward(text.columns["token"], GAMMA, -2))
+
+
+class Tokenwise(RecordedText):
+    """Wrong: another rule's counts."""
+
+    def accepted(self, looked_up=0):
+        return RecordedText.accepted(dataclasses.replace(self, verifier="tokenwise"), looked_up)
+
+
+def tokenwise(text):
+    return Tokenwise(**{one.name: getattr(text, one.name) for one in dataclasses.fields(text)})
+
+
+def changed(text, **columns):
+    return dataclasses.replace(text, columns={**text.columns, **columns})
 
 
 @pytest.mark.parametrize("wrong", [weight_of_1, tokenwise, all_right])
@@ -196,7 +207,7 @@ def test_replay_is_the_decoder_at_temperature_0(pair, prompts, texts):
             policy = ChainPolicy(build_controller(controller), DEPTH, lookup=LOOKUP)
             for text, prompt in zip([one for one in texts if one.settings.greedy], prompts, strict=True):
                 out = decoder.generate(prompt.tokens, max_new_tokens=24, randomness=Randomness(0))
-                made = list(Reading.of(text, 0).rounds(policy))
+                made = list(replayed(text, policy))
                 assert [counts_of(one) for one in made] == [counts_of(one) for one in out.rounds[1:]]
                 sources |= {(one.looked_up > 0, one.passes > 0, one.accepted > one.looked_up) for one in made}
     assert sources >= {(True, False, False), (True, True, True), (True, True, False), (False, True, True)}
@@ -210,7 +221,7 @@ def test_bundles_decide_on_texts_as_they_decode(pair, prompts, texts, tmp_path, 
     sources = set()
     for text, prompt in zip([one for one in texts if one.settings.greedy], prompts, strict=True):
         out = decoder.generate(prompt.tokens, max_new_tokens=24, randomness=Randomness(0))
-        made = list(Reading.of(text, 0).rounds(policy))
+        made = list(replayed(text, policy))
         assert [counts_of(one) for one in made] == [counts_of(one) for one in out.rounds[1:]]
         for one, real in zip(made, out.rounds[1:], strict=True):
             said, really = ([forecast.probability for forecast in some.forecasts] for some in (one, real))
@@ -220,8 +231,8 @@ def test_bundles_decide_on_texts_as_they_decode(pair, prompts, texts, tmp_path, 
 
 
 def starts_of(texts, greedy, verifier):
-    readings = [Reading.of(one, seed) for one in texts if one.settings.greedy == greedy for seed in (0, 1)]
-    starts = Starts.of(readings, DEPTH, verifier, Prices(AS_RUN, not greedy))
+    some = [dataclasses.replace(one, verifier=verifier) for one in texts if one.settings.greedy == greedy]
+    starts = Starts.of(some, DEPTH, verifier, Prices(AS_RUN, not greedy))
     return dataclasses.replace(starts, lookup=LOOKUP)
 
 
@@ -253,8 +264,8 @@ def differences(starts, controller, totals):
     clock, names = Clock(AS_RUN), ("tokens", "rounds", "submitted", "passes", "accepted", "asked")
     policy = ChainPolicy(controller, DEPTH, starts.verifier, LOOKUP)
     found = 0
-    for place, reading in enumerate(starts.readings):
-        real = clock.policy(reading, policy)
+    for place, text in enumerate(starts.texts):
+        real = clock.policy(text, policy)
         counts = [int(getattr(totals, f"{name}_X")[place]) for name in names]
         same = totals.seconds_X[place] == pytest.approx(real.seconds, rel=1e-9)
         found += counts != [getattr(real, name) for name in names] or not same
@@ -282,7 +293,7 @@ def test_a_draft_model_that_is_behind_catches_up(texts):
     starts = starts_of(texts, True, "block")
     controller = build_controller({"kind": "takeover", "match": 2, "length": 4, "otherwise": FIXED})
     policy = ChainPolicy(controller, DEPTH, lookup=LOOKUP)
-    rounds, waiting = list(starts.readings[0].rounds(policy)), 0
+    rounds, waiting = list(replayed(starts.texts[0], policy)), 0
     for one in rounds:
         assert one.behind == (waiting if one.passes else 0)
         waiting = 0 if one.passes else waiting + one.emitted
@@ -300,7 +311,7 @@ def test_a_draft_model_that_is_behind_catches_up(texts):
 def test_what_was_not_recorded_is_refused(texts):
     for lookup in (LookupConfig(length=6), LookupConfig(length=2, longest=8)):
         with pytest.raises(BeyondRecordError, match="lookups of"):
-            Reading.of(texts[0], 0).rounds(ChainPolicy(build_controller({"kind": "takeover"}), DEPTH, lookup=lookup))
+            list(replayed(texts[0], ChainPolicy(build_controller({"kind": "takeover"}), DEPTH, lookup=lookup)))
 
 
 def test_drafts_end_with_an_end_of_sequence(texts, monkeypatch):

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from predictors.controllers import build_controller
-from predictors.replay.chains import ChainPolicy
-from predictors.replay.decode import Reading
+from predictors.replay.chains import ChainPolicy, replayed
 from predictors.replay.text import RecordedText
 from predictors.sampling import SamplingSettings
 from predictors.stopping import StopSpec
@@ -52,18 +51,16 @@ def led_rounds(pair, tokens, verifier, settings, seed):
     return [(record.drafted, record.accepted) for record in out.rounds[1:]]
 
 
-def recorded(pair, tokens, settings):
-    tracer = TextTracer(pair, GAMMA, BUDGET, 1, layers=(), spec=StopSpec((), 0, 2), state_slots=1)
-    columns = dict(tracer.trace(PROMPT, tokens, settings, Randomness(99)))
-    return RecordedText("p", "d", "s", settings, len(PROMPT), BUDGET, columns)
-
-
-def replayed_rounds(text, verifier, seed):
+def replayed_rounds(pair, tokens, settings, verifier, seed):
     uniforms = seeded_uniforms(seed)
-    luck = np.array([uniforms(row, KEEP) for row in range(text.length)])
+    kept_N = np.array([uniforms(row, KEEP) for row in range(1, len(tokens))])
+    spec = StopSpec((), 0, 2)
+    tracer = TextTracer(pair, GAMMA, BUDGET, 1, layers=(), spec=spec, state_slots=1, verifier=verifier)
+    columns = dict(tracer.trace(PROMPT, tokens, settings, Randomness(99), np.stack([kept_N, kept_N])))
+    text = RecordedText("p", "d", "s", settings, len(PROMPT), BUDGET, verifier, columns)
+    assert text.tokens == tokens
     policy = ChainPolicy(build_controller(CONFIDENT), GAMMA, verifier)
-    rounds = Reading(text, luck, luck).rounds(policy)
-    return [(one.submitted, one.accepted) for one in rounds]
+    return [(one.submitted, one.accepted) for one in replayed(text, policy)]
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
@@ -72,12 +69,10 @@ def test_replay_with_a_led_decodes_luck_has_its_rounds(pair, verifier, settings)
     same = other_luck = other_rule = 0
     for seed in SEEDS:
         tokens = own_text(pair, settings, seed)
-        text = recorded(pair, tokens, settings)
-        assert text.tokens == tokens
         led = led_rounds(pair, tokens, verifier, settings, seed)
         assert len({submitted for submitted, _ in led}) > 1, "the controller stops, and does not always"
-        same += replayed_rounds(text, verifier, seed) == led
-        other_luck += replayed_rounds(text, verifier, seed + 1000) == led
-        other_rule += replayed_rounds(text, "nss", seed) == led
+        same += replayed_rounds(pair, tokens, settings, verifier, seed) == led
+        other_luck += replayed_rounds(pair, tokens, settings, verifier, seed + 1000) == led
+        other_rule += replayed_rounds(pair, tokens, settings, "nss", seed) == led
     assert same == len(SEEDS)
     assert other_luck < len(SEEDS) / 2 and other_rule < len(SEEDS) / 2

@@ -13,10 +13,8 @@ from pipelines.measuring.reference import reference, replayed_counts, routed_ref
 from predictors.bundle import read_bundle
 from predictors.controllers import build_controller, learned_controller
 from predictors.monitoring import OLD, RequestCounts, fractions_of
-from predictors.replay.acceptance import accepted, reached
 from predictors.replay.branches import replayed_branches
 from predictors.replay.chains import ChainPolicy, replayed
-from predictors.replay.decode import Reading
 from predictors.training.text_table import TextTable
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from runtime.decoding.sequential import SequentialDecoder
@@ -90,16 +88,7 @@ def test_replay_is_the_decoder_at_temperature_0(pair, prompts, folder, tmp_path)
         decoder = SequentialDecoder(pair, ChainConfig(GAMMA), VERIFIERS["block"], controller)
         for text, prompt in zip(texts, prompts[1:], strict=True):
             out = decoder.generate(prompt.tokens, max_new_tokens=24, randomness=Randomness(0))
-            reach = [
-                reached(text.columns["ratio"][row:], text.columns["probability"][row:], "block") for row in range(24)
-            ]
-            rounds = list(
-                replayed(
-                    text,
-                    ChainPolicy(controller, GAMMA),
-                    lambda start, _, reach=reach: accepted(reach[start - 1], np.full(len(reach[start - 1]), 0.5)),
-                )
-            )
+            rounds = list(replayed(text, ChainPolicy(controller, GAMMA)))
             expected = [
                 (record.drafted, record.accepted, record.emitted, record.passes, record.asked)
                 for record in out.rounds[1:]
@@ -140,7 +129,7 @@ def test_requests_are_counted_alike_by_runtime_and_replay(pair, prompts, folder,
         for text, prompt in zip(texts, prompts[1:], strict=True):
             decoder.generate(prompt.tokens, max_new_tokens=24, randomness=Randomness(0))
             record = json.loads(records.read_text().splitlines()[-1])
-            counts = asdict(replayed_counts(loaded.card["decoder"], learned_controller(loaded), Reading.of(text, 0)))
+            counts = asdict(replayed_counts(loaded.card["decoder"], learned_controller(loaded), text))
             assert record["sketch"] == pytest.approx(counts.pop("sketch"), rel=1e-3, abs=1e-3), bundle.name
             assert {name: record[name] for name in counts} == pytest.approx(counts, rel=1e-4), bundle.name
             tested, outcomes = tested + counts["tested"], outcomes + counts["outcomes"]
@@ -169,7 +158,7 @@ def test_lookups_are_counted_alike_by_runtime_and_replay(pair, prompts, folder, 
             counts = RequestCounts(24, decoder.depth)
             for made in decoder.generate(prompt.tokens, max_new_tokens=24, randomness=Randomness(0)).rounds[1:]:
                 counts.add(made.emitted, made.submitted, made.accepted, made.forecasts, made.looked_up)
-            assert replayed_counts(config, decoder.controller, Reading.of(text, 0)) == counts
+            assert replayed_counts(config, decoder.controller, text) == counts
             looked_up += counts.looked_up
         route = {"settings": {"temperature": 0.0}, "decoder": config}
         assert set(routed_reference([route], tmp_path, folder)["settings"]["T=0"]["levels"]) == {"accepted"}
@@ -218,7 +207,7 @@ def test_routes_without_a_controller_are_replayed_under_the_methods_own(folder, 
 
 BRANCHING = [
     {"gamma": 4, "k_max": 3},
-    {"gamma": 5, "k_max": 4, "k_rule": "const", "draft_stage_gamma": 2, "controller": {"kind": "fixed"}},
+    {"gamma": 3, "k_max": 4, "k_rule": "const", "draft_stage_gamma": 2, "controller": {"kind": "fixed"}},
     {"gamma": 4, "k_max": 1, "draft_stage": "preverify", "controller": {"kind": "fixed"}},
     {"gamma": 4, "k_max": 2, "controller": {"kind": "roc", "min_pairs": 1}},
 ]
@@ -232,18 +221,7 @@ def test_branch_replay_is_the_decoder_at_temperature_0(pair, prompts, folder, tm
         decoder = build_decoder(pair, {"method": "branch_parallel", "overlap": "none", **config})
         for text, prompt in zip(texts, prompts[1:], strict=True):
             out = decoder.generate(prompt.tokens, max_new_tokens=24, randomness=Randomness(0))
-            reach = [
-                reached(text.columns["ratio"][row:], text.columns["probability"][row:], "block") for row in range(24)
-            ]
-            rounds = list(
-                replayed_branches(
-                    text,
-                    decoder.controller,
-                    decoder.config,
-                    lambda start, reach=reach: accepted(reach[start - 1], np.full(len(reach[start - 1]), 0.5)),
-                    lambda row, chance: chance > 0.5,
-                )
-            )
+            rounds = list(replayed_branches(text, decoder.controller, decoder.config, "block"))
             expected, counts = (
                 [
                     (one.submitted, one.idle_levels, one.candidates, one.law_known, one.accepted, one.emitted)
@@ -263,22 +241,22 @@ def test_layers_that_were_not_recorded_are_refused(pair, folder, tmp_path):
     with pytest.raises(
         ValueError, match=r"early_stop controller reads hidden states \[1\] of the draft, and \[2\] were"
     ):
-        next(replayed(text, ChainPolicy(other, GAMMA), lambda start, looked_up: 0))
+        next(replayed(text, ChainPolicy(other, GAMMA)))
     with pytest.raises(ValueError, match="chains of 6 tokens cannot be replayed"):
-        next(replayed(text, ChainPolicy(build_controller({"kind": "fixed"}), 6), lambda start, looked_up: 0))
+        next(replayed(text, ChainPolicy(build_controller({"kind": "fixed"}), 6)))
 
 
-def test_states_beside_the_text_are_left_out_where_nobody_reads_them(pair, prompts, folder, tmp_path):
-    config = dataclasses.replace(CONFIG, beside_states=False)
+def test_states_after_the_first_token_are_left_out_where_nobody_reads_them(pair, prompts, folder, tmp_path):
+    config = dataclasses.replace(CONFIG, rollout_states=False)
     gather(TextCollector(pair, config, prompts), tmp_path / "traces")
     less, whole = TextTable.read(tmp_path / "traces"), TextTable.read(folder)
     assert whole.slots("states").shape == (len(whole), GAMMA, 32) and less.slots("states").shape == (len(less), 1, 32)
     assert np.array_equal(less.slots("states")[:, 0], whole.slots("states")[:, 0]) and whole.slots("states")[:, 1].any()
     assert np.array_equal(less.column("tops"), whole.column("tops"))
     reads = learned_controller(read_bundle(stop_bundle(tmp_path / "b", pair, threshold=1e-9, change=reads_last_layer)))
-    with pytest.raises(ValueError, match=r"state at slot 1, and 1 were recorded\. Set traces.texts.beside"):
+    with pytest.raises(ValueError, match=r"state at slot 1, and 1 were recorded\. Set traces.texts.rollout"):
         for text in less.texts():
-            list(replayed(text, ChainPolicy(reads, GAMMA), lambda start, looked_up: 0))
+            list(replayed(text, ChainPolicy(reads, GAMMA)))
 
 
 def test_rows_know_their_texts_and_their_place_in_the_trace(folder):
@@ -303,12 +281,13 @@ def test_rows_describe_the_text(pair, prompts, folder):
     for text in table.texts():
         columns = text.columns
         assert text.length == 24 or text.columns["token"][-1] == 7
-        assert (columns["hits"][:, 1:] >= columns["hits"][:, :-1]).all() and (columns["mass"] <= 1 + 1e-6).all()
-        first = np.minimum(columns["ratio"], 1.0)
+        tested_NG = columns["rank"] >= 0
+        assert (tested_NG.sum(axis=1) <= columns["accepted"] + 1).all() and tested_NG[:, 0].all()
+        hits_TC, first_T = columns["hits"][tested_NG], np.minimum(columns["ratio"][tested_NG], 1.0)
+        assert (hits_TC[:, 1:] >= hits_TC[:, :-1]).all()
         if text.settings.greedy:
-            assert (columns["hits"][:, 0] == first).all() and (
-                columns["hits"] == (columns["rank"][:, None] < [1, 2, 3, 4])
-            ).all()
+            assert (hits_TC[:, 0] == first_T).all()
+            assert (hits_TC == (columns["rank"][tested_NG][:, None] < [1, 2, 3, 4])).all()
         else:
-            np.testing.assert_allclose(columns["hits"][:, 0], first, rtol=1e-5)
+            np.testing.assert_allclose(hits_TC[:, 0], first_T, rtol=1e-5)
     assert len(list(table.rows("test").texts())) == 2 * 3

@@ -27,6 +27,7 @@ from runtime.laws import processed_law
 from tests.by_rounds import decodes
 from tests.eagle3 import random_drafter
 from tests.toys import TableModel, enumerate_outcomes, tiny_llama, total_variation
+from tests.trace_collection.collecting import kept_shares, middle
 from trace_collection import text_tracer
 from trace_collection.text_tracer import TextTracer, candidate_hits
 from trace_collection.trajectories import Trajectory, continuations
@@ -80,10 +81,8 @@ def traced(pair, settings, verifier="tokenwise", twin=None, candidates=1, length
         tokens = drawn(pair, settings, chance, length)
         count = len(tokens) - 1
         some = tracer.trace(PROMPT, tokens, settings, Randomness(0), np.full((2, count), 0.5))
-        reached_RG = reached(some["ratio"], some["probability"], verifier)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            kept_RG = np.nan_to_num(reached_RG / np.insert(reached_RG[:, :-1], 0, 1.0, axis=1))
-        kept_N = [middle(kept_RG, place, chance) for place in range(count)]
+        limits = [kept_shares(reached(some["ratio"], some["probability"], verifier))]
+        kept_N = [middle(limits, place, chance) for place in range(count)]
         columns = tracer.trace(PROMPT, tokens, settings, chance, np.array([kept_N, [0.5] * count]))
         where = "p", "d", "s", settings, len(PROMPT), BUDGET, verifier
         return tokens, RecordedText(*where, columns, pair.target.eos_tokens)
@@ -94,14 +93,6 @@ def traced(pair, settings, verifier="tokenwise", twin=None, candidates=1, length
             columns = ((name, column.tobytes()) for name, column in sorted(text.columns.items()))
             merged.setdefault((*tokens, *columns), [(tokens, text), 0.0])[1] += probability
     return list(merged.values())
-
-
-def middle(limits_RG, place, chance):
-    """A uniform number in a place of the text: the middle of a stretch between ``limits_RG`` there of drafts from all roots."""
-    size = limits_RG.shape[1]
-    limits = {float(limits_RG[place - depth, depth]) for depth in range(min(size, place + 1))}
-    ends = np.array(sorted({0.0, *(one for one in limits if 0 < one < 1), 1.0}))
-    return float((ends[:-1] + ends[1:])[int(chance.categorical(torch.from_numpy(np.diff(ends))))] / 2)
 
 
 def law_of_replays(texts, replay):
@@ -262,7 +253,7 @@ def replayed_branch_rounds(config, settings, wrong=lambda hits: hits):
 
     def run(tokens, text, chance):
         hits_RG = wrong(text.columns["hits"][..., options["k_max"] - 1])
-        tried_N = np.array([middle(hits_RG, place, chance) for place in range(len(hits_RG))])
+        tried_N = np.array([middle([hits_RG], place, chance) for place in range(len(hits_RG))])
         columns = {**text.columns, "tried": tried_N, "hits": np.repeat(hits_RG[..., None], options["k_max"], axis=2)}
         known = dataclasses.replace(text, columns=columns)
         rounds = replayed_branches(known, controller, BranchConfig(**options), "tokenwise")

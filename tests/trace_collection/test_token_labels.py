@@ -1,4 +1,4 @@
-"""Weighted labels of a text's tokens have the distribution of the tokens that a real decoder tests, and of their fates."""
+"""Labels of chains' tokens have the distribution of the tokens that a real decoder tests, and of their fates."""
 
 import dataclasses
 from collections import defaultdict
@@ -7,12 +7,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from predictors.replay.acceptance import reached
 from predictors.sampling import SamplingSettings
 from predictors.stopping import StopSpec
-from predictors.training.labelling import tokens
 from predictors.training.labelling.tokens import TokenLabelConfig, label
-from runtime import ModelPair, build_decoder
+from runtime import ModelPair, Randomness, build_decoder
 from tests.toys import TableModel, enumerate_outcomes, total_variation
+from tests.trace_collection.collecting import kept_shares, middle
+from trace_collection import text_tracer
 from trace_collection.text_tracer import TextTracer
 
 PROMPT, BUDGET = [0, 1], 4
@@ -49,27 +51,36 @@ def decoded_tokens(pair, settings):
 def labelled(pair, settings):
     """Labels of every text that the target may write: what came before, the token and its fate; their probability; the label."""
     plain = build_decoder(pair, {"method": "autoregressive"})
-    tracer = TextTracer(pair, 1, BUDGET, 1, layers=(), spec=StopSpec((), 0, 2), state_slots=1)
+    spec = StopSpec((), 0, 2)
+    tracer = TextTracer(pair, 2, BUDGET, 1, layers=(), spec=spec, state_slots=1, verifier="tokenwise")
 
     def run(chance):
         text = plain.generate(PROMPT, **options(settings, chance)).tokens
-        columns = tracer.trace(PROMPT, text, settings, chance)
+        count = len(text) - 1
+        some = tracer.trace(PROMPT, text, settings, Randomness(0), np.full((2, count), 0.5))
+        limits = [kept_shares(reached(some["ratio"], some["probability"], "tokenwise"))]
+        kept_N = [middle(limits, place, chance) for place in range(count)]
+        columns = tracer.trace(PROMPT, text, settings, chance, np.array([kept_N, kept_N]))
         made = label(Table(columns), TokenLabelConfig()).table.to_pylist()
-        drawn = [text[one["row"] + 1] if one["on_path"] else int(columns["tokens"][one["row"], 0]) for one in made]
-        return [((*text[: one["row"] + 1], token, one["on_path"]), one) for one, token in zip(made, drawn, strict=True)]
+        drawn = [int(columns["tokens"][one["row"], one["slot"]]) for one in made]
+        return [
+            ((*text[: one["row"] + one["slot"] + 1], token, one["accepted"]), one)
+            for one, token in zip(made, drawn, strict=True)
+        ]
 
     return [(*found, probability) for made, probability in enumerate_outcomes(run) for found in made]
 
 
 def weighted(labels, column=None):
-    return ((key, probability * one["weight"] * one.get(column, 1.0)) for key, one, probability in labels)
+    return ((key, probability * one.get(column, 1.0)) for key, one, probability in labels)
 
 
 class Table:
     """Rows of one text as labels read them."""
 
     def __init__(self, columns):
-        self.columns, self.manifest = columns, SimpleNamespace(content_hash="h")
+        self.columns, self.manifest = columns, SimpleNamespace(content_hash="h", gamma_max=2)
+        self.end_N = np.full(len(self), len(self) - 1)
 
     def __len__(self):
         return len(self.columns["ratio"])
@@ -111,24 +122,18 @@ def test_soft_labels_are_chances_of_acceptance(pair):
     """min(1, p/q) of a token, Σ min(p, q) of a position: the share of hard ones."""
     labels = labelled(pair, SETTINGS[1])
     for of, column in ((slice(-1), "acceptance"), (slice(-2), "overlap")):
-        hard, soft = (summed((key[of], value) for key, value in weighted(labels, name)) for name in ("on_path", column))
+        hard, soft = (
+            summed((key[of], value) for key, value in weighted(labels, name)) for name in ("accepted", column)
+        )
         assert len(soft) > 5 and dict(hard) == pytest.approx(dict(soft), abs=1e-6)
 
 
-def test_drawn_labels_are_one_token_of_every_position(pair):
-    columns = {"ratio": np.linspace(0, 1.5, 2000), "beside_ratio": np.full(2000, 2.0), "overlap": np.full(2000, 0.5)}
-    drawn = label(Table(columns), TokenLabelConfig(drawn=True)).table
-    assert drawn["row"].to_pylist() == [*range(2000)] and set(drawn["weight"].to_pylist()) == {1.0}
-    on_path = np.array(drawn["on_path"])
-    assert on_path[1400:].all() and on_path[:600].mean() == pytest.approx(0.225, abs=0.04)
+def any_token(q_RV, p_RV, y_R, weight_R, verifier):
+    return q_RV
 
 
-@pytest.mark.parametrize("wrong", ["turned around", "never rejected"])
-def test_other_weights_are_noticed(pair, monkeypatch, wrong):
-    """Deliberately wrong twins: weights by p/q instead of q/p, and every position's token taken to be the text's."""
-    twins = {
-        "turned around": lambda table: 1 / np.maximum(table.column("ratio"), 1.0),
-        "never rejected": lambda table: np.ones(len(table)),
-    }
-    monkeypatch.setattr(tokens, "accepted", twins[wrong])
+@pytest.mark.parametrize("wrong", [("rejected_law", any_token), ("reached", lambda ratios, *_: np.ones_like(ratios))])
+def test_other_tokens_are_noticed(pair, monkeypatch, wrong):
+    """Deliberately wrong twins: any drafted token is called rejected, and every token is the text's."""
+    monkeypatch.setattr(text_tracer, *wrong)
     assert distance(pair, SETTINGS[1]) > 1e-2
