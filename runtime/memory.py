@@ -4,14 +4,18 @@ Models on torch's meta device count as if they lay where they are planned for.
 
     weights    every parameter and buffer once, however many modules share it; packed, every matrix of blocks and head once more,
                unless `ModelPair.load` let the first copy go: then only a tied embedding is held twice
+               an EAGLE-3 drafter's on a CPU once more, as its files have it
     cache      keys and values of every layer for the rows of one request, with its rotary tables
-    workspace  the widest work at once: the prompt's activations in one layer (prefills are not graphed), or the logits and laws
-               of a round; and on a CUDA device what the matrix library sets aside, for graphed work and for prefills
+    workspace  the widest work at once: the prompt's activations in one layer (prefills are not graphed), with the target's states
+               that a drafter reads, or the logits and laws of a round; and on a CUDA device what the matrix library sets aside,
+               for graphed work and for prefills
 
 Source: the shapes in `runtime.compact`; the matrix library's share on Hopper as PyTorch documents ``CUBLAS_WORKSPACE_CONFIG``.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -20,6 +24,8 @@ from transformers import AutoModelForCausalLM, PretrainedConfig
 from runtime.adapter import SCRATCH_ROOM
 from runtime.causal_model import CausalLanguageModel
 from runtime.compact.graphed import rounded_rows
+from runtime.eagle3.checkpoint import is_eagle3, unloaded_checkpoint
+from runtime.eagle3.drafter import Eagle3Drafter
 from runtime.pair import ModelPair
 
 LIBRARY = 2 * (32 << 20)  # bytes of the matrix library's workspaces
@@ -52,12 +58,22 @@ class Work:
 
 
 def unloaded_pair(
-    dtype: torch.dtype, target: PretrainedConfig, draft: PretrainedConfig | None = None, bits: int | None = None
+    dtype: torch.dtype,
+    target: PretrainedConfig,
+    draft: PretrainedConfig | Mapping[str, Any] | None = None,
+    bits: int | None = None,
 ) -> ModelPair:
     """A pair of these configurations on torch's meta device, where weights have shapes and no memory; ``bits`` of each weight of
-    the target's blocks, if it is quantised."""
-    pair = ModelPair(_unloaded(target, dtype, bits))
-    pair.draft = None if draft is None else _unloaded(draft, dtype)  # only tokenizers know if they share a vocabulary
+    the target's blocks, if it is quantised. The draft's may be that of an EAGLE-3 drafter."""
+    model = _unloaded(target, dtype, bits)
+    pair = ModelPair(model)
+    if draft is not None:  # only tokenizers know if they share a vocabulary
+        given = draft if isinstance(draft, Mapping) else draft.to_dict()
+        if is_eagle3(given):
+            pair.draft = Eagle3Drafter(unloaded_checkpoint(given, dtype), model)
+        else:
+            assert not isinstance(draft, Mapping), draft
+            pair.draft = _unloaded(draft, dtype)
     return pair
 
 
@@ -76,41 +92,49 @@ def planned_memory(
 ) -> dict[str, ModelMemory]:
     """What a request of these lengths holds, by model (``target``, and ``draft`` if there is one), on a type of ``device``;
     `ValueError` as `model_memory`."""
-    models = {"target": pair.target} | ({} if pair.draft is None else {"draft": pair.draft})
     work = Work(prompt_tokens + max_new_tokens, prompt_tokens)
-    return {name: model_memory(name, model, work, device) for name, model in models.items()}
+    return {name: model_memory(name, model, work, device) for name, model in pair.models.items()}
 
 
 def model_memory(name: str, model: object, work: Work, device: str | None = None) -> ModelMemory:
-    """What a model holds for some work; ``device``: the type that it is planned for, by default its own. `ValueError` if it is no
-    wrapped Hugging Face model."""
-    if not isinstance(model, CausalLanguageModel):
+    """What a model holds for some work; ``device``: the type that it is planned for, by default its own. `ValueError` if it is
+    neither a wrapped Hugging Face model nor an EAGLE-3 drafter."""
+    if not isinstance(model, CausalLanguageModel | Eagle3Drafter):
         raise ValueError(f"the {name} is a {type(model).__name__}, whose memory is not known here.")
     device = device or model.device.type
-    config = model.model.config.get_text_config()
+    drafter = model.checkpoint if isinstance(model, Eagle3Drafter) else None
+    config = model.model.config.get_text_config() if isinstance(model, CausalLanguageModel) else model.checkpoint.config
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     number = model.dtype.itemsize
     compact = model.forward != "hugging_face"
-    graphed = model.forward == "graphed" or (compact and device == "cuda" != model.device.type)
+    graphed = model.forward == "graphed" or (compact and not drafter and device == "cuda" != model.device.type)
     rows = rounded_rows(work.rows + SCRATCH_ROOM) if graphed else work.rows + SCRATCH_ROOM
     tables = 2 if compact else 0  # of angles
-    cache = rows * head_dim * number * (2 * heads * config.num_hidden_layers + tables)
+    cache = rows * head_dim * number * (2 * heads * model.num_layers + tables)
     inner = next(filter(None, (getattr(config, name, None) for name in INNER)), 4 * config.hidden_size)
     inner = max(inner) if isinstance(inner, list) else inner  # Gemma 3n's, by layer
     widest = 3 * inner + 2 * config.hidden_size + heads * head_dim
+    if drafter is not None:  # what was tapped, by layer and joined
+        widest += 2 * drafter.num_states * drafter.target_hidden
     law = torch.promote_types(model.dtype, torch.float32).itemsize
     laws = work.laws * LAW_COPIES * config.vocab_size * law
     library = LIBRARY if device == "cuda" else 0
-    weights = weight_bytes(model)
-    if compact and device == "cpu" != model.device.type and model.model.config.tie_word_embeddings:
-        weights += model.model.get_input_embeddings().weight.nbytes  # the head will be packed
+    weights = weight_bytes(model, device)
     return ModelMemory(weights, cache, max(work.fed * widest * number, laws) + library)
 
 
-def weight_bytes(model: CausalLanguageModel) -> int:
-    """Of all parameters and buffers, but those that were let go, and of packed matrices."""
+def weight_bytes(model: CausalLanguageModel | Eagle3Drafter, device: str | None = None) -> int:
+    """Of all parameters and buffers, but those that were let go, and of packed matrices; ``device`` as in `model_memory`."""
+    device = device or model.device.type
+    if isinstance(model, Eagle3Drafter):
+        files = sum(one.nbytes for one in model.checkpoint.tensors.values()) if device == "cpu" else 0
+        return model.checkpoint.num_parameters * model.dtype.itemsize + files
     unloaded = model.device.type == "meta"
     tensors = [one for one in (*model.model.parameters(), *model.model.buffers()) if unloaded or not one.is_meta]
     storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors}
-    return sum(storages.values()) + model.packed_bytes
+    will_pack = device == "cpu" != model.device.type and model.forward != "hugging_face"
+    tied = (
+        model.model.get_input_embeddings().weight.nbytes if will_pack and model.model.config.tie_word_embeddings else 0
+    )
+    return sum(storages.values()) + model.packed_bytes + tied  # the head will be packed

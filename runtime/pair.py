@@ -70,6 +70,11 @@ class ModelPair:
                 tokenizer, draft_tokenizer, self.target.vocabulary_size, self.draft.vocabulary_size
             )
 
+    @property
+    def models(self) -> dict[str, LanguageModel]:
+        """By ``target``, and ``draft`` if there is one."""
+        return {"target": self.target} | ({} if self.draft is None else {"draft": self.draft})
+
     @classmethod
     def load(
         cls,

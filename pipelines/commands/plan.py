@@ -20,11 +20,16 @@ from pipelines.gguf_file import GgufFile, read_config
 from pipelines.hardware import available_memory
 from pipelines.parameters import add_pair_arguments, load_parameters, read_pair
 from pipelines.prompt_table import MEASURED_SPLITS, Prompt
+from pipelines.stages.drafter import tapped_layers, written_config
 from pipelines.stages.pair import AUTO, Models
 from pipelines.stages.prompts import PromptParameters
 from pipelines.stages.traces import CONFIGS, SECTION, TraceLimits, collector
 from runtime import ModelPair
+from runtime.adapter import LanguageModel, features_of
+from runtime.causal_model import CausalLanguageModel
 from runtime.device import native_dtype
+from runtime.eagle3.checkpoint import drafter_config, is_eagle3
+from runtime.eagle3.drafter import Eagle3Drafter
 from runtime.hugging_face import require_layers
 from runtime.memory import Work, model_memory, unloaded_pair
 from runtime.pair import parse_dtype
@@ -47,8 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     pair = meta_pair(args.pair, args.params)
-    for name, one in models_of(pair).items():
-        count, dtype = sum(part.numel() for part in one.model.parameters()), str(one.dtype).removeprefix("torch.")
+    for name, one in pair.models.items():
+        count, dtype = num_parameters(one), str(one.dtype).removeprefix("torch.")
         print(f"{name}: {count:,} parameters in {dtype}, {one.context_limit} tokens of context")
     made = collectors(pair, args.pair, args.params)
     found = needs(pair, made, read_pair(args.pair, args.params), args.device)
@@ -98,22 +103,29 @@ def meta_pair(name: str, params: Path, dtype: torch.dtype = torch.bfloat16, fetc
         return unloaded_pair(number, **models.builtin.configs())
     known, where = read_pair(name, params).get("config") or {}, f"{params}: pairs.{name}.config"
     given = {"target": models.target, "draft": models.draft}
-    configs = {  # a drafter that is to be trained is one layer of the target, and not counted
+    configs: dict[str, Any] = {
         role: _configuration(model, known.get(role), f"{where}.{role}", fetch)
         for role, model in given.items()
         if model and not isinstance(model, DrafterRecipe)
     }
+    if isinstance(models.draft, DrafterRecipe):
+        configs["draft"] = _drafter(models.draft, configs["target"].get_text_config(), number)
     quantization = models.quantization or getattr(configs["target"], "quantization_config", None) or {}
     bits = quantization.get("bits") or next((count for key, count in BITS.items() if quantization.get(key)), None)
     return unloaded_pair(number, **configs, bits=bits)
 
 
-def _configuration(name: str | GgufFile, fields: Mapping[str, Any] | None, where: str, fetch: bool) -> PretrainedConfig:
+def _configuration(
+    name: str | GgufFile, fields: Mapping[str, Any] | None, where: str, fetch: bool
+) -> PretrainedConfig | Mapping[str, Any]:
     """Of the model's folder or GGUF file, of the ``fields`` in the parameter file, or of the hub's cache; ``fetch``: or of the
-    hub."""
+    hub. An EAGLE-3 drafter's is a mapping."""
     if isinstance(name, GgufFile):
         return read_config(name.path())
     folder = Path(name).expanduser()
+    drafter = drafter_config(folder) or (fields if fields is not None and is_eagle3(fields) else None)
+    if drafter is not None:
+        return drafter
     if fields is None or folder.is_dir():
         try:
             return AutoConfig.from_pretrained(folder if folder.is_dir() else name, local_files_only=not fetch)
@@ -132,6 +144,20 @@ def _configuration(name: str | GgufFile, fields: Mapping[str, Any] | None, where
     return type(plain)(**{field: value for field, value in fields.items() if field != "model_type"})
 
 
+def _drafter(recipe: DrafterRecipe, config: PretrainedConfig, dtype: torch.dtype) -> Mapping[str, Any]:
+    """The configuration of what ``recipe`` trains for a target of this ``config``."""
+    layers = tapped_layers(config.num_hidden_layers)
+    return written_config(min(recipe.vocabulary, config.vocab_size), config, layers, dtype)
+
+
+def num_parameters(model: LanguageModel) -> int:
+    """Numbers that a model of a meta pair has."""
+    if isinstance(model, Eagle3Drafter):
+        return model.checkpoint.num_parameters
+    assert isinstance(model, CausalLanguageModel)
+    return sum(part.numel() for part in model.model.parameters())
+
+
 def collectors(pair: ModelPair, name: str, params: Path) -> dict[str, Collector]:
     """What would collect each trace, with as many and as long prompts as there may be; `ValueError` if they do not fit."""
     parameters = load_parameters(PromptParameters, name, "prompts", params)
@@ -144,7 +170,8 @@ def collectors(pair: ModelPair, name: str, params: Path) -> dict[str, Collector]
     made: dict[str, Collector] = {}
     for one in models_of(pair).values() if pair.draft is not None else ():
         require_layers(one.model, (one.num_layers,))
-    for of in CONFIGS if pair.draft is not None else ["guesses"]:
+    drafts = pair.draft is not None and not features_of(pair.draft)  # what reads the target's states is not traced
+    for of in CONFIGS if drafts else ["guesses"]:
         made[of] = collector(of, pair, load_parameters(CONFIGS[of], name, f"{SECTION}.{of}", params), prompts)
         require_context(made[of])
     return made
@@ -181,7 +208,7 @@ def trace_bytes(one: Collector) -> int:
 
 
 def _held(pair: ModelPair, work: Mapping[str, Work], device: str) -> tuple[int, ...]:
-    held = [model_memory(role, model, work[role], device) for role, model in models_of(pair).items()]
+    held = [model_memory(role, model, work[role], device) for role, model in pair.models.items()]
     return tuple(sum(getattr(one, part) for one in held) for part in PARTS)
 
 

@@ -18,6 +18,7 @@ from pipelines.places import PairLocation, place_of, read_device, read_facts, re
 from pipelines.prompt_table import Prompt, read_prompts
 from runtime import ModelPair
 from runtime.causal_model import CausalLanguageModel
+from runtime.eagle3.drafter import Eagle3Drafter
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,8 @@ class Bench:
         """Provenance of what was measured for the pair of that name: inputs, code, machine, threads, dtypes, forwards."""
         models = {
             name: {"dtype": str(model.dtype).removeprefix("torch."), "forward": model.forward}
-            for name, model in (("target", self.pair.target), ("draft", self.pair.draft))
-            if isinstance(model, CausalLanguageModel)
+            for name, model in self.pair.models.items()
+            if isinstance(model, CausalLanguageModel | Eagle3Drafter)
         }
         place = {"pair": pair, "threads": torch.get_num_threads(), "models": models}
         return provenance(self.device) | self.inputs | place

@@ -25,6 +25,7 @@ from predictors.sampling import SamplingSettings
 from runtime import Decoder, ModelPair
 from runtime.adapter import ModelState
 from runtime.causal_model import CausalLanguageModel
+from runtime.eagle3.checkpoint import drafter_config
 from runtime.memory import planned_memory, unloaded_pair
 from runtime.request import until_end
 
@@ -102,8 +103,11 @@ def float32_pair(location: PairLocation, prompts: Iterable[Sequence[int]], max_n
     if location.placement.keys() & {"device_map", "quantization"}:
         return None
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    configs = (AutoConfig.from_pretrained(path) for path in (location.target, location.draft) if path is not None)
-    pair = unloaded_pair(torch.float32, *configs)
+    target, draft = (
+        None if path is None else drafter_config(path) or AutoConfig.from_pretrained(path)
+        for path in (location.target, location.draft)
+    )
+    pair = unloaded_pair(torch.float32, target, draft)
     planned = planned_memory(pair, max(map(len, prompts), default=0), max_new_tokens, device.type).values()
     packed = device.type == "cpu"  # and held once more
     needed, free = sum(one.total + packed * one.weights for one in planned), available_memory(device)
@@ -125,7 +129,7 @@ def agreement(pair: ModelPair, prompts: Sequence[list[int]]) -> dict[str, dict[s
     """By model that runs by a compact forward, how far its logits are from Hugging Face's in float32."""
     return {
         name: forward_agreement(model, prompts)
-        for name, model in (("target", pair.target), ("draft", pair.draft))
+        for name, model in pair.models.items()
         if isinstance(model, CausalLanguageModel) and model.forward != "hugging_face"
     }
 

@@ -36,6 +36,7 @@ TABLES = {
     "branch_verdict": "branches: verdict on the candidates, by candidates",
     "target_prefill": "target prefill",
     "draft_prefill": "draft prefill",
+    "draft_first": "a round's first draft pass, which takes the target's states; rows are its tokens",
     "reading": "a draft distribution's confidence (and entropy), read by the host",
     "predictor": "one decision of a small head",
 }

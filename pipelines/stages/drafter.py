@@ -25,8 +25,6 @@ from pipelines.prompt_table import read_prompts
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-    from pipelines.drafter.network import DrafterNetwork
-
 FACTS = "drafter.json"
 LEAST_DEPTH = 7
 WORK = "work"  # below the stage's folder, until it is done
@@ -97,7 +95,7 @@ def trained_drafter(args: argparse.Namespace, recipe: DrafterRecipe) -> dict[str
         )
         tracking.log(run_id, {}, found)
     dtype = torch.bfloat16
-    write_json(args.output / "config.json", written_config(network, config, layers, dtype))
+    write_json(args.output / "config.json", written_config(len(ids), config, layers, dtype))
     save_file(network.tensors(dtype), args.output / "model.safetensors")
     counted = {"texts": len(answers), "tokens": sum(len(one.tokens) - one.start for one in answers)}
     seconds = {"texts": collected, "training": perf_counter() - started - collected}
@@ -128,16 +126,16 @@ def layer_config(config: "PreTrainedConfig") -> "PreTrainedConfig":
 
 
 def written_config(
-    network: "DrafterNetwork", config: "PreTrainedConfig", layers: tuple[int, ...], dtype: torch.dtype
+    num_ids: int, config: "PreTrainedConfig", layers: tuple[int, ...], dtype: torch.dtype
 ) -> dict[str, Any]:
-    """``config.json`` of the drafter, as vLLM and SGLang read it."""
+    """``config.json`` of a drafter over ``num_ids`` of the ids of a target of this ``config``, as vLLM and SGLang read it."""
     layer = layer_config(config)
     return {
         "architectures": ["LlamaForCausalLMEagle3"],
         "model_type": "llama",
         **{name: getattr(layer, name) for name in (*LAYER, "head_dim", "num_hidden_layers")},
         "rope_theta": layer.rope_parameters["rope_theta"],
-        "draft_vocab_size": len(network.ids_U),
+        "draft_vocab_size": num_ids,
         "eagle_aux_hidden_state_layer_ids": list(layers),
         "tie_word_embeddings": False,
         "bos_token_id": config.bos_token_id,

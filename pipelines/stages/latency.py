@@ -32,6 +32,7 @@ from predictors.latency.soundness import Finding, findings, waiting_noise
 from predictors.latency.tables import LatencyTable
 from runtime import ModelPair
 from runtime.causal_model import CausalLanguageModel
+from runtime.eagle3.drafter import Eagle3Drafter
 from runtime.latency import Cell, LatencyConfig, all_cells, replaced, share_waited, sweep, tables_of
 
 # Of all cells. Where more are unsound the machine is busy, not a moment disturbed: measuring again would take as long again.
@@ -65,8 +66,11 @@ def run(args: argparse.Namespace) -> None:
 def hardware_of(pair: ModelPair, watts: float) -> dict[str, Any]:
     """``bandwidth`` of a copy in bytes a second, bytes of weights that a pass reads by model, and mean ``watts`` while the
     profile was measured, where the device counts them."""
-    models = {"target": pair.target} | ({} if pair.draft is None else {"draft": pair.draft})
-    read = {name: pass_bytes(one.model) for name, one in models.items() if isinstance(one, CausalLanguageModel)}
+    read = {
+        name: one.step_bytes if isinstance(one, Eagle3Drafter) else pass_bytes(one.model)
+        for name, one in pair.models.items()
+        if isinstance(one, CausalLanguageModel | Eagle3Drafter)
+    }
     counted = {"watts": watts} if isfinite(watts) else {}
     return {"bandwidth": copy_bandwidth(pair.target.device), "weights": read, **counted}
 

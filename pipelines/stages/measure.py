@@ -61,7 +61,8 @@ def run(args: argparse.Namespace) -> None:
     findings["notes"] = notes_of(str(one.message) for one in caught if one.category is UserWarning) + _bypassed(rows)
     findings["notes"] += [f"no bundle {name}: its arms are left out" for name in measurement.builder.missing]
     if measurement.builder.draftless:
-        findings["notes"] += [f"{NOT_APPLICABLE}: arms {', '.join(measurement.builder.draftless)}"]
+        reason = NOT_APPLICABLE if bench.pair.draft is None else "not applicable: the draft is no model of its own"
+        findings["notes"] += [f"{reason}: arms {', '.join(measurement.builder.draftless)}"]
     decodes, rounds = apart(rows)
     write_timed(bench.folder, args.pair, decodes, rounds)
     replayed = foreseen(bench, args.latency, measurement.decoders, texts, test, decodes, rounds)

@@ -32,6 +32,7 @@ from pipelines.parameters import add_pair_arguments, load_parameters
 from pipelines.places import DTYPES, FACTS, MODEL_FILES, resolve_model
 from predictors.config import Checked, one_of
 from runtime.device import native_dtype
+from runtime.eagle3.checkpoint import drafter_config
 from runtime.identity import require_shared_vocabulary
 from runtime.pair import has_tokenizer
 
@@ -128,8 +129,12 @@ def _resolved(models: Models, given: Mapping[str, str | None], made: Mapping[str
     tokenizers, sizes = {}, {}
     for key, folder in folders.items():
         tokenizers[key] = _tokenizer(folder) if has_tokenizer(folder) else None
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
-        sizes[key] = int(config.get_text_config().vocab_size)
+        drafter = drafter_config(folder)
+        if drafter is None:
+            config = AutoConfig.from_pretrained(folder, local_files_only=True)
+            sizes[key] = int(config.get_text_config().vocab_size)
+        else:
+            sizes[key] = int(drafter.get("transformer_layer_config", drafter)["vocab_size"])
     if "draft" in names:
         require_shared_vocabulary(tokenizers["target"], tokenizers["draft"], sizes["target"], sizes["draft"])
     owner = next((key for key, tokenizer in tokenizers.items() if tokenizer is not None), None)

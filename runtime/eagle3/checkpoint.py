@@ -7,7 +7,7 @@ drafter's own vocabulary.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ SHAPE = (
 )
 NORMS = ("input_layernorm", "hidden_norm", "post_attention_layernorm")
 PROJECTIONS = ("q_proj", "k_proj", "v_proj")
+IGNORED = ("verifier_", "rotary_emb", "t2d")
 REMEDY = "Use a drafter that vLLM or SGLang serves by method eagle3, or decode with another draft."
 
 
@@ -70,6 +71,12 @@ class Checkpoint:
         return self.tensors["fc.weight"].shape[1] // self.target_hidden
 
     @property
+    def num_parameters(self) -> int:
+        """Numbers of the tensors that are served."""
+        named = self.tensors.items()
+        return sum(one.numel() for name, one in named if one.is_floating_point() and not name.startswith(IGNORED))
+
+    @property
     def target_ids(self) -> Tensor | None:
         """The target's ids [U] of the drafter's own; ``None`` where both are the same."""
         offsets = self.tensors.get("d2t")
@@ -98,10 +105,37 @@ def eagle3_folder(path: str | Path) -> Path | None:
     return Path(path)
 
 
+def drafter_config(folder: str | Path) -> Mapping[str, Any] | None:
+    """The configuration in a folder, if it is that of a drafter."""
+    path = Path(folder) / CONFIG
+    given: Mapping[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+    return given if is_eagle3(given) else None
+
+
 def read_checkpoint(folder: str | Path) -> Checkpoint:
     """The drafter of a folder. `ValueError` that names file, value and remedy if it is none, or a variant that is not served."""
     place = Path(folder)
-    given = json.loads((place / CONFIG).read_text())
+    made = _described(place, json.loads((place / CONFIG).read_text()))
+    made = replace(made, tensors=_tensors(place))
+    _require_shapes(place, made)
+    return made
+
+
+def unloaded_checkpoint(given: Mapping[str, Any], dtype: torch.dtype) -> Checkpoint:
+    """The drafter of a configuration alone: its tensors are on torch's meta device. `ValueError` as `read_checkpoint`."""
+    made = _described(Path(), given)
+    num_ids, num_states = given.get("draft_vocab_size") or made.vocabulary_size, len(made.layers or range(3))
+    tensors = {
+        name: torch.empty(shape, dtype=dtype, device="meta")
+        for name, shape in _shapes(made, num_ids, num_states).items()
+    }
+    if "d2t" in tensors:
+        tensors["d2t"] = torch.zeros(num_ids, dtype=torch.int64)
+    return replace(made, tensors=tensors)
+
+
+def _described(place: Path, given: Mapping[str, Any]) -> Checkpoint:
+    """Without tensors."""
     kind = given.get("speculators_model_type", "eagle3")
     if kind != "eagle3" or not is_eagle3(given):
         raise ValueError(f"{place}: a drafter of kind {kind!r} is not served, EAGLE-3 is. {REMEDY}")
@@ -114,11 +148,8 @@ def read_checkpoint(folder: str | Path) -> Checkpoint:
         own.setdefault("norm_before_residual", True)
     variant = Variant(**{one.name: own[one.name] for one in fields(Variant) if one.name in own})
     layers = own.get("eagle_aux_hidden_state_layer_ids")
-    tensors = _tensors(place)
     hidden = int(own.get("target_hidden_size") or config.hidden_size)
-    made = Checkpoint(config, variant, layers and tuple(layers), int(config.vocab_size), hidden, tensors)
-    _require_shapes(place, made)
-    return made
+    return Checkpoint(config, variant, layers and tuple(layers), int(config.vocab_size), hidden, {})
 
 
 def _refuse(place: Path, own: Mapping[str, Any], layer: Mapping[str, Any]) -> None:
@@ -170,35 +201,13 @@ def _tensors(place: Path) -> dict[str, Tensor]:
 
 def _require_shapes(place: Path, made: Checkpoint) -> None:
     """`ValueError` for a tensor that is missing, too many or of another shape."""
-    config, tensors = made.config, made.tensors
-    hidden, wide = config.hidden_size, config.intermediate_size
-    head = getattr(config, "head_dim", None) or hidden // config.num_attention_heads
-    queries, keys = config.num_attention_heads * head, config.num_key_value_heads * head
+    config, tensors, hidden = made.config, made.tensors, made.config.hidden_size
     if "fc.weight" not in tensors or "lm_head.weight" not in tensors:
         raise ValueError(
             f"{place} has no tensors fc.weight and lm_head.weight, so it holds no EAGLE-3 drafter. {REMEDY}"
         )
     own = len(tensors["lm_head.weight"])
-    joined = made.num_states * made.target_hidden
-    expected: dict[str, tuple[int, ...]] = {
-        "fc.weight": (hidden, joined),
-        **{f"{name}.weight": (hidden,) for name in (*NORMS, "norm")},
-        **{f"{name}.weight": (size, 2 * hidden) for name, size in zip(PROJECTIONS, (queries, keys, keys), strict=True)},
-        "o_proj.weight": (hidden, queries),
-        **{f"{name}.weight": (wide, hidden) for name in ("gate_proj", "up_proj")},
-        "down_proj.weight": (hidden, wide),
-        "lm_head.weight": (own, hidden),
-    }
-    if config.attention_bias:
-        expected |= {f"{name}.bias": (size,) for name, size in zip(PROJECTIONS, (queries, keys, keys), strict=True)}
-    if config.model_type == "qwen3":
-        expected |= {"q_norm.weight": (head,), "k_norm.weight": (head,)}
-    if made.variant.norm_before_fc:
-        expected["input_norm.weight"] = (joined,)
-    if made.variant.fc_norm:
-        expected |= {f"fc_norm.{number}.weight": (made.target_hidden,) for number in range(made.num_states)}
-    if own != made.vocabulary_size:
-        expected["d2t"] = (own,)
+    expected = _shapes(made, own, made.num_states)
     optional = {"embed_tokens.weight": (made.vocabulary_size, hidden), "t2d": (made.vocabulary_size,), "d2t": (own,)}
     if config.attention_bias:
         optional["o_proj.bias"] = (hidden,)
@@ -207,9 +216,8 @@ def _require_shapes(place: Path, made: Checkpoint) -> None:
             raise ValueError(f"{place}: tensor {name} is missing. Fetch the drafter again. {REMEDY}")
         if tuple(tensors[name].shape) != shape:
             raise ValueError(f"{place}: tensor {name} has shape {tuple(tensors[name].shape)}, not {shape}. {REMEDY}")
-    ignored = ("verifier_", "rotary_emb", "t2d")
     for name, tensor in tensors.items():
-        known = name in expected or tuple(tensor.shape) == optional.get(name) or name.startswith(ignored)
+        known = name in expected or tuple(tensor.shape) == optional.get(name) or name.startswith(IGNORED)
         if not known:
             raise ValueError(f"{place}: tensor {name} {tuple(tensor.shape)} belongs to no served variant. {REMEDY}")
     ids = made.target_ids
@@ -217,3 +225,31 @@ def _require_shapes(place: Path, made: Checkpoint) -> None:
         raise ValueError(f"{place}: d2t leads to ids outside the vocabulary of {made.vocabulary_size}. {REMEDY}")
     if ids is not None and len(ids.unique()) < len(ids):
         raise ValueError(f"{place}: d2t leads two ids of the drafter to one of the target. {REMEDY}")
+
+
+def _shapes(made: Checkpoint, num_ids: int, num_states: int) -> dict[str, tuple[int, ...]]:
+    """Of the tensors that a drafter over ``num_ids`` of its target's ids must have."""
+    config, joined = made.config, num_states * made.target_hidden
+    hidden, wide = config.hidden_size, config.intermediate_size
+    head = getattr(config, "head_dim", None) or hidden // config.num_attention_heads
+    queries, keys = config.num_attention_heads * head, config.num_key_value_heads * head
+    expected: dict[str, tuple[int, ...]] = {
+        "fc.weight": (hidden, joined),
+        **{f"{name}.weight": (hidden,) for name in (*NORMS, "norm")},
+        **{f"{name}.weight": (size, 2 * hidden) for name, size in zip(PROJECTIONS, (queries, keys, keys), strict=True)},
+        "o_proj.weight": (hidden, queries),
+        **{f"{name}.weight": (wide, hidden) for name in ("gate_proj", "up_proj")},
+        "down_proj.weight": (hidden, wide),
+        "lm_head.weight": (num_ids, hidden),
+    }
+    if config.attention_bias:
+        expected |= {f"{name}.bias": (size,) for name, size in zip(PROJECTIONS, (queries, keys, keys), strict=True)}
+    if config.model_type == "qwen3":
+        expected |= {"q_norm.weight": (head,), "k_norm.weight": (head,)}
+    if made.variant.norm_before_fc:
+        expected["input_norm.weight"] = (joined,)
+    if made.variant.fc_norm:
+        expected |= {f"fc_norm.{number}.weight": (made.target_hidden,) for number in range(num_states)}
+    if num_ids != made.vocabulary_size:
+        expected["d2t"] = (num_ids,)
+    return expected

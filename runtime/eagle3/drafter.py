@@ -193,6 +193,19 @@ class Eagle3Drafter:
     def dtype(self) -> torch.dtype:
         return self._target.dtype
 
+    @property
+    def forward(self) -> str:
+        """``packed`` where the target's is, else ``compact``."""
+        return "packed" if self._current().body.head.is_mkldnn else "compact"
+
+    @property
+    def step_bytes(self) -> int:
+        """Bytes of weights that a pass over few drafted tokens reads: nothing is joined, and an embedding is looked up."""
+        left = (self.checkpoint.tensors.get(f"{name}.weight") for name in ("fc", "embed_tokens"))
+        return (
+            self.checkpoint.num_parameters - sum(one.numel() for one in left if one is not None)
+        ) * self.dtype.itemsize
+
     def open(self, max_length: int, layers: tuple[int, ...] = ()) -> "Eagle3State":
         for layer in layers:
             if layer not in (0, 1):

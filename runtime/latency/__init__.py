@@ -10,7 +10,7 @@ import torch
 
 from runtime.latency.cells import Cell, LatencyConfig, replaced, share_waited, sweep, tables_of
 from runtime.latency.decision import decision_cells, guessing_cells
-from runtime.latency.passes import CONTINUATION, CommittedState, pass_cells, prefill_cells
+from runtime.latency.passes import CONTINUATION, committed_states, pass_cells, prefill_cells
 from runtime.latency.rounds import branch_cells, plain_cells, round_cells
 from runtime.latency.weightless import weightless_pair
 from runtime.pair import ModelPair
@@ -36,7 +36,7 @@ def all_cells(pair: ModelPair, config: LatencyConfig) -> tuple[list[Cell], list[
     config = replace(config, contexts=contexts, prefill_tokens=prompts)
     most_nodes = max(*config.drafted, *config.tree_nodes, *config.branch_rows)
     prepared = weightless_pair(pair, max(LEAST_PREPARED_ROWS, 2 * most_nodes), generator)
-    alternating = [CommittedState(model, contexts[0], 1, generator) for model in (target, draft)]
+    alternating = committed_states(pair, contexts[0], (1, 1), generator)
 
     def evict() -> None:
         """Empty the caches as a pass does."""

@@ -16,9 +16,10 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from runtime.adapter import Forward, LanguageModel
+from runtime.adapter import Forward, LanguageModel, features_of
 from runtime.graphs import Programs
 from runtime.latency.cells import synchronise
+from runtime.latency.passes import offer
 from runtime.pair import ModelPair
 
 NOISE = 0.5
@@ -67,9 +68,13 @@ class WeightlessModel:
 
 
 def weightless_pair(pair: ModelPair, num_rows: int, generator: torch.Generator) -> ModelPair:
-    """A pair over the vocabularies of ``pair`` with ``num_rows`` prepared rows each: as many as any pass asks for, or more."""
-    models = (pair.target, pair.target if pair.draft is None else pair.draft)
-    likes = [model.open(1).forward([0]).logits for model in models]  # as the decoder gets them
+    """A pair over the vocabularies of ``pair`` with ``num_rows`` prepared rows each: as many as any pass asks for, or more. Its
+    draft reads tokens alone: what a draft does with the target's states is timed with its passes."""
+    models = (pair.target, pair.draft or pair.target)
+    states = models[0].open(1, features_of(models[1])), models[1].open(1)
+    said = states[0].forward([0])  # as the decoder gets it
+    offer(states[1], said.hidden_NKD)
+    likes = [said.logits, states[1].forward([0]).logits]
     shared_V = torch.randn(max(like.shape[-1] for like in likes), generator=generator)
 
     def prepared(model: LanguageModel, like: Tensor) -> WeightlessModel:

@@ -105,10 +105,10 @@ def led(decoder: Decoder, text: GivenText, seed: int, luck: Luck, tails: bool) -
 
 def _over_text(decoder: SequentialDecoder, text: GivenText, tails: bool) -> SequentialDecoder:
     """``decoder`` with stand-ins for what is known of ``text``: for the target, whose verdict follows from the text, and without
-    ``tails`` for the draft, whose numbers no decision depends on then. Not for models whose hidden states are read,
-    nor where passes are recorded: verdicts have numbers there."""
+    ``tails`` for the draft, whose numbers no decision depends on then. Not for models whose hidden states are read, by
+    a controller or a draft, nor where passes are recorded: verdicts have numbers there."""
     pair, reads = copy(decoder.pair), decoder.controller
-    if pair.target.programs is not None or pair.target is not text.target:
+    if pair.target.programs is not None or pair.target is not text.target or decoder.features:
         return decoder
     if not (reads.layers or reads.reads_views):
         pair.target = StandIn(text.logits(text.target), silent=True)

@@ -44,7 +44,9 @@ def untrained(target, ids):
 
 def saved(network, target, folder):
     folder.mkdir(exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(written_config(network, target.model.config, LAYERS, torch.float32)))
+    (folder / "config.json").write_text(
+        json.dumps(written_config(len(network.ids_U), target.model.config, LAYERS, torch.float32))
+    )
     save_file(network.tensors(torch.float32), folder / "model.safetensors")
     return read_checkpoint(folder)
 

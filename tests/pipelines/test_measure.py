@@ -75,6 +75,21 @@ def findings(stage):
     return json.loads((stage.output / "toy-1c" / FINDINGS).read_text())
 
 
+def test_a_drafter_is_measured_where_hugging_face_cannot_assist_with_it(tmp_path):
+    arms = [arm for arm in ARMS if arm["family"] in ("plain", "hugging_face", "chain", "pearl")]
+    counts = {"validation_prompts": 1, "test_prompts": 2, "exactness_prompts": 1}
+    args = toy_bench(tmp_path, "measure", PARAMETERS | counts | {"arms": arms}, drafter=True)
+    args.bundles = tmp_path / "bundles"
+    measure.run(args)
+    folder = args.output / "toy-1c"
+    made = pd.DataFrame(read_decodes(folder / DECODES_FILE))
+    assert set(made["arm"]) == {
+        *("autoregressive", "plain_hf_forward", "hf_generate", "chain-1", "chain-2", "pearl-1", "pearl-2")
+    }
+    assert all(row["exact_float32"] for row in json.loads((folder / FINDINGS).read_text())["exactness"])
+    assert set(json.loads((folder / PROVENANCE).read_text())["models"]) == {"target", "draft"}
+
+
 def test_every_arm_is_timed_on_every_test_prompt(decodes):
     test = decodes[decodes["split"] == "test"]
     pearls = {"pearl-1", "pearl-2"}

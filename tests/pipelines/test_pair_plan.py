@@ -20,8 +20,10 @@ from predictors.config import parse_config
 from runtime import ModelPair, Randomness, build_decoder
 from runtime.causal_model import CausalLanguageModel
 from runtime.memory import planned_memory, weight_bytes
+from tests.eagle3 import random_drafter, save_drafter
 from tests.held import Held
 from tests.pipelines.conftest import BUILTIN
+from tests.toys import tiny_llama
 
 PARAMS = Path(__file__).parents[2] / "params.yaml"
 LLAMA = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
@@ -114,6 +116,37 @@ def test_prompts_and_disk_that_do_not_suffice_are_named_with_the_parameter(ready
         planned(path, "gemma-3-270m-27b")
     with pytest.raises(SystemExit, match=r"[\d.]+ GB, and traces\.max_gigabytes is 2: raise it"):
         planned(path, "llama-2-7b-70b")
+
+
+def test_a_drafter_that_is_to_be_trained_is_counted(changed, capsys):
+    """One layer, what joins three states, and a head over a part of the vocabulary."""
+    deep = LLAMA | {"num_hidden_layers": 7}
+    recipe = {"train": "eagle3", "vocabulary": 50}
+    params = changed(models={"target": "org/target", "draft": recipe, "dtype": "bfloat16"}, config={"target": deep})
+    planned(params, "p")
+    hidden, wide = 64, 96
+    layer = 2 * hidden * 3 * hidden + hidden * hidden + 3 * hidden * wide + 4 * hidden
+    assert f"draft: {layer + 3 * hidden * hidden + 50 * hidden:,} parameters in bfloat16" in capsys.readouterr().out
+    pair = meta_pair("p", params)
+    weights = [plan.needs(pair, {}, {}, "cuda")["decoding"][0], weight_bytes(pair.target, "cuda")]
+    assert weights[0] - weights[1] == 2 * pair.draft.checkpoint.num_parameters
+
+
+def test_a_shallow_target_has_no_drafter_to_plan(changed):
+    models = {"target": "org/target", "draft": {"train": "eagle3"}, "dtype": "bfloat16"}
+    with pytest.raises(SystemExit, match="has 3 layers"):
+        planned(changed(models=models, config={"target": LLAMA}), "p")
+
+
+@pytest.mark.parametrize("speculators", [False, True])
+def test_a_drafters_folder_is_planned_by_its_own_shapes(changed, tmp_path, speculators):
+    target = tiny_llama(300, layers=3)
+    target.save_pretrained(tmp_path / "target")
+    drafter = random_drafter(target, ids=range(0, 300, 2))
+    folder = save_drafter(drafter, tmp_path / "drafter", speculators)
+    models = {"target": str(tmp_path / "target"), "draft": str(folder), "dtype": "float32"}
+    found = meta_pair("p", changed(models=models)).draft
+    assert found.checkpoint.num_parameters == drafter.num_parameters and found.features == drafter.layers
 
 
 @pytest.mark.parametrize(

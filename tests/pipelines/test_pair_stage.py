@@ -10,6 +10,7 @@ from pipelines.builtin import builtin_pair
 from pipelines.places import read_facts, read_pair
 from pipelines.stages import pair
 from runtime import ModelPair
+from tests.eagle3 import random_drafter, save_drafter
 from tests.pipelines.conftest import BUILTIN
 
 TOKENS = torch.arange(30)[None] + 5
@@ -137,6 +138,17 @@ def test_a_refused_pair_leaves_the_earlier_one(builtin_folder, run_pair, save_mo
         run_pair({"target": str(save_model(320)), "draft": str(save_model(300, False))}, tmp_path / "pair")
     assert read_facts(tmp_path / "pair") == read_facts(builtin_folder)
     assert weights(tmp_path / "pair") == weights(builtin_folder)
+
+
+@pytest.mark.parametrize("speculators", [False, True])
+def test_a_drafter_of_either_form_is_resolved(run_pair, save_model, tmp_path, speculators):
+    target = save_model()
+    model = AutoModelForCausalLM.from_pretrained(target)
+    layers = (0, 1, model.config.num_hidden_layers)[: model.config.num_hidden_layers + 1]
+    drafter = random_drafter(model, layers=layers, num_states=len(layers))
+    folder = run_pair({"target": str(target), "draft": str(save_drafter(drafter, tmp_path / "drafter", speculators))})
+    assert read_facts(folder)["vocabulary"] == {"target": 300, "draft": 300}
+    assert ModelPair.load(**read_pair(folder).models).draft.features == layers
 
 
 def test_a_draft_without_tokenizer_borrows_the_targets(run_pair, save_model):

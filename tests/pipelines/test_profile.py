@@ -6,6 +6,7 @@ import re
 import pytest
 
 import runtime.latency
+from pipelines import cli
 from pipelines.stages import latency as profile
 from predictors.latency.profile import read_profile
 from predictors.latency.soundness import noise_warning, waiting_noise
@@ -96,6 +97,27 @@ def test_the_stage_writes_a_profile_of_this_device_and_prints_its_cost_ratios(ar
     printed = re.findall(r"^context (\d+): \D+([\d.]+)", out, flags=re.MULTILINE)
     assert printed == [(str(context), f"{measured.cost_ratio(context):.1f}") for context in (4, 251)]
     assert str(args.output / "toy-1c.json") in out
+
+
+def test_a_drafter_is_measured_and_its_profile_is_shown(tmp_path, capsys):
+    args = toy_bench(tmp_path, "latency", PARAMETERS, drafter=True)
+    profile.run(args)
+    path = args.output / "toy-1c.json"
+    measured = read_profile(path)
+    assert len(measured.tables) == 20, "no pass of it by Hugging Face's forward, and those that begin a round"
+    first = measured.tables["draft_first"]
+    assert first.axes == {"context": [4, 251], "rows": [1, 3]} and first.calls == 6
+    assert measured.latency("draft_first", rows=3, context=251).seconds > 0
+    origin = measured.provenance
+    assert origin["models"] == {name: {"dtype": "float32", "forward": "packed"} for name in ("target", "draft")}
+    hidden, wide = 32, 64
+    products = 2 * hidden * (hidden + 2 * hidden // 2) + hidden * hidden + 3 * hidden * wide
+    assert origin["hardware"]["weights"]["draft"] == 4 * (products + 4 * hidden + 31 * hidden)
+    capsys.readouterr()
+    cli.main(["latency", str(path), "--acceptance", "0.7", "--plot", str(tmp_path / "latency.png")])
+    rows = [line.split("|")[1].strip() for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    assert rows.count("251") == 2, "costs by context, and a round's first passes"
+    assert (tmp_path / "latency.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_seconds_stay_with_their_coordinates_from_the_calls_to_the_file(args, monkeypatch):

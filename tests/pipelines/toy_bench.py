@@ -7,6 +7,7 @@ import yaml
 
 from pipelines.outputs import write_json
 from pipelines.prompt_table import FILE, Prompt, write_prompts
+from tests.eagle3 import random_drafter, save_drafter
 from tests.toys import tiny_llama
 
 CHAIN = {"kind": "chain", "gamma": 3}
@@ -25,10 +26,17 @@ def toy_prompts(count: int, split: str = "test", vocabulary: int = 32) -> list[P
     ]
 
 
-def toy_bench(folder: Path, stage: str, parameters: dict, vocabulary: int = 32) -> SimpleNamespace:
-    """Write a device, a pair, prompts and the parameters of ``stage`` below ``folder``; returns the arguments it is run with."""
-    for name, seed, layers in (("target", 0, 2), ("draft", 1, 1)):
-        tiny_llama(vocabulary, seed=seed, layers=layers).save_pretrained(folder / "pair" / name)
+def toy_bench(
+    folder: Path, stage: str, parameters: dict, vocabulary: int = 32, drafter: bool = False
+) -> SimpleNamespace:
+    """Write a device, a pair, prompts and the parameters of ``stage`` below ``folder``; returns the arguments it is run with.
+    ``drafter``: the draft is an EAGLE-3 drafter."""
+    target = tiny_llama(vocabulary, seed=0, layers=2)
+    target.save_pretrained(folder / "pair" / "target")
+    if drafter:
+        save_drafter(random_drafter(target), folder / "pair" / "draft")
+    else:
+        tiny_llama(vocabulary, seed=1, layers=1).save_pretrained(folder / "pair" / "draft")
     facts = {"source": "builtin", "pair": "p", "target": "target", "draft": "draft", "tokenizer": "none"}
     facts["corpus"] = {"trained_on": ["a.py"]}
     facts |= {"dtype": "float32"}

@@ -8,10 +8,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from runtime import ModelPair, causal_model
+from runtime import ModelPair, Randomness, build_decoder, causal_model
+from runtime.eagle3.drafter import Eagle3State
 from runtime.latency import LatencyConfig, all_cells, rounds, sweep, tables_of
 from runtime.latency.passes import CONTINUATION, pass_cells, prefill_cells
 from runtime.latency.rounds import TOKENS, plain_cells
+from tests.eagle3 import random_drafter
 from tests.toys import TableModel, tiny_llama
 
 
@@ -247,6 +249,107 @@ def test_a_pair_off_the_compact_forward_has_no_reference(compact):
     slow = ModelPair(compact.target.model, compact.draft.model, forward="hugging_face")
     for target, draft in ((slow.target, slow.draft), (compact.target, slow.draft), (slow.target, compact.draft)):
         assert not reference_cells(ModelPair(target, draft))
+
+
+# ---- a draft that reads its target's states
+
+
+@pytest.fixture
+def reading():
+    target = tiny_llama(64, seed=0, layers=3)
+    return ModelPair(target, random_drafter(target))
+
+
+def test_a_draft_that_reads_states_has_all_tables_and_one_of_first_passes(reading, compact):
+    kinds = [{table for cell in all_cells(pair, SMALL)[0] for table in cell.tables} for pair in (reading, compact)]
+    assert kinds[0] == kinds[1] - {"draft_hugging_face", "target_hugging_face"} | {"draft_first"}
+    cells, _ = all_cells(reading, SMALL)
+    tables = tables_of(sweep(cells, Random(0), 0, 2, lambda: None))
+    assert {axis: list(grid) for axis, grid in tables["draft_first"].axes.items()} == {
+        "rows": [1, 3],
+        "context": [4, 90],
+    }
+    assert all((table.low > 0).all() for table in tables.values())
+
+
+def test_passes_of_a_draft_that_reads_states_leave_it_as_it_was(reading, monkeypatch):
+    opened, layers = [], []
+    for model in (reading.target, reading.draft):
+
+        def opens(length, tapped=(), real=model.open):
+            layers.append(tapped)
+            opened.append(real(length, tapped))
+            return opened[-1]
+
+        monkeypatch.setattr(model, "open", opens)
+    cells = pass_cells(reading, SMALL, generator())
+    assert layers == [reading.draft.features, ()] * 2, "the target taps what is read, at each context"
+    said = []
+    for _ in range(2):
+        for state in opened:
+            said.append(state.forward([3, 4], [-1, -1]).logits)
+            state.keep([])
+        for cell in cells:
+            cell.before()
+            assert cell.measure()[0] > 0
+    assert all(torch.equal(one, other) for one, other in zip(said[:4], said[4:], strict=True))
+    assert [state.scratch.total for state in opened] == [4, 4, 90, 90]
+
+
+def note_states(monkeypatch):
+    """Notes what is done with states of a draft that reads: offered rows, passes, kept nodes."""
+    notes = []
+    for name, note in (
+        ("offer", lambda hidden_NKD: list(hidden_NKD.shape)),
+        ("forward", lambda tokens, parents=None, last=None: (len(tokens), parents, last)),
+        ("keep", lambda path, pending=0: list(path)),
+    ):
+        real = getattr(Eagle3State, name)
+
+        def noted(self, *given, name=name, note=note, real=real, **named):
+            notes.append((name, note(*given, **named)))
+            return real(self, *given, **named)
+
+        monkeypatch.setattr(Eagle3State, name, noted)
+    return notes
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_first_pass_is_a_rounds_own(reading, monkeypatch, count):
+    (cell,) = [
+        cell
+        for cell in pass_cells(reading, SMALL, generator())
+        if cell.tables == ("draft_first",) and cell.at == {"rows": count, "context": 4}
+    ]
+    notes = note_states(monkeypatch)
+    cell.before()
+    assert not notes, "a round's first pass meets what the target left in the caches"
+    cell.measure()
+    offered, fed = ("offer", [count, 3, 32]), ("forward", (count, None, 1))
+    assert notes == [offered, fed, ("keep", [])]
+    notes.clear()
+    decoder = build_decoder(reading, {"method": "speculative", "drafter": {"kind": "chain", "gamma": 2}})
+    chance = Randomness(0)
+    made = decoder.generate([5, 6, 7], max_new_tokens=60, temperature=1.0, randomness=chance, eos_token_id=[]).rounds
+    assert {1, 3} <= {1 + record.accepted for record in made[1:-1]}
+    place = notes.index(offered, 3)  # behind the prefill
+    assert notes[place : place + 3] == [offered, ("keep", []), fed]
+
+
+def test_a_prefill_offers_states_in_front_of_every_token_but_the_first(reading, monkeypatch):
+    (cell,) = [cell for cell in prefill_cells(reading, SMALL, generator()) if cell.at == {"tokens": 8}][:1]
+    assert cell.tables == ("draft_prefill",)
+    notes = note_states(monkeypatch)
+    cell.measure()
+    assert notes == [("offer", [8, 3, 32]), ("forward", (7, None, 1)), ("keep", [0, 1, 2, 3, 4, 5, 6])]
+    notes.clear()
+    build_decoder(reading, {"method": "speculative"}).generate(list(range(8)), max_new_tokens=1)
+    assert notes[:3] == [("offer", [8, 3, 32]), ("forward", (7, None, 1)), ("keep", [0, 1, 2, 3, 4, 5, 6])]
+
+
+def test_a_prompt_of_one_token_leaves_such_a_draft_without_rows(reading):
+    config = replace(SMALL, prefill_tokens=(1, 2))
+    assert all(cell.measure()[0] > 0 for cell in prefill_cells(reading, config, generator()))
 
 
 # ---- plain decoding: the real decoder, behind the context that its cells name

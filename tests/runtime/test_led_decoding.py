@@ -5,10 +5,13 @@ from functools import cache
 import pytest
 
 from predictors.sampling import SamplingSettings
+from runtime import ModelPair, Randomness, build_decoder
 from runtime.drafting.sampler import PlainSampler
+from runtime.leading import GivenText, plan
 from runtime.leading.leader import LedChain
-from tests.runtime.leading import CONTROLLERS, SETTINGS, chain_decoder, decoded, led_along_texts, toy_pair
-from tests.toys import total_variation
+from tests.eagle3 import random_drafter
+from tests.runtime.leading import CONTROLLERS, PROMPT, SETTINGS, chain_decoder, decoded, led_along_texts, toy_pair
+from tests.toys import tiny_llama, total_variation
 
 
 @cache
@@ -51,6 +54,22 @@ def test_also_where_texts_end_early(monkeypatch, verifier, reads):
     monkeypatch.setattr(PlainSampler, "reads", reads)
     decoder = chain_decoder(toy_pair(eos=(2,)), verifier, CONTROLLERS["by_rejected"])
     assert total_variation(decoded(decoder), led_along_texts(decoder)) < 1e-9
+
+
+@pytest.mark.parametrize("tails", [True, False])
+def test_a_draft_that_reads_states_is_led_by_the_models_themselves(tails):
+    target = tiny_llama(32, layers=3)
+    pair = ModelPair(target, random_drafter(target))
+    options = {"max_new_tokens": 12, "temperature": 1.0, "eos_token_id": []}
+    tokens = (
+        build_decoder(pair, {"method": "autoregressive"}).generate(PROMPT, randomness=Randomness(0), **options).tokens
+    )
+    text = GivenText.of(pair, PROMPT, tokens, SETTINGS, 12, ())
+    decoder = build_decoder(pair, {"method": "speculative", "drafter": {"kind": "chain", "gamma": 3}})
+    tape = plan(decoder, text, 0, tails)
+    out = decoder.generate(PROMPT, randomness=tape.chance(), **options)
+    assert tape.followed(out) and out.tokens == tokens
+    assert any(record.accepted for record in out.rounds)
 
 
 def test_free_tails_are_exact_for_rounds_that_look_at_no_token():

@@ -3,10 +3,13 @@
 from itertools import chain
 
 import pytest
+import torch
 from transformers import AutoModelForCausalLM, FalconConfig, GPT2Config, OPTConfig
 
-from runtime import ModelPair
-from runtime.memory import LIBRARY, Work, model_memory, planned_memory
+from runtime import ModelPair, Randomness, build_decoder
+from runtime.memory import LIBRARY, Work, model_memory, planned_memory, unloaded_pair
+from tests.eagle3 import random_drafter
+from tests.held import Held
 from tests.toys import TableModel, tiny_llama
 
 DEVICE = {"graphed": "cuda", "compact": "cpu", "hugging_face": "cpu"}
@@ -48,6 +51,28 @@ def test_a_model_without_memory_is_planned_as_the_one_it_stands_for(forward):
     planned = model_memory("meta", meta, Work(140, 40), DEVICE[forward])
     assert (planned.weights, planned.cache) == (held.weights, held.cache)
     assert planned.workspace - held.workspace == (LIBRARY if DEVICE[forward] == "cuda" else 0)
+
+
+def test_a_drafter_is_planned_by_its_configuration_as_it_is_held():
+    target = tiny_llama(640, layers=3, hidden=64)
+    drafter = random_drafter(target, ids=range(0, 640, 2))
+    pair = ModelPair(target, drafter)
+    given = {"architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": 320}
+    given |= {"eagle_aux_hidden_state_layer_ids": list(drafter.layers)}
+    meta = unloaded_pair(torch.float32, target.config, drafter.config.to_dict() | given)
+    held, planned = (model_memory("draft", one.draft, Work(224, 200), "cpu") for one in (pair, meta))
+    assert planned == held
+    state = pair.draft.open(224)
+    assert held.cache == sum(part.nbytes for part in (*state.memory.tensors, state.memory.cos, state.memory.sin))
+    own = 4 * drafter.num_parameters
+    assert 2 * own <= held.weights < 2 * own + 10_000, "its files, and what is served"
+    assert model_memory("draft", meta.draft, Work(224, 200), "cuda").weights == own
+    decoder = build_decoder(pair, {"method": "speculative", "drafter": {"kind": "chain", "gamma": 4}})
+    options = {"max_new_tokens": 24, "temperature": 1.0, "randomness": Randomness(0), "eos_token_id": []}
+    with Held() as peak:
+        decoder.generate(list(range(200)), **options)
+    whole = planned_memory(pair, 200, 24, "cpu").values()
+    assert sum(one.cache + one.workspace for one in whole) == pytest.approx(peak.peak, rel=0.1)
 
 
 @pytest.mark.parametrize(
