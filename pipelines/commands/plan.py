@@ -94,8 +94,6 @@ def meta_pair(name: str, params: Path, dtype: torch.dtype = torch.bfloat16, fetc
     """
     models = load_parameters(Models, name, "models", params)
     number = dtype if models.dtype == AUTO else parse_dtype(models.dtype)
-    if models.builtin is not None:
-        return unloaded_pair(number, **models.builtin.configs())
     known, where = read_pair(name, params).get("config") or {}, f"{params}: pairs.{name}.config"
     given = {"target": models.target, "draft": models.draft}
     configs = {  # a drafter that is to be trained is one layer of the target, and not counted
@@ -135,7 +133,9 @@ def _configuration(name: str | GgufFile, fields: Mapping[str, Any] | None, where
 def collectors(pair: ModelPair, name: str, params: Path) -> dict[str, Collector]:
     """What would collect each trace, with as many and as long prompts as there may be; `ValueError` if they do not fit."""
     parameters = load_parameters(PromptParameters, name, "prompts", params)
-    longest = max(parameters.max_tokens if source.windows else parameters.longest for source in parameters.sources)
+    longest = max(
+        parameters.max_tokens if source.cut == "window" else parameters.longest for source in parameters.sources
+    )
     prompts = [
         Prompt(f"{split}/{number}", "", "", "", split, "", [0] * longest)
         for split in MEASURED_SPLITS

@@ -29,8 +29,8 @@ def toy_bench(folder: Path, stage: str, parameters: dict, vocabulary: int = 32) 
     """Write a device, a pair, prompts and the parameters of ``stage`` below ``folder``; returns the arguments it is run with."""
     for name, seed, layers in (("target", 0, 2), ("draft", 1, 1)):
         tiny_llama(vocabulary, seed=seed, layers=layers).save_pretrained(folder / "pair" / name)
-    facts = {"source": "builtin", "pair": "p", "target": "target", "draft": "draft", "tokenizer": "none"}
-    facts["corpus"] = {"trained_on": ["a.py"]}
+    models = {name: str(folder / "pair" / name) for name in ("target", "draft")}
+    facts = {"pair": "p", **models, "tokenizer": models["target"], "revisions": dict.fromkeys(models)}
     facts |= {"dtype": "float32"}
     write_json(folder / "pair" / "pair.json", facts)
     write_json(folder / "device.json", {"slug": "toy-1c", "cpu": "toy", "cores": 1, "gpus": [], "bfloat16_flags": []})
