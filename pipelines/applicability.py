@@ -36,7 +36,7 @@ def draftless(pair: str, params: Path) -> bool:
     from pipelines.parameters import read_pair  # YAML, which commands of a serving host go without
 
     models = read_pair(pair, params).get("models")
-    return isinstance(models, dict) and bool(models.get("target")) and not models.get("draft")
+    return isinstance(models, dict) and not models.get("draft")
 
 
 def left_out(args: argparse.Namespace) -> bool:

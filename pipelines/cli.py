@@ -20,7 +20,7 @@ from pipelines.applicability import left_out
 COMMANDS = {
     "generate": "decode a prompt with any decoder or exported bundle",
     "device": "stage: describe this machine",
-    "pair": "stage: train the built-in model pair, or resolve a real one",
+    "pair": "stage: resolve a pair's models and pin their files",
     "pair list": "the ready-made pairs",
     "pair add": "copy a ready-made pair's block into the parameter file",
     "plan": "what a pair needs of memory and disk, before anything is downloaded",

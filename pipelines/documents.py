@@ -1,7 +1,6 @@
 """One loader for every source of documents; a source is data, not code.
 
-    kind: builtin                        the corpus of the built-in pair (`pipelines.builtin.corpus`)
-    kind: chat                           chat prompts by rule, without any file (`pipelines.builtin.chat_prompts`)
+    kind: chat                           chat prompts by rule, without any file (`pipelines.chat_prompts`)
     kind: file       path: …             a .jsonl, .parquet or .txt file (one document), or its URL, or a folder of those
     kind: datasets   path: …             any Hugging Face datasets name or folder, with config, split and revision
     recipe: …                            one of `recipes.yaml`, whose fields a source may replace
@@ -25,13 +24,13 @@ import pyarrow as pa
 from pyarrow.parquet import ParquetFile
 from tqdm import tqdm
 
-from pipelines.builtin.chat_prompts import chat_documents
-from pipelines.builtin.corpus import Document, builtin_documents
+from pipelines.chat_prompts import chat_documents
 from pipelines.prompt_table import SPLITS
 from pipelines.recipes import TEXTS, chat_template, completed
+from pipelines.shares import Document
 from predictors.config import Checked, Count, one_of
 
-KINDS = ("builtin", "chat", "file", "datasets")
+KINDS = ("chat", "file", "datasets")
 SUFFIXES = (".jsonl", ".parquet", ".txt")
 
 
@@ -44,8 +43,7 @@ class Source(Checked):
     ``chat`` wraps a text as a user's message in the chat template, ``system`` stands before a conversation, and
     ``chat_template``, a name in `recipes.yaml` or a template, replaces the tokenizer's. ``cut``: ``window`` (prompts
     are windows of a longer text) or ``whole`` (a document is a prompt, and so is each turn of a conversation from
-    ``turns``); by default windows are cut from the built-in corpus only. ``shares``: splits that its documents go to,
-    by default all; whole sources are kept apart by it.
+    ``turns``). ``shares``: splits that its documents go to, by default all; whole sources are kept apart by it.
     """
 
     kind: Annotated[str, one_of(*KINDS)]
@@ -67,14 +65,14 @@ class Source(Checked):
     chat: bool = False
     system: str | None = None
     chat_template: str | None = None
-    cut: Annotated[str, one_of("window", "whole")] | None = None
+    cut: Annotated[str, one_of("window", "whole")] = "whole"
     limit: Count | None = None
     shares: tuple[Annotated[str, one_of(*SPLITS)], ...] = SPLITS
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        builtin, texts = self.kind in ("builtin", "chat"), sum(getattr(self, text) is not None for text in TEXTS)
-        most = 0 if builtin else 1
+        by_rule, texts = self.kind == "chat", sum(getattr(self, text) is not None for text in TEXTS)
+        most = 0 if by_rule else 1
         silent = (self.system or self.chat_template) and not self.converses
         rules = [
             (self.cut == "window" and self.converses, "windows cannot be cut from conversations: use cut: whole."),
@@ -82,10 +80,10 @@ class Source(Checked):
             (self.answers and not self.turns, "'answers' belong to 'turns': name the column of what they answer, too."),
             (self.revision and self.kind != "datasets", "'revision' belongs to the kind datasets: leave it out."),
             (not self.shares, f"shares must name at least one of {', '.join(SPLITS)}, or be left out."),
-            (self.where and builtin, "'where' belongs to the kinds file and datasets: leave it out."),
+            (self.where and by_rule, "'where' belongs to the kinds file and datasets: leave it out."),
             (self.slice and self.slice_column, "give 'slice' or 'slice_column', not both."),
             (self.slices and not self.slice_column, "'slices' belong to 'slice_column': name the column they rename."),
-            ((self.path is None) != builtin, "'path' belongs to the kinds file and datasets."),
+            ((self.path is None) != by_rule, "'path' belongs to the kinds file and datasets."),
             (texts > most, f"give at most one of {', '.join(map(repr, TEXTS))} (none with kind: {self.kind})."),
         ]
         for broken, message in rules:
@@ -104,11 +102,6 @@ class Source(Checked):
     def converses(self) -> bool:
         """Whether prompts are conversations in a chat template."""
         return bool(self.chat or self.messages or self.turns or self.kind == "chat")
-
-    @property
-    def windows(self) -> bool:
-        """Whether prompts are windows of the documents."""
-        return self.cut == "window" or (self.cut is None and self.kind == "builtin" and not self.chat)
 
 
 def load_documents(source: Source, seed: int = 0) -> list[Document]:
@@ -144,9 +137,8 @@ def load_documents(source: Source, seed: int = 0) -> list[Document]:
 
 
 def _documents(source: Source, seed: int) -> Iterator[Document]:
-    if source.kind in ("builtin", "chat"):
-        for document in builtin_documents() if source.kind == "builtin" else chat_documents(seed):
-            yield document if source.slice is None else replace(document, slice=source.slice)
+    if source.kind == "chat":
+        yield from (replace(document, slice=source.slice or document.slice) for document in chat_documents(seed))
         return
     for row_name, row in tqdm(_rows(source), desc=f"read {source.name}", unit="row", mininterval=1.0, leave=False):
         if all(_field(source, row, column) in values for column, values in source.where.items()):

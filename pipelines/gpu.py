@@ -27,8 +27,8 @@ from typing import Any, NamedTuple
 import torch
 from transformers import AutoTokenizer, LlamaForCausalLM
 
-from pipelines.builtin.inflation import InflatedDraft, InflatedShape, inflated_bundle, inflated_to
 from pipelines.hardware import copy_bandwidth, joules, pass_bytes, watched
+from pipelines.inflation import InflatedDraft, InflatedShape, inflated_bundle, inflated_to
 from pipelines.outputs import write_json
 from pipelines.stages.device import describe_device
 from predictors.latency.branching import rounds_seconds

@@ -111,8 +111,7 @@ def read_facts(folder: Path) -> dict[str, Any]:
     """``pair.json`` of a pair folder."""
     remedy = "Run the pair stage (again)."
     facts: dict[str, Any] = read_json(folder / FACTS, remedy)
-    wanted = {"source", "target", "tokenizer", "draft" if facts.get("source") == "builtin" else "revisions"}
-    missing = wanted - facts.keys()
+    missing = {"target", "tokenizer", "revisions"} - facts.keys()
     if missing or "target" not in facts.get("revisions", facts):
         raise ValueError(f"{folder / FACTS}: lacks {', '.join(sorted(missing)) or 'the revision of target'}. {remedy}")
     return facts
@@ -121,8 +120,7 @@ def read_facts(folder: Path) -> dict[str, Any]:
 def model_of(folder: Path, facts: Mapping[str, Any], role: str) -> str:
     """The ``target`` or ``draft`` of a pair folder: a folder in it where the pair stage wrote one, else the path or hub id that
     it was named by."""
-    written = facts["source"] == "builtin" or role in facts.get("gguf", {})
-    return str(folder / facts[role] if written else facts[role])
+    return str(folder / facts[role] if role in facts.get("gguf", {}) else facts[role])
 
 
 def read_pair(folder: Path) -> PairLocation:
@@ -132,12 +130,9 @@ def read_pair(folder: Path) -> PairLocation:
     if dtype not in DTYPES:
         raise ValueError(
             f"{folder / FACTS}: dtype, the number format of the pair's traces, is {dtype!r} and must be one of "
-            f"{', '.join(DTYPES)}. Run the pair stage again: trained models are kept."
+            f"{', '.join(DTYPES)}. Run the pair stage again."
         )
     placement = facts.get("placement", {})
-    if facts["source"] == "builtin":
-        target, draft, tokenizer = (str((folder / facts[name]).resolve()) for name in ("target", "draft", "tokenizer"))
-        return PairLocation(target, draft, tokenizer, dtype, placement)
     given = {role: (model_of(folder, facts, role), commit) for role, commit in facts["revisions"].items()}
     folders = {role: str(resolve_model(*one)) for role, one in given.items()}
     tokenizer = folders["target" if facts["tokenizer"] == facts["target"] else "draft"]

@@ -117,7 +117,7 @@ def parse_config(cls: type[Config], values: Mapping[str, Any], where: str) -> Co
     """Build the dataclass ``cls`` from ``values`` by field name.
 
     Fields that are dataclasses, or mappings to some, are parsed from nested mappings; lists become tuples, or arrays of numbers.
-    ``where`` is how messages name the place of ``values``, for example ``params.yaml: pairs.pystdlib.train``.
+    ``where`` is how messages name the place of ``values``, for example ``params.yaml: pairs.smollm2.train``.
 
     Raises
     ------

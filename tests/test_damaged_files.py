@@ -163,11 +163,11 @@ def test_parameters(tmp_path):
     document = {"pairs": yaml.safe_load((ROOT / "params.yaml").read_text())["pairs"]}
 
     def read():
-        load_parameters(PromptParameters, "pystdlib", "prompts", path)
-        load_parameters(MeasureConfig, "pystdlib", "measure", path)
-        load_plan("pystdlib", path)
+        load_parameters(PromptParameters, "smollm2", "prompts", path)
+        load_parameters(MeasureConfig, "smollm2", "measure", path)
+        load_plan("smollm2", path)
         for of, config in CONFIGS.items():
-            load_parameters(config, "pystdlib", f"traces.{of}", path)
+            load_parameters(config, "smollm2", f"traces.{of}", path)
 
     def damage(luck):
         path.write_text(yaml.safe_dump(changed(luck, document)))

@@ -17,7 +17,6 @@ from pipelines.cli import COMMANDS, module_of
 
 ROOT = Path(__file__).parent.parent
 DRAFTER = "data/${item.pair}/drafter"  # named by what the pair's folder says
-TIMINGS = "data/${item.pair}/pair_timings.json"  # beside the outputs, as times are not reproduced
 # Decide nothing of what a stage makes: the command line, files of parameters, device and pair, outputs, tracking, workers.
 PLUMBING = {
     f"pipelines.{name}"
@@ -100,7 +99,7 @@ def test_what_a_command_reads_is_a_dependency(stage):
     deps = [dep for dep in body(stage).get("deps", []) if dep.startswith("data/")]
     named = {word for word in shlex.split(body(stage)["cmd"]) if word.startswith("data/")}
     written = {out if out in named else str(Path(out).parent) for out in outputs(stage)}
-    read = named - written - {TIMINGS}
+    read = named - written
     assert not [word for word in read if not any(touch(word, dep) for dep in deps)]
     read |= {DRAFTER} if "data/${item.pair}/pair" in read else set()
     assert not [dep for dep in deps if not any(touch(word, dep) for word in read)]
@@ -112,7 +111,6 @@ def test_a_machine_of_more_threads_keeps_pair_traces_and_what_is_fitted():
     assert kept and not any("machine.threads" in yaml.safe_dump(stage["params"], width=1000) for stage in kept)
     for sections in yaml.safe_load((ROOT / "params.yaml").read_text())["pairs"].values():
         own = [one for one in sections["traces"].values() if isinstance(one, dict)]
-        own += [sections["models"]["builtin"]] if "builtin" in sections.get("models", {}) else []
         assert own and all("threads" in one for one in own)
 
 
@@ -159,14 +157,14 @@ def test_the_pipeline_holds_together_in_dvc():
     """Acyclic, no overlapping outputs; the report of a pair, which `make repro PAIR=` names, needs all of its stages."""
     graph = Repo(str(ROOT)).index.graph
     by_name = {made.addressing: made for made in graph}
-    needed = {made.addressing for made in networkx.descendants(graph, by_name["report@pystdlib"])}
-    assert needed >= set(by_name) - {"report@pystdlib"}
+    needed = {made.addressing for made in networkx.descendants(graph, by_name["report@smollm2"])}
+    assert needed >= set(by_name) - {"report@smollm2"}
 
 
 def test_nine_predictors_are_fitted_by_default():
     from pipelines.parameters import read_section
 
-    assert list(read_section("pystdlib", "fit", ROOT / "params.yaml")) == [
+    assert list(read_section("smollm2", "fit", ROOT / "params.yaml")) == [
         *("hrad", "specbranch", "survival", "takeover", "source", "early_stop-1", "early_stop-2"),
         *("delayed_tree-nss", "delayed_tree-traversal"),
     ]
@@ -192,5 +190,5 @@ def test_every_recipe_is_a_predictor_that_is_fitted_by_its_name(tmp_path):
 def test_headline_numbers_are_at_the_temperatures_of_the_mix(section):
     from pipelines.parameters import read_section
 
-    mix, values = (read_section("pystdlib", name, ROOT / "params.yaml") for name in ("mix", section))
+    mix, values = (read_section("smollm2", name, ROOT / "params.yaml") for name in ("mix", section))
     assert values["temperatures"] == mix["temperatures"]

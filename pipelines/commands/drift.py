@@ -24,7 +24,7 @@ ones, this retrains on them in a script:
 
     draftwright drift --bundle DIR --records LOG; case $? in 0) ;; 3) dvc repro -sf prompts@PAIR && dvc repro ;; *) exit 1 ;; esac
 
-    draftwright drift --bundle data/pystdlib/bundles/hrad --records requests.jsonl
+    draftwright drift --bundle data/smollm2/bundles/hrad --records requests.jsonl
 """
 
 import argparse

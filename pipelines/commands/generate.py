@@ -2,10 +2,10 @@
 
 Standard input is the prompt if none is given. Imports nothing but the runtime.
 
-    draftwright generate data/pystdlib/pair --bundle data/pystdlib/bundles/hrad --prompt "import"
+    draftwright generate data/smollm2/pair --bundle data/smollm2/bundles/hrad --prompt "import"
     draftwright generate --target path/or/id --draft path/or/id --method '{"method": "speculative"}' --prompt "Hello"
     draftwright generate --target path/or/id --prompt "Hello" --method '{"method": "progressive_tree"}'    # no draft model
-    draftwright generate data/pystdlib/pair --temperature 1 --prompt "import" --method '{"method": "speculative",
+    draftwright generate data/smollm2/pair --temperature 1 --prompt "import" --method '{"method": "speculative",
         "verifier": "traversal", "drafter": {"kind": "delayed_tree", "k": 3, "l1": 1, "l2": 3}}'
 """
 

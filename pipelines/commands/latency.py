@@ -1,9 +1,9 @@
 """Show the latency profiles: what passes cost here, how many draft steps fit in a target pass, what wider passes add.
 
 draftwright latency                                       # every profile below data/
-draftwright latency --pair pystdlib --plot latency.png
-draftwright latency --pair pystdlib --acceptance 0.75     # and how fast each static draft length would be
-draftwright latency data/pystdlib/latency/some-device.json
+draftwright latency --pair smollm2 --plot latency.png
+draftwright latency --pair smollm2 --acceptance 0.75     # and how fast each static draft length would be
+draftwright latency data/smollm2/latency/some-device.json
 """
 
 import argparse

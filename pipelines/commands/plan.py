@@ -25,7 +25,7 @@ from pipelines.stages.pair import AUTO, Models
 from pipelines.stages.prompts import PromptParameters
 from pipelines.stages.traces import CONFIGS, SECTION, TraceLimits, collector
 from runtime import ModelPair
-from runtime.adapter import LanguageModel, features_of
+from runtime.adapter import LanguageModel
 from runtime.causal_model import CausalLanguageModel
 from runtime.device import native_dtype
 from runtime.eagle3.checkpoint import drafter_config, is_eagle3
@@ -99,8 +99,6 @@ def meta_pair(name: str, params: Path, dtype: torch.dtype = torch.bfloat16, fetc
     """
     models = load_parameters(Models, name, "models", params)
     number = dtype if models.dtype == AUTO else parse_dtype(models.dtype)
-    if models.builtin is not None:
-        return unloaded_pair(number, **models.builtin.configs())
     known, where = read_pair(name, params).get("config") or {}, f"{params}: pairs.{name}.config"
     given = {"target": models.target, "draft": models.draft}
     configs: dict[str, Any] = {
@@ -161,7 +159,9 @@ def num_parameters(model: LanguageModel) -> int:
 def collectors(pair: ModelPair, name: str, params: Path) -> dict[str, Collector]:
     """What would collect each trace, with as many and as long prompts as there may be; `ValueError` if they do not fit."""
     parameters = load_parameters(PromptParameters, name, "prompts", params)
-    longest = max(parameters.max_tokens if source.windows else parameters.longest for source in parameters.sources)
+    longest = max(
+        parameters.max_tokens if source.cut == "window" else parameters.longest for source in parameters.sources
+    )
     prompts = [
         Prompt(f"{split}/{number}", "", "", "", split, "", [0] * longest)
         for split in MEASURED_SPLITS
@@ -170,8 +170,7 @@ def collectors(pair: ModelPair, name: str, params: Path) -> dict[str, Collector]
     made: dict[str, Collector] = {}
     for one in models_of(pair).values() if pair.draft is not None else ():
         require_layers(one.model, (one.num_layers,))
-    drafts = pair.draft is not None and not features_of(pair.draft)  # what reads the target's states is not traced
-    for of in CONFIGS if drafts else ["guesses"]:
+    for of in ["guesses"] if pair.draft is None else CONFIGS:
         made[of] = collector(of, pair, load_parameters(CONFIGS[of], name, f"{SECTION}.{of}", params), prompts)
         require_context(made[of])
     return made
@@ -225,5 +224,6 @@ def _together(one: Collector) -> int:
 def _kept(one: Collector) -> int:
     """Bytes of what the target said of texts that are drawn together, where that is kept."""
     target: Any = one.pair.target
-    numbers = target.vocabulary_size + len(one.layers) * hidden_size(target)
-    return _together(one) * one.new_tokens * numbers * target.dtype.itemsize if one.keeps_said else 0
+    states = len(one.taps) * hidden_size(target)
+    numbers = one.new_tokens * (target.vocabulary_size + states) + _longest(one) * states
+    return _together(one) * numbers * target.dtype.itemsize if one.keeps_said else 0

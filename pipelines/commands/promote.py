@@ -7,8 +7,8 @@ anything else is done: a look counts, with ``--dry-run``, too. Refused and incon
 else. After an inconclusive verdict the next call takes the next look, on new documents of the reserve; a refusal stands; a pass
 that was not yet acted on is not measured again. ``--evidence`` judges an earlier trial's file again.
 
-    draftwright promote --pair pystdlib --predictor hrad
-    draftwright promote --pair pystdlib --predictor hrad --force "outage of the old one"
+    draftwright promote --pair smollm2 --predictor hrad
+    draftwright promote --pair smollm2 --predictor hrad --force "outage of the old one"
 """
 
 import argparse

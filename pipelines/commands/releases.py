@@ -62,8 +62,8 @@ def fetch(args: Namespace) -> None:
     The content hash of what arrives must be the one that the version was tagged with when it was registered. A folder is copied
     without MLflow, which a host that only serves need not have; a bundle that is damaged or was edited is refused.
 
-        draftwright fetch models:/pystdlib-hrad@champion served/hrad
-        draftwright fetch models:/pystdlib-hrad/3 served/hrad
+        draftwright fetch models:/smollm2-hrad@champion served/hrad
+        draftwright fetch models:/smollm2-hrad/3 served/hrad
         draftwright fetch /mnt/share/bundles/hrad served/hrad
     """
     from pipelines.registry.versions import Registry, copy_bundle, registered_model
@@ -89,7 +89,7 @@ def fetch(args: Namespace) -> None:
 def status(args: Namespace) -> None:
     """Print who is champion and who challenges, with the gate's last verdict, of every registered bundle of a pair.
 
-    draftwright status --pair pystdlib
+    draftwright status --pair smollm2
     """
     from pipelines.registry.champions import Champions, names_of
     from pipelines.registry.versions import Registry
@@ -122,7 +122,7 @@ def _line(name: str, *, verdict: dict[str, Any] | None, alias_follows: bool, **v
 def history(args: Namespace) -> None:
     """Print every change of champion of a registered bundle, oldest first, with what the gate had said.
 
-    draftwright history --pair pystdlib --predictor hrad
+    draftwright history --pair smollm2 --predictor hrad
     """
     champions = _champions(args.pair, args.predictor)
     events = champions.history()
@@ -140,7 +140,7 @@ def rollback(args: Namespace) -> None:
 
     Repeat it to go back further.
 
-        draftwright rollback --pair pystdlib --predictor hrad
+        draftwright rollback --pair smollm2 --predictor hrad
     """
     champions = _champions(args.pair, args.predictor, args.break_lock)
     event = champions.rollback()

@@ -3,7 +3,7 @@
 For every sampling setting it is the fastest candidate of tuning that the engine can express. Gains are of Draftwright's own loop,
 one request at a time, on the machine that tuned: measure them in the engine. Names are those of releases in docs/serving.md.
 
-    draftwright settings --pair pystdlib --for vllm
+    draftwright settings --pair smollm2 --for vllm
 """
 
 import argparse

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 from tqdm import tqdm
 
-from pipelines.builtin.muon import Muon
+from pipelines.drafter.muon import Muon
 from pipelines.drafter.network import DrafterNetwork
 from pipelines.drafter.recipe import DrafterRecipe
 from pipelines.drafter.texts import StatedText, batches

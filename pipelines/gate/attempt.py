@@ -95,8 +95,8 @@ def attempt(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path
         grown = {GROWS: digest([prompt.tokens for prompt in look.prompts])}
         bench = open_bench(args, config, {}, {**hashes, **grown})
         known = _timed(bench, args, config, bundles, look, texts, known)
-    fitted = [prompt for split in ("train", VALIDATION) for prompt in read_prompts(args.prompts, split)]
-    trained = trial.learned_documents(fitted, look.prompts, read_facts(args.pair_folder))
+    learned = [prompt for split in ("train", VALIDATION) for prompt in read_prompts(args.prompts, split)]
+    trained = {prompt.document for prompt in learned}
     if known.replayed is not None:
         _require_unlearned(known.replayed, known.decodes, trained)
     found = compared(known.decodes, bounds, champion is not None, look.mix, known.replayed)

@@ -163,12 +163,3 @@ def arms_of(config: TrialConfig, bundles: Mapping[str, Path]) -> list[ArmRow]:
     rivals = [ArmRow(PLAIN, PLAIN_FAMILY, {"method": PLAIN})]
     rivals += [ArmRow(f"{CHAIN}-{{gamma}}", CHAIN, chain("{gamma}"), each={"gamma": config.gammas})]
     return expanded(rivals, "") + [ArmRow(name, name, bundle=str(folder.resolve())) for name, folder in bundles.items()]
-
-
-def learned_documents(known: Iterable[Prompt], test: Iterable[Prompt], facts: Mapping[str, Any]) -> set[str]:
-    """Documents of the prompts that controllers were fitted or chosen on, and those that a built-in pair was trained on, by the
-    names that ``test`` prompts of them would have. ``facts`` is ``pair.json``; what a real pair was trained on is unknown.
-    """
-    of_pair = facts["corpus"]["trained_on"] if facts["source"] == "builtin" else []
-    names = {f"{source}/{document}" for source in {prompt.source for prompt in test} for document in of_pair}
-    return names | {prompt.document for prompt in known}

@@ -1,7 +1,6 @@
 """Sections ``pair``, ``checks`` and ``origin``: what was measured, on what, what predictors learned from, what the project holds
 itself to on this machine, and where the numbers come from."""
 
-import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,29 +16,20 @@ from pipelines.report.text import TINY, alone, listed
 MANIFEST = "manifest.json"
 AGREEMENT = 1e-5
 LOGITS = "{}'s logits, compact against Hugging Face's in float32, of 1 + abs(logit)"
-BUILTIN = (
-    "Target and draft were trained on the standard library's source and documentation. Weights that leave the output "
-    "unchanged inflate both, so that passes cost what a real pair's do. "
-    "Controllers are fitted, chosen and tested on documents that neither model has seen. Greedy text of so small a model often "
-    "runs into loops, which are easy to draft. Figures for your own models need your own pair."
-)
 
 
 def pair_section(inputs: Inputs) -> Section:
     """The pair, the cost of its passes as decoded, and the size of what predictors learned from."""
     pair = inputs.data / "pair"
     facts = read_json(pair / "pair.json")
-    if builtin := facts["source"] == "builtin":
-        small, target = (_size(pair / name) for name in ("small", "target"))
-        models = f"the built-in pair, a target of {small} parameters, inflated to {target}"
-    else:
-        target = facts["gguf"]["target"]["file"] if "gguf" in facts else facts["target"]
-        models = f"target {target}, " + (f"draft {facts['draft']}" if "draft" in facts else "no draft")
+    target = facts["gguf"]["target"]["file"] if "gguf" in facts else facts["target"]
+    draft = f"draft {facts['draft']}" if "draft" in facts else "no draft"
+    models = f"target {target}, {'a drafter trained for it' if 'drafter' in facts else draft}"
     tables = [
         Table([_cost(inputs, one) for one in inputs.measured.settings], "In decoding, prefill spread over passes"),
         Table([*map(_traced, sorted((inputs.data / "traces").glob(f"*/{MANIFEST}")))], "What predictors learn from"),
     ]
-    return Section("pair", "The pair", f"Measured: {models}.", tables, notes=[BUILTIN] if builtin else [])
+    return Section("pair", "The pair", f"Measured: {models}.", tables)
 
 
 def checked(sections: Iterable[Section], agreement: Mapping[str, Any], missing: list[str]) -> Section:
@@ -94,15 +84,3 @@ def _traced(path: Path) -> Row:
     size, rows = sum((path.parent / shard["name"]).stat().st_size for shard in manifest["shards"]), manifest["num_rows"]
     each = round(size / max(1, rows))
     return {"traces": path.parent.name, "rows": rows, "megabytes": round(size / 1e6, 1), "bytes per row": each}
-
-
-def _size(model: Path) -> str:
-    """Parameters of a model, from its weights file."""
-    weights = model / "model.safetensors"
-    if not weights.is_file():
-        return "unknown"
-    from safetensors import safe_open
-
-    with safe_open(weights, framework="numpy") as file:
-        shapes: list[Any] = [file.get_slice(name).get_shape() for name in file.keys()]  # noqa: SIM118 (not a dict)
-    return f"{sum(map(math.prod, shapes)) / 1e6:.1f} M"

@@ -4,7 +4,7 @@ Section ``fit`` of the parameters names the predictors; a name of a recipe in ``
 all that it names are fitted, and what it names no more is removed. Each is fitted by itself, on one thread, and kept if nothing
 that it was fitted from has changed. As many are fitted at once as section ``machine`` has threads.
 
-    draftwright fit --pair pystdlib --predictor survival source hrad
+    draftwright fit --pair smollm2 --predictor survival source hrad
 """
 
 import argparse

@@ -2,7 +2,7 @@
 
 Writes the label table, and with ``--report`` its counts.
 
-    draftwright labels --pair pystdlib --kind chains data/pystdlib/traces/texts data/pystdlib/labels/chains.parquet
+    draftwright labels --pair smollm2 --kind chains data/smollm2/traces/texts data/smollm2/labels/chains.parquet
 """
 
 import argparse

@@ -7,7 +7,7 @@ order, in several sweeps (`runtime.latency.cells`); an interrupted measurement g
 Cells that no quiet machine would have measured (`predictors.latency.soundness`) are measured again with those they were compared
 with. What is unsound even then, or other jobs that held the processor, stand in the profile as its noise.
 
-    draftwright profile --pair pystdlib data/device.json data/pystdlib/pair data/pystdlib/latency
+    draftwright profile --pair smollm2 data/device.json data/smollm2/pair data/smollm2/latency
 """
 
 import argparse

@@ -5,8 +5,8 @@ rounds), ``findings.json`` (what validation prompts chose, exactness, notes), ``
 ``foreseen.parquet`` (what replay predicts for the same decodes and of all recorded texts). An interrupted measurement goes on
 where it stopped.
 
-    draftwright measure --pair pystdlib data/device.json data/pystdlib/pair data/pystdlib/prompts data/pystdlib/measured
-        --bundles data/pystdlib/bundles --latency data/pystdlib/latency
+    draftwright measure --pair smollm2 data/device.json data/smollm2/pair data/smollm2/prompts data/smollm2/measured
+        --bundles data/smollm2/bundles --latency data/smollm2/latency
 """
 
 import argparse

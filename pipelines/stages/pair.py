@@ -1,13 +1,11 @@
-"""Stage ``pair``: train the built-in model pair, or resolve a real one and pin its files.
+"""Stage ``pair``: resolve a pair's models and pin their files.
 
-Writes ``pair.json``, a function of the parameters (and, where training is capped, of the machine), and next to it the model
-folders of the built-in pair, or ``target`` made from a GGUF file. Wall-clock seconds go to ``--timings``, outside of what later
-stages depend on.
+Writes ``pair.json``, a function of the parameters, and next to it ``target`` where that is made from a GGUF file.
 
 The number format of the pair's traces is fixed here, once: whatever machine collects, and whatever format serves there, traces of
 one pair can be put into one table.
 
-    draftwright pair --pair pystdlib data/pystdlib/pair
+    draftwright pair --pair smollm2 data/smollm2/pair
 """
 
 import argparse
@@ -23,7 +21,6 @@ from safetensors import SafetensorError, safe_open
 from tqdm import tqdm
 from transformers import AutoConfig, AutoTokenizer
 
-from pipelines.builtin.builtin_pair import SMALL, SMALL_DRAFT, BuiltinParameters, train_builtin_pair
 from pipelines.cli import module_of
 from pipelines.drafter.recipe import FOLDER, DrafterRecipe
 from pipelines.gguf_file import GgufFile, convert
@@ -38,23 +35,21 @@ from runtime.pair import has_tokenizer
 
 AUTO = "auto"
 PLACEMENT = ("device_map", "draft_device", "quantization")
-BUILTIN_FOLDERS = ("tokenizer", SMALL, SMALL_DRAFT, "target", "draft")
 
 
 @dataclass(frozen=True)
 class Models(Checked):
-    """Section ``models``: either ``builtin`` or the local paths or hub ids of a target and, if it has one, its draft.
+    """Section ``models``: local paths or hub ids of a target and, if it has one, its draft.
 
     The target may be a GGUF file instead: ``{gguf: PATH}``, or ``{package: NAME, gguf: FILE}`` of an installed package; the draft
-    an EAGLE-3 drafter, or one that stage ``drafter`` trains: ``{train: eagle3}`` (`DrafterRecipe`). A
-    revision is a branch, tag or commit on the hub; null takes the newest. ``dtype`` is the number format of the pair's traces;
-    ``auto``: the one that the built-in pair was trained in; of a real pair the one that these weights were given before, and
-    else this machine's native one. ``device_map``, ``draft_device`` and ``quantization``: as `runtime.ModelPair.load` takes
-    them, for every stage. ``check_memory``: refuse what does not fit this machine before anything is fetched.
+    an EAGLE-3 drafter, or one that stage ``drafter`` trains: ``{train: eagle3}`` (`DrafterRecipe`). A revision is a branch, tag
+    or commit on the hub; null takes the newest. ``dtype`` is the number format of the pair's traces; ``auto``: the one that these
+    weights were given before, and else this machine's native one. ``device_map``, ``draft_device`` and ``quantization``: as
+    `runtime.ModelPair.load` takes them, for every stage. ``check_memory``: refuse what does not fit this machine before anything
+    is fetched.
     """
 
-    builtin: BuiltinParameters | None = None
-    target: str | GgufFile | None = None
+    target: str | GgufFile
     draft: str | DrafterRecipe | None = None
     target_revision: str | None = None
     draft_revision: str | None = None
@@ -64,51 +59,31 @@ class Models(Checked):
     quantization: Mapping[str, Any] | None = None
     check_memory: bool = True
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if (self.builtin is None) != bool(self.target) or (self.draft and not self.target):
-            raise ValueError("give either 'builtin' or a 'target', with or without a 'draft' (local paths or hub ids).")
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_pair_arguments(parser)
     parser.add_argument("output", type=Path, help="folder to write")
-    parser.add_argument("--timings", type=Path, help="JSON file for wall-clock seconds")
 
 
 def run(args: argparse.Namespace) -> None:
     models = load_parameters(Models, args.pair, "models", args.params)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if models.builtin is None:
-        if models.check_memory:
-            module_of("plan").require_room(args.pair, args.params)  # it decides nothing of what is written here
-        facts = resolve_pair(models, args.output)
-        known = _earlier_dtype(args.output / FACTS, facts["sha256"])
-        found = known or str(native_dtype(device)).removeprefix("torch.")
-        for name in set(BUILTIN_FOLDERS) - facts.get("gguf", {}).keys():
-            shutil.rmtree(args.output / name, ignore_errors=True)
-    else:
-        (args.output / FACTS).unlink(missing_ok=True)  # written last: it says that the folder is complete
-        builtin, seconds = train_builtin_pair(models.builtin, args.output, device)
-        names = {name: name for name in BUILTIN_FOLDERS}
-        files = ("config.json", "model.safetensors", "tokenizer.json")
-        paths = {name: [args.output / name / file for file in files] for name in names}
-        hashes = {name: {one.name: file_sha256(one) for one in some if one.is_file()} for name, some in paths.items()}
-        facts = {"source": "builtin", **names, "sha256": hashes, **builtin}
-        found = builtin["training"]["small"]["inputs"]["dtype"]
-        if args.timings:  # beside those of models that were kept from an earlier run
-            earlier = json.loads(args.timings.read_text()) if args.timings.is_file() else {}
-            now = {f"{name}_seconds": value for name, value in seconds.items() if value is not None}
-            write_json(args.timings, earlier | now)
+    if models.check_memory:
+        module_of("plan").require_room(args.pair, args.params)  # it decides nothing of what is written here
+    facts = resolve_pair(models, args.output)
+    known = _earlier_dtype(args.output / FACTS, facts["sha256"])
+    native = str(native_dtype(device)).removeprefix("torch.")
+    if "gguf" not in facts:
+        shutil.rmtree(args.output / "target", ignore_errors=True)
     placement = {name: getattr(models, name) for name in PLACEMENT if getattr(models, name) is not None}
     facts |= {"placement": placement} if placement else {}
     facts |= {"drafter": FOLDER} if isinstance(models.draft, DrafterRecipe) else {}
-    facts["dtype"] = found if models.dtype == AUTO else models.dtype
+    facts["dtype"] = (known or native) if models.dtype == AUTO else models.dtype
     write_json(args.output / FACTS, {"pair": args.pair, **facts})
 
 
 def resolve_pair(models: Models, output: Path) -> dict[str, Any]:
-    """Find a real pair's files, fetching them from the hub where needed, and make ``output/target`` of a GGUF file; refuse models
+    """Find a pair's files, fetching them from the hub where needed, and make ``output/target`` of a GGUF file; refuse models
     over different vocabularies, and leave ``output`` alone then."""
     draft = models.draft if isinstance(models.draft, str) else None
     if not isinstance(models.target, GgufFile):
@@ -141,7 +116,6 @@ def _resolved(models: Models, given: Mapping[str, str | None], made: Mapping[str
     if owner is None:
         raise ValueError(f"no tokenizer files in {', '.join(names.values())}: prompts cannot be encoded. Add them.")
     return {
-        "source": "models",
         **names,
         "tokenizer": names[owner],
         # A hub snapshot's folder is named after its commit.

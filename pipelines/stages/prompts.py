@@ -1,29 +1,27 @@
 """Stage ``prompts``: draw prompts from documents, split by document.
 
-No document is in two splits. Those of a built-in pair are its shares: neither model was trained on any of them. A user's own
-pair may know any text: there the splits only keep controllers from what they are chosen on and scored on. The first n prompts
-of a split alternate slices and documents for every n.
+No document is in two splits. The pair may know any text: splits keep drafters and controllers from what they are chosen on and
+scored on. The first n prompts of a split alternate slices and documents for every n.
 
-    draftwright prompts --pair pystdlib data/pystdlib/pair data/pystdlib/prompts
+    draftwright prompts --pair smollm2 data/smollm2/pair data/smollm2/prompts
 """
 
 import argparse
 import itertools
 import math
 import random
-import sys
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from pipelines.builtin.corpus import Document, Shares, builtin_shares, manifest_hash, share_documents
 from pipelines.documents import Source, load_documents
 from pipelines.parameters import add_pair_arguments, load_parameters
-from pipelines.places import read_facts, read_pair
+from pipelines.places import read_pair
 from pipelines.prompt_table import FILE, SPLITS, Prompt, write_prompts
 from pipelines.recipes import chat_template
+from pipelines.shares import Document, Shares, share_documents
 from predictors.config import Checked, Count, Whole, not_empty
 
 Queues = Mapping[str, list[Iterator[Prompt]]]  # the prompts of every document, by slice
@@ -35,8 +33,7 @@ class PromptParameters(Checked):
 
     Windows have ``min_tokens`` to ``max_tokens``, drawn uniformly, with ``room`` for so many tokens of the document
     after them; at most ``prompts_per_document`` of one, which do not overlap. Whole-document prompts over ``longest``
-    tokens are left out. ``shares`` of the documents, by split; the built-in corpus of a built-in pair is dealt out by
-    the pair's own (``models.builtin``).
+    tokens are left out. ``shares`` of the documents, by split.
     """
 
     sources: Annotated[tuple[Source, ...], not_empty]
@@ -60,8 +57,6 @@ class PromptParameters(Checked):
             raise ValueError(f"sources must have different names, got {', '.join(names)}.")
         if self.min_tokens > self.max_tokens:
             raise ValueError(f"need min_tokens <= max_tokens, got {self.min_tokens} and {self.max_tokens}.")
-        if self.shares.pair:
-            raise ValueError("shares.pair must be 0 here: what trains a built-in pair stands in models.builtin.shares.")
 
 
 @dataclass(frozen=True)
@@ -89,7 +84,7 @@ def run(args: argparse.Namespace) -> None:
     parameters = load_parameters(PromptParameters, args.pair, "prompts", args.params)
     tokenizer = AutoTokenizer.from_pretrained(read_pair(args.pair_folder).tokenizer, local_files_only=True)
     mix = load_parameters(Mix, args.pair, "mix", args.params)
-    prompts = draw_prompts(parameters, read_facts(args.pair_folder), tokenizer, mix)
+    prompts = draw_prompts(parameters, tokenizer, mix)
     write_prompts(args.output / FILE, prompts)
     for split in SPLITS:
         chosen = [prompt for prompt in prompts if prompt.split == split]
@@ -97,16 +92,11 @@ def run(args: argparse.Namespace) -> None:
         print(f"{split}: {len(chosen)} prompts from {len({p.document for p in chosen})} documents, {slices}")
 
 
-def draw_prompts(
-    parameters: PromptParameters, facts: dict[str, Any], tokenizer: Any, mix: Mix | None = None
-) -> list[Prompt]:
-    """Prompts of the mix of all splits, in an order whose every prefix alternates slices and documents.
-
-    ``facts``: ``pair.json`` of the pair, where what a built-in one was trained on is left out. ``tokenizer``: its own.
-    """
+def draw_prompts(parameters: PromptParameters, tokenizer: Any, mix: Mix | None = None) -> list[Prompt]:
+    """Prompts of the mix of all splits, in an order whose every prefix alternates slices and documents."""
     mix = mix or Mix()
     drawer = _Drawer(parameters, tokenizer)
-    dealt = [(source, _splits(source, parameters, facts)) for source in parameters.sources]
+    dealt = [(source, _splits(source, parameters)) for source in parameters.sources]
     known = {document.slice for _, splits in dealt for some in splits.values() for document in some}
     if missing := sorted(set(mix.slices or ()) - known):
         raise ValueError(f"mix.slices names {', '.join(missing)}, but documents are of {', '.join(sorted(known))}.")
@@ -124,26 +114,15 @@ def draw_prompts(
     return prompts
 
 
-def _splits(source: Source, parameters: PromptParameters, facts: dict[str, Any]) -> Mapping[str, Sequence[Document]]:
+def _splits(source: Source, parameters: PromptParameters) -> Mapping[str, Sequence[Document]]:
     """The documents of a source, by split."""
-    dealt: Mapping[str, Sequence[Document]]
-    if source.kind == "builtin" and facts["source"] == "builtin":
-        corpus = facts["corpus"]
-        dealt = builtin_shares(Shares(**corpus["shares"]))
-        if manifest_hash(dealt) != corpus["manifest"]:
-            raise ValueError(
-                f"the built-in corpus is not the one this pair was trained on (pair: Python {corpus['python']}, here: Python "
-                f"{sys.version.split()[0]}), so held-out documents would not be held out. Run the pair stage again with this "
-                "Python, or go back to the pair's."
-            )
-    else:
-        shares = {split: getattr(parameters.shares, split) for split in SPLITS if split in source.shares}
-        whole = math.fsum(shares.values())
-        if not whole:
-            raise ValueError(f"source {source.name!r} goes to {', '.join(shares)}, whose share is 0: raise it.")
-        documents = load_documents(source, parameters.seed)
-        dealt = share_documents(documents, {split: share / whole for split, share in shares.items()})
-    return {split: dealt[split] if split in source.shares else () for split in SPLITS}
+    shares = {split: getattr(parameters.shares, split) for split in SPLITS if split in source.shares}
+    whole = math.fsum(shares.values())
+    if not whole:
+        raise ValueError(f"source {source.name!r} goes to {', '.join(shares)}, whose share is 0: raise it.")
+    documents = load_documents(source, parameters.seed)
+    dealt = share_documents(documents, {split: share / whole for split, share in shares.items()})
+    return {split: dealt.get(split, ()) for split in SPLITS}
 
 
 class _Drawer:
@@ -184,7 +163,7 @@ class _Drawer:
         return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
     def _token_lists(self, document: Document, source: Source, name: str) -> Iterator[list[int]]:
-        if source.windows:
+        if source.cut == "window":
             windows = self._windows(self._encode(document.text), random.Random(f"{self.parameters.seed} {name}"))
             yield from (self._start() + window for window in windows)
             return

@@ -4,8 +4,8 @@ Seconds come from a latency profile: give ``--device`` another machine's to rank
 folder named after the device: ``replay.parquet``, a row per text and policy, ``policies.json``, how each is built, and
 ``provenance.json``. ``replay-cN.parquet`` holds the policies for chains where drafting costs 1/N of a target pass.
 
-    draftwright replay --pair pystdlib data/pystdlib/traces/texts data/pystdlib/bundles data/pystdlib/replay
-        --device data/device.json --latency data/pystdlib/latency
+    draftwright replay --pair smollm2 data/smollm2/traces/texts data/smollm2/bundles data/smollm2/replay
+        --device data/device.json --latency data/smollm2/latency
 """
 
 import argparse

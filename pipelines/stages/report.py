@@ -4,7 +4,7 @@ Reads what the stages left of this device in the pair's data folder; what was no
 named after the device: ``index.html`` (one page, offline), ``report.md``, ``report.json`` (the same findings and tables) and the
 plots. Intervals are 95 %, over documents.
 
-    draftwright report --pair pystdlib --device data/device.json data/pystdlib data/pystdlib/reports
+    draftwright report --pair smollm2 --device data/device.json data/smollm2 data/smollm2/reports
 """
 
 import argparse

@@ -8,7 +8,7 @@
 Parameters: section ``traces.<of>`` of the pair, and what all of them may take of the disk, ``traces.max_gigabytes``. Interrupt it
 whenever you like: finished shards are kept.
 
-    draftwright traces --pair pystdlib --of texts data/pystdlib/pair data/pystdlib/prompts data/pystdlib/traces/texts
+    draftwright traces --pair smollm2 --of texts data/smollm2/pair data/smollm2/prompts data/smollm2/traces/texts
 """
 
 import argparse
@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 from pipelines.measuring.provenance import source_hash
 from pipelines.parameters import add_pair_arguments, load_parameters, read_machine
-from pipelines.places import place_of, read_facts, read_pair
+from pipelines.places import place_of, read_pair
 from pipelines.prompt_table import MEASURED_SPLITS, Prompt, read_prompts
 from pipelines.scale import add_workers_argument, workers
 from predictors.config import Checked, Positive
@@ -38,6 +38,7 @@ from trace_collection.trees import TreeCollector, TreeTraceConfig
 SECTION = "traces"
 COLLECTING = ("runtime", "trace_collection", "predictors")  # shards of other code are collected again
 TRAINING = "predictors/training"  # of which they do not depend
+SMALL = 1e9  # bytes of weights that each worker holds by itself
 CONFIGS = {"texts": TextTraceConfig, "trees": TreeTraceConfig, "guesses": GuessTraceConfig}
 
 
@@ -54,7 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("pair_folder", type=Path, help="output of the pair stage")
     parser.add_argument("prompts", type=Path, help="output of the prompts stage")
     parser.add_argument("out", type=place_of, help="folder of the shards")
-    add_workers_argument(parser, None, "as many as section machine has threads for a built-in pair, else this process")
+    add_workers_argument(
+        parser, None, "as many as section machine has threads for small models on CPUs, else this process"
+    )
 
 
 def run(args: argparse.Namespace) -> None:
@@ -68,11 +71,11 @@ def run(args: argparse.Namespace) -> None:
 
 
 def most_workers(args: argparse.Namespace, threads: int) -> int:
-    """How many workers of so many ``threads`` share this machine's, if Ray is installed.
-
-    One for a pair that is not built in, whose models may be large.
-    """
-    if find_spec("ray") is None or read_facts(args.pair_folder)["source"] != "builtin":
+    """How many workers of so many ``threads`` share this machine's, if Ray is installed: one where models are large or on a
+    device."""
+    place = read_pair(args.pair_folder)
+    files = [file for model in (place.target, place.draft or "") for file in Path(model).glob("*.safetensors")]
+    if find_spec("ray") is None or torch.cuda.is_available() or sum(file.stat().st_size for file in files) >= SMALL:
         return 1
     cores = min(read_machine(args.pair, args.params).threads, os.cpu_count() or 1)
     return max(1, cores // threads)

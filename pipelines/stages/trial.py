@@ -6,8 +6,8 @@ promoted here. Sampling settings at which stage ``measure`` timed the bundle on 
 again; if it has all of them, no table is written. This is the first look of the gate's plan, and a stage that is run again is the
 first look again. An interrupted trial goes on where it stopped.
 
-    draftwright trial --pair pystdlib data/device.json data/pystdlib/pair data/pystdlib/prompts
-        data/pystdlib/bundles/hrad data/pystdlib/trials/hrad --latency data/pystdlib/latency --measured data/pystdlib/measured
+    draftwright trial --pair smollm2 data/device.json data/smollm2/pair data/smollm2/prompts
+        data/smollm2/bundles/hrad data/smollm2/trials/hrad --latency data/smollm2/latency --measured data/smollm2/measured
 """
 
 import argparse

@@ -4,12 +4,12 @@ For every sampling setting: all policies are ranked by replay and by the latency
 validation prompts, and the winner scored on test prompts against the fastest static chain and plain decoding. What stage
 ``measure`` has timed is read; only the others are timed here. ``load_decoder`` then runs the winner of the request's setting:
 
-    load_decoder("data/pystdlib/auto", pair)
+    load_decoder("data/smollm2/auto", pair)
 
 Writes a folder named after the device: ``choices.json`` (what was considered, predicted, measured, chosen, and the score), and
 ``decodes.parquet`` and ``rounds.parquet`` of what was timed here. An interrupted run goes on where it stopped.
 
-    draftwright tune --pair pystdlib
+    draftwright tune --pair smollm2
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""A small corpus and tiny models, so that the stages run in seconds; tracking servers."""
+"""A tokenizer and tiny models, so that the stages run in seconds; tracking servers."""
 
-import json
 import math
 import multiprocessing
 import shutil
+import textwrap
 from collections.abc import Iterator
 from multiprocessing import forkserver
 from multiprocessing.context import BaseContext
@@ -13,11 +13,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 import yaml
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
 
-from pipelines.builtin import corpus
-from pipelines.builtin.builtin_pair import train_tokenizer
-from pipelines.builtin.corpus import Document
-from pipelines.builtin.language_model import Shape, new_model
 from pipelines.gate.verdict import CHALLENGER, CHAMPION
 from pipelines.measuring import harness
 from pipelines.registry.tracking import new_client
@@ -27,22 +25,12 @@ from tests.bundles import random_bundle
 from tests.pipelines.toy_bench import toy_bench
 from tests.pipelines.toy_trial import measured
 from tests.servers import mlflow_server, postgresql, postgresql_programs
+from tests.toys import tiny_llama
 
 ROOT = Path(__file__).parents[2]
 SERVER_LOG = pytest.StashKey[Path]()
-TINY = {"shape": {"hidden": 16, "layers": 1, "heads": 2, "feed_forward": 24}, "training": {"steps": 3, "context": 32}}
-BUILTIN = {
-    "seed": 0,
-    "threads": 1,
-    "vocabulary": 300,
-    "shares": {"pair": 0.5, "train": 0.2, "validation": 0.1, "test": 0.15, "reserve": 0.05},
-    "target": TINY,
-    "draft": TINY,
-    "inflated": {
-        "target": {"hidden": 32, "layers": 2, "heads": 4, "kv_heads": 4, "head_dim": 8, "feed_forward": 32},
-        "draft": {"hidden": 32, "layers": 1, "heads": 2, "kv_heads": 2, "head_dim": 8, "cost_ratio": 1.9},
-    },
-}
+TEXT = Path(textwrap.__file__).read_text()  # any text that is always there
+END = "<|endoftext|>"
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -114,29 +102,13 @@ def pytest_runtest_makereport(item):
 
 
 @pytest.fixture(scope="session")
-def documents() -> list[Document]:
-    return list(corpus.builtin_documents())
-
-
-@pytest.fixture(scope="session")
-def few_documents(documents):
-    """Some documents of each slice, none longer than 20 000 characters."""
-    short = [document for document in documents if len(document.text) < 20_000]
-    return [d for name in ("code", "prose", "tables") for d in [s for s in short if s.slice == name][:20]]
-
-
-@pytest.fixture(scope="session")
-def tokenizer(few_documents):
-    return train_tokenizer((document.text for document in few_documents), vocabulary=300)
-
-
-@pytest.fixture(scope="session")
-def small_corpus(few_documents) -> Iterator[None]:
-    """The stages see the few documents instead of the whole standard library."""
-    patch = pytest.MonkeyPatch()
-    patch.setattr(corpus, "builtin_documents", lambda: few_documents)
-    yield
-    patch.undo()
+def tokenizer() -> PreTrainedTokenizerFast:
+    """Byte-level, of 300 tokens; the first ends a text."""
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    options = {"initial_alphabet": sorted(pre_tokenizers.ByteLevel.alphabet()), "show_progress": False}
+    made.train_from_iterator([TEXT], trainers.BpeTrainer(vocab_size=300, special_tokens=[END], **options))
+    return PreTrainedTokenizerFast(tokenizer_object=made, bos_token=END, eos_token=END)
 
 
 @pytest.fixture(scope="session")
@@ -147,25 +119,10 @@ def run_pair(tmp_path_factory):
         folder = folder or tmp_path_factory.mktemp("pair")
         params = tmp_path_factory.mktemp("params") / "params.yaml"
         params.write_text(yaml.safe_dump({"pairs": {"p": {"models": models}}}))
-        run(
-            SimpleNamespace(
-                pair="p", output=folder, params=params, timings=folder.parent / f"{folder.name}_seconds.json"
-            )
-        )
+        run(SimpleNamespace(pair="p", output=folder, params=params))
         return folder
 
     return run_stage
-
-
-@pytest.fixture
-def builtin_models() -> dict:
-    """Section ``models`` of a tiny built-in pair, free to be changed."""
-    return {"builtin": json.loads(json.dumps(BUILTIN))}
-
-
-@pytest.fixture(scope="session")
-def builtin_folder(small_corpus, run_pair) -> Path:
-    return run_pair({"builtin": BUILTIN})
 
 
 @pytest.fixture(scope="session")
@@ -174,7 +131,7 @@ def save_model(tokenizer, tmp_path_factory):
 
     def save(vocabulary: int = 300, tokenizer=tokenizer, hidden: int = 16) -> Path:
         folder = tmp_path_factory.mktemp("model")
-        new_model(Shape(hidden, 1, 2, 24), vocabulary, context=32, seed=0).save_pretrained(folder)
+        tiny_llama(vocabulary, hidden=hidden, layers=1, max_position_embeddings=32).save_pretrained(folder)
         if tokenizer:
             tokenizer.save_pretrained(folder)
         return folder

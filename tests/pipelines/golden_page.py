@@ -33,7 +33,7 @@ def write_data(folder: Path) -> None:
     write_records(folder / "fit")
     write_json(folder / "fit" / "hrad.json", head_record("classes"))
     write_json(folder / "fit" / "length.json", head_record("length"))
-    write_json(folder / "pair" / "pair.json", {"source": "builtin", "pair": "p"})
+    write_json(folder / "pair" / "pair.json", {"pair": "p", "target": "t", "draft": "d"})
     write_replay(folder / "replay" / "toy-1c", cost_ratio=17.0)
     write_release(folder / "tuning", folder / "trials", "toy-1c")
     write_json(folder / "latency" / "toy-1c.json", PROFILE)

@@ -2,7 +2,7 @@
 
     python -m tests.pipelines.simulate --runs 400
 
-Documents, prompts, looks and noise are those of the built-in pair's trial. Two tables are printed: coverage of the 95 % interval,
+Documents, prompts, looks and noise are those of a trial of a small pair. Two tables are printed: coverage of the 95 % interval,
 on the clock alone and with replay corrected by the clock; and by true gain the share of challengers that pass at the first look,
 pass at any, are refused, and stay inconclusive. Verdicts rest on the clock alone, with ``--replayed`` on replay, too.
 """

@@ -38,7 +38,7 @@ def test_what_needs_a_draft_is_left_out_where_there_is_none(stage, command, argu
     outputs = {"out": Path("out"), "output": Path("output")}
     arguments = {"bundle": Path("bundle")} | arguments | outputs
     assert stage({"target": "t"}, command, **arguments) == wanted
-    for models in ({"target": "t", "draft": "d"}, {"builtin": {}}):
+    for models in ({"target": "t", "draft": "d"}, {"target": "t", "draft": {"train": "eagle3"}}):
         assert not stage(models, command, **arguments)
         assert not any(map(absent, outputs.values())), "what it said before is gone"
 

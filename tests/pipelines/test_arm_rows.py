@@ -68,14 +68,14 @@ def test_a_placeholder_needs_a_value_and_a_name_is_given_once():
 
 def test_the_table_of_the_parameter_file_can_be_built(pair, tmp_path):
     """All but what needs an exported bundle; bundles are those that are fitted."""
-    config = load_parameters(MeasureConfig, "pystdlib", "measure", Path("params.yaml"))
+    config = load_parameters(MeasureConfig, "smollm2", "measure", Path("params.yaml"))
     rows = expanded(config.arms, str(tmp_path))
     builder = ArmBuilder(pair, tmp_path, 8)
     arms = builder.build(rows)
     left = {row.name for row in rows} - set(arms)
     assert left == {row.name for row in rows if bundles_of(row)}
     assert {name.removesuffix("-8") for name in left} == set(builder.missing)
-    assert set(builder.missing) <= set(read_section("pystdlib", "fit", Path("params.yaml")))
+    assert set(builder.missing) <= set(read_section("smollm2", "fit", Path("params.yaml")))
     assert {"autoregressive", "hf_assisted", "chain-4", "pearl-8"} <= set(arms)
 
 

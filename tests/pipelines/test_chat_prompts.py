@@ -8,18 +8,17 @@ from dataclasses import replace
 
 import pytest
 
-from pipelines.builtin.chat_prompts import chat_documents
-from pipelines.builtin.corpus import Shares, paragraphs
+from pipelines.chat_prompts import chat_documents, paragraphs, without
 from pipelines.documents import Source
 from pipelines.prompt_table import SPLITS, read_prompts, write_prompts
+from pipelines.shares import Shares
 from pipelines.stages.prompts import PromptParameters, draw_prompts
 from tests.pipelines.test_prompts_stage import CHAT_TEMPLATE
 
-REAL = {"source": "models"}
 SHARES = Shares(drafter=0.5, train=0.2, validation=0.1, test=0.15, reserve=0.05)
 COUNTS = {"drafter": 24, "train": 12, "validation": 8, "test": 8, "reserve": 4}
 PARAMETERS = PromptParameters((Source(kind="chat", name="chat"),), longest=4096, shares=SHARES, **COUNTS)
-PRINTED = "from pipelines.builtin.chat_prompts import chat_documents; print(ascii(chat_documents(3)))"
+PRINTED = "from pipelines.chat_prompts import chat_documents; print(ascii(chat_documents(3)))"
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +35,7 @@ def chat_tokenizer(tokenizer):
 
 @pytest.fixture(scope="module")
 def drawn(chat_tokenizer):
-    return draw_prompts(PARAMETERS, REAL, chat_tokenizer)
+    return draw_prompts(PARAMETERS, chat_tokenizer)
 
 
 def test_there_are_enough_of_every_slice_and_no_two_are_equal(made):
@@ -62,6 +61,13 @@ def test_no_passage_stands_in_two_documents(made):
     assert shared([*read, replace(read[0], id="twin")])
 
 
+def test_only_paragraphs_that_were_seen_are_left_out():
+    text = "Short.\n\nA paragraph that is long enough to be told\nfrom others.\n\nThe end."
+    seen = paragraphs("A paragraph that is long enough\nto be told from others.\n\nShort.")
+    assert seen == {"A paragraph that is long enough to be told from others."}
+    assert without(text, seen) == "Short.\n\nThe end."
+
+
 def test_they_follow_from_the_seed_alone(made):
     """And not from the order of sets and dictionaries: another process with other hashes makes the same."""
     environment = os.environ | {"PYTHONHASHSEED": "1"}
@@ -72,7 +78,7 @@ def test_they_follow_from_the_seed_alone(made):
 
 
 def test_no_document_is_in_two_shares_and_every_share_has_all_slices(drawn, chat_tokenizer, tmp_path):
-    assert draw_prompts(PARAMETERS, REAL, chat_tokenizer) == drawn
+    assert draw_prompts(PARAMETERS, chat_tokenizer) == drawn
     assert Counter(prompt.split for prompt in drawn) == COUNTS and tuple(COUNTS) == SPLITS
     write_prompts(tmp_path / "prompts.parquet", drawn)
     assert read_prompts(tmp_path, "drafter") == [prompt for prompt in drawn if prompt.split == "drafter"]
@@ -95,9 +101,9 @@ def test_prompts_are_conversations_to_answer_without_further_special_tokens(draw
 def test_a_source_without_template_or_share_is_refused(tokenizer, monkeypatch):
     monkeypatch.setattr(tokenizer, "chat_template", None)
     with pytest.raises(ValueError, match=r"'chat' uses 'chat', but the pair's tokenizer has no chat template"):
-        draw_prompts(PARAMETERS, REAL, tokenizer)
+        draw_prompts(PARAMETERS, tokenizer)
     with pytest.raises(ValueError, match="split 'drafter' yields a prompt: .*raise its share"):
-        draw_prompts(replace(PARAMETERS, shares=Shares()), REAL, tokenizer)
+        draw_prompts(replace(PARAMETERS, shares=Shares()), tokenizer)
     with pytest.raises(ValueError, match="none with kind: chat"):
         Source(kind="chat", name="c", column="a")
 

@@ -70,10 +70,6 @@ def test_local_datasets(jsonl, tmp_path, monkeypatch):
         texts(kind="datasets", path=str(tmp_path), split="nope")
 
 
-def test_builtin(documents):
-    assert load_documents(Source(kind="builtin", name="s")) == documents
-
-
 @pytest.mark.parametrize(
     ("source", "message"),
     [

@@ -1,6 +1,6 @@
 import pytest
 
-from pipelines.builtin.inflation import LAYER, STEP, InflatedDraft, InflatedShape, cost
+from pipelines.inflation import LAYER, STEP, InflatedDraft, InflatedShape, cost
 
 TARGET = InflatedShape(hidden=512, layers=12, heads=8, kv_heads=8, head_dim=64, feed_forward=1408)
 VOCABULARY, LEAST = 2048, 512

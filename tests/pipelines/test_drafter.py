@@ -9,7 +9,6 @@ import torch
 import yaml
 from safetensors.torch import save_file
 
-from pipelines.builtin.builtin_pair import train_tokenizer
 from pipelines.cli import main
 from pipelines.drafter.network import DrafterNetwork
 from pipelines.drafter.recipe import DrafterRecipe
@@ -108,11 +107,10 @@ def test_a_drafter_learns_goes_on_after_an_interruption_and_is_saved_whole(targe
 CHAT = "{% for one in messages %}<|{{ one['role'] }}|>{{ one['content'] }}{% endfor %}<|assistant|>"
 
 
-def test_a_pair_trains_its_drafter_and_decodes_with_it(tmp_path, monkeypatch, template_db):
+def test_a_pair_trains_its_drafter_and_decodes_with_it(tokenizer, tmp_path, monkeypatch, template_db):
     """Stages pair, prompts and drafter, as a pair's parameters name them; then every later stage finds the pair whole."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{shutil.copy(template_db, tmp_path / 'mlflow.db')}")
     monkeypatch.chdir(tmp_path)
-    tokenizer = train_tokenizer([Path(__file__).read_text()], vocabulary=300)
     tiny_llama(len(tokenizer), seed=3, layers=7).save_pretrained(tmp_path / "target")
     tokenizer.save_pretrained(tmp_path / "target")
     recipe = {

@@ -14,9 +14,10 @@ from pipelines.cli import main
 from pipelines.measuring.tables import read_decodes
 from runtime import ModelPair, load_decoder
 from tests.families import COMPACT, FAMILIES, WINDOWED, family_model
+from tests.pipelines.conftest import TEXT
 from tests.pipelines.whole_pipeline import BUNDLES, run_all, write_parameters
 
-ALWAYS = ("gemma3",)  # by every `make test`; the built-in pair, which other tests run, is a Llama
+ALWAYS = ("gemma3",)  # by every `make test`; the pairs of other tests are Llamas
 PROMPT = [5, 40, 7, 99, 5, 40]
 NOISE = {"target": 0.0, "draft": 0.06}
 
@@ -28,12 +29,12 @@ def one(path: Path, pattern: str) -> dict:
 
 
 @pytest.fixture
-def folder(few_documents, tmp_path, monkeypatch, template_db) -> Path:
+def folder(tmp_path, monkeypatch, template_db) -> Path:
     """An empty folder to work in, with prompts and a tracking database."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     shutil.copy(template_db, tmp_path / "mlflow.db")
-    texts = [document.text[200:230] * 9 for document in few_documents]
+    texts = [TEXT[start : start + 30] * 9 for start in range(0, 12_000, 200)]
     Path("prompts.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
     return tmp_path
 

@@ -83,7 +83,7 @@ def test_text_streams_to_standard_output(models, capsys):
 
 def test_pair_folder(models, tmp_path, capsys):
     place = {name: str(models / name) for name in ("target", "draft")}
-    facts = {"source": "models", **place, "tokenizer": place["target"], "revisions": {"target": None, "draft": None}}
+    facts = {**place, "tokenizer": place["target"], "revisions": {"target": None, "draft": None}}
     facts |= {"dtype": "float32"}
     (tmp_path / "pair.json").write_text(json.dumps(facts))
     out = as_json(capsys, ["generate", str(tmp_path), "--prompt", "w1", "--dtype", "float32", "--max-new-tokens", "12"])
@@ -116,7 +116,7 @@ def test_imports_nothing_but_the_runtime():
     code = (
         "import sys, pipelines.cli, pipelines.commands.generate\n"
         "banned = {'lightning', 'mlflow', 'dvc', 'imblearn', 'datasets', 'matplotlib', 'trace_collection',"
-        " 'predictors.training', 'pipelines.builtin'}\n"
+        " 'predictors.training', 'pipelines.drafter', 'pipelines.inflation'}\n"
         "assert not banned & set(sys.modules), banned & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -97,7 +97,7 @@ def test_the_folder_is_the_files_model_in_bfloat16_and_its_tokenizer(tiny, folde
 
 def test_later_stages_find_the_model_in_the_pairs_folder(tiny, folder, capsys):
     facts = read_facts(folder)
-    assert (facts["source"], facts["target"], facts["tokenizer"]) == ("models", "target", "target")
+    assert facts["target"] == facts["tokenizer"] == "target"
     assert facts["revisions"] == {"target": None} and facts["vocabulary"] == {"target": len(TOKENS)}
     assert {"config.json", "generation_config.json", "chat_template.jinja"} <= facts["sha256"]["target"].keys()
     assert facts["sha256"]["target"]["model.safetensors"] == file_sha256(folder / "target" / "model.safetensors")

@@ -5,12 +5,11 @@ import subprocess
 import sys
 
 import pytest
-import torch
 
 from pipelines import gpu
-from pipelines.builtin.language_model import Shape, new_model
 from runtime import ModelPair
 from tests.bundles import random_bundle, survival_bundle
+from tests.toys import tiny_llama
 
 ABSENT = "mlflow dvc datasets psutil pandas pyarrow scipy sklearn matplotlib lightning imblearn joblib"
 
@@ -23,14 +22,11 @@ def priced(card):
 
 @pytest.fixture(scope="module")
 def results(tokenizer, tmp_path_factory):
-    """A rehearsal, inside one process, on a pair whose layers do something, and two of its bundles."""
+    """A rehearsal, inside one process, on a tiny pair and two of its bundles."""
     folder = tmp_path_factory.mktemp("gpu")
     for seed, (name, layers) in enumerate({"target": 2, "draft": 1}.items()):
-        model = new_model(Shape(16, layers, 2, 24), 300, context=32, seed=seed)
-        torch.manual_seed(seed)
-        for layer in model.model.layers:
-            torch.nn.init.normal_(layer.self_attn.o_proj.weight, std=0.3)
-        model.save_pretrained(folder / "pair" / name)
+        heads = {"num_attention_heads": 2, "max_position_embeddings": 32}
+        tiny_llama(300, seed, hidden=16, layers=layers, **heads).save_pretrained(folder / "pair" / name)
         tokenizer.save_pretrained(folder / "pair" / name)
     pair = ModelPair.load(folder / "pair" / "target", folder / "pair" / "draft", dtype="float32")
     random_bundle(folder / "pair" / "bundles" / "hrad", pair)

@@ -1,6 +1,6 @@
 import torch
 
-from pipelines.builtin.muon import Muon, orthogonalise
+from pipelines.drafter.muon import Muon, orthogonalise
 
 
 def test_it_equals_torchs_own_in_bfloat16():

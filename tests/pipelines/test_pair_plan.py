@@ -13,16 +13,15 @@ from pipelines.cli import main
 from pipelines.commands import plan
 from pipelines.commands.plan import meta_pair
 from pipelines.commands.ready_pairs import ready_pairs, with_pair
-from pipelines.places import read_pair
+from pipelines.inflation import InflatedShape
 from pipelines.prompt_table import Prompt
 from pipelines.stages.traces import CONFIGS, collector
 from predictors.config import parse_config
 from runtime import ModelPair, Randomness, build_decoder
 from runtime.causal_model import CausalLanguageModel
-from runtime.memory import planned_memory, weight_bytes
+from runtime.memory import planned_memory, unloaded_pair, weight_bytes
 from tests.eagle3 import random_drafter, save_drafter
 from tests.held import Held
-from tests.pipelines.conftest import BUILTIN
 from tests.toys import tiny_llama
 
 PARAMS = Path(__file__).parents[2] / "params.yaml"
@@ -44,10 +43,10 @@ def ready(tmp_path_factory):
 
 @pytest.fixture
 def changed(tmp_path):
-    """Write pair ``p``: the built-in one with some sections of its own."""
+    """Write pair ``p``: the project's with some sections of its own."""
 
     def write(**sections) -> Path:
-        values = yaml.safe_load(PARAMS.read_text())["pairs"]["pystdlib"]
+        values = yaml.safe_load(PARAMS.read_text())["pairs"]["smollm2"]
         (tmp_path / "changed.yaml").write_text(yaml.safe_dump({"pairs": {"p": values | sections}}))
         return tmp_path / "changed.yaml"
 
@@ -58,18 +57,18 @@ def planned(params: Path, name: str, *options: str) -> None:
     main(["plan", "--pair", name, "--params", str(params), *options])
 
 
-def test_weights_are_those_of_the_trained_pair(builtin_folder, changed):
-    """Tiny, as the fixture trained it: nothing of the plan but the parameters knows it."""
-    pair = meta_pair("p", changed(models={"builtin": BUILTIN}), torch.float32)
-    place = read_pair(builtin_folder)
-    real = ModelPair.load(place.target, place.draft, dtype="float32", tokenizer=place.tokenizer)
-    planned = planned_memory(pair, 8, 8, "cpu")
-    assert all(planned[name].weights == weight_bytes(getattr(real, name)) > 0 for name in ("target", "draft"))
+def test_weights_are_those_of_the_pair(save_model, changed):
+    """Nothing of the plan but configurations knows the models."""
+    models = {name: str(save_model(hidden=hidden)) for name, hidden in {"target": 32, "draft": 16}.items()}
+    real = ModelPair.load(**models, dtype="float32")
+    planned = planned_memory(meta_pair("p", changed(models=models), torch.float32), 8, 8, "cpu")
+    assert all(planned[name].weights == weight_bytes(getattr(real, name)) > 0 for name in models)
 
 
 def test_what_was_planned_is_held():
-    """In the built-in pair's own shapes, with weights that nobody trained: while a request is decoded, and texts are drawn."""
-    meta = meta_pair("pystdlib", PARAMS, torch.float32)
+    """With weights that nobody trained: while a request is decoded, and texts are drawn."""
+    target, draft = InflatedShape(512, 12, 8, 8, 64, 1408), InflatedShape(448, 2, 7, 7, 64, 576)
+    meta = unloaded_pair(torch.float32, target=target.config(2048, 512), draft=draft.config(2048, 512))
     models = (AutoModelForCausalLM.from_config(one.model.config) for one in (meta.target, meta.draft))
     real = ModelPair(*(CausalLanguageModel(model, whole=False) for model in models))
     prompts = [Prompt(f"{n}", f"{n}", "", "", "train", "", list(range(n, n + 100))) for n in range(4)]

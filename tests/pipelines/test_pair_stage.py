@@ -4,38 +4,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
-from pipelines.builtin import builtin_pair
 from pipelines.places import read_facts, read_pair
 from pipelines.stages import pair
 from runtime import ModelPair
 from tests.eagle3 import random_drafter, save_drafter
-from tests.pipelines.conftest import BUILTIN
-
-TOKENS = torch.arange(30)[None] + 5
-
-
-def weights(folder) -> dict[str, bytes]:
-    return {
-        name: (folder / name / "model.safetensors").read_bytes() for name in ("small", "small_draft", "target", "draft")
-    }
-
-
-def test_builtin_pair_loads_and_inflated_and_small_models_are_one_function(builtin_folder):
-    location = read_pair(builtin_folder)
-    tokenizer = AutoTokenizer.from_pretrained(location.tokenizer)
-    assert tokenizer.get_vocab() == AutoTokenizer.from_pretrained(location.target).get_vocab()
-    models = [
-        AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-        for folder in (location.target, builtin_folder / "small", location.draft, builtin_folder / "small_draft")
-    ]
-    target, small, draft, small_draft = (model(TOKENS).logits for model in models)
-    torch.testing.assert_close(target, small, atol=1e-4, rtol=0)
-    torch.testing.assert_close(draft, small_draft, atol=1e-4, rtol=0)
-    assert (draft - target).abs().max() > 1e-2  # two functions
-    assert models[2].config.hidden_size > models[3].config.hidden_size
-    assert models[0].config.eos_token_id == models[0].config.bos_token_id == 0
 
 
 def rewrite(folder, **changes):
@@ -62,82 +36,28 @@ def test_a_pair_without_a_number_format_is_refused_with_the_remedy(run_pair, sav
         read_pair(folder)
 
 
-def test_facts_are_complete_and_contain_no_seconds_and_no_path_of_this_machine(builtin_folder):
-    text = (builtin_folder / "pair.json").read_text()
-    facts = json.loads(text)
-    assert (facts["source"], facts["target"], facts["tokenizer"]) == ("builtin", "target", "tokenizer")
-    assert facts["corpus"]["shares"] == BUILTIN["shares"] | {"drafter": 0.0}
-    counts = {share: sum(slices.values()) for share, slices in facts["corpus"]["documents"].items()}
-    assert counts == {"pair": 30, "drafter": 0, "train": 12, "validation": 6, "test": 9, "reserve": 3}
-    assert facts["corpus"]["documents"]["test"].keys() == {"code", "prose", "tables"}
-    assert facts["training"]["small_draft"]["steps"] == 3
-    assert facts["training"]["small_draft"]["capped"] is False
-    assert len(facts["corpus"]["trained_on"]) == 30
-    assert facts["training"]["small"]["held_out_loss"].keys() == {"code", "prose", "tables"}
-    assert "seconds" not in text
-    assert str(builtin_folder) not in text
-    timings = json.loads((builtin_folder.parent / f"{builtin_folder.name}_seconds.json").read_text())
-    assert timings.keys() == {"small_seconds", "small_draft_seconds"}
-
-
-def test_two_runs_are_byte_identical(builtin_folder, run_pair, builtin_models):
-    again = run_pair(builtin_models)
-    assert weights(again) == weights(builtin_folder)
-    assert (again / "pair.json").read_bytes() == (builtin_folder / "pair.json").read_bytes()
-
-
-def test_an_interrupted_run_keeps_the_finished_target(builtin_folder, run_pair, builtin_models, tmp_path, monkeypatch):
-    original, trained = builtin_pair.train, []
-
-    def interrupted(model, tokens, recipe, dtype, seed, teacher=None, name=""):
-        trained.append(name)
-        if name == "small_draft" and trained.count("small_draft") == 1:
-            raise KeyboardInterrupt
-        return original(model, tokens, recipe, dtype, seed, teacher, name)
-
-    monkeypatch.setattr(builtin_pair, "train", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        run_pair(builtin_models, tmp_path / "pair")
-    with pytest.raises(ValueError, match="Run the pair stage"):
-        read_pair(tmp_path / "pair")
-    run_pair(builtin_models, tmp_path / "pair")
-    assert trained == ["small", "small_draft", "small_draft"]
-    assert weights(tmp_path / "pair") == weights(builtin_folder)
-
-
-def test_changed_parameters_train_again(builtin_folder, run_pair, builtin_models, tmp_path):
-    shutil.copytree(builtin_folder, tmp_path / "pair")
-    builtin_models["builtin"]["draft"]["training"]["steps"] = 4
-    run_pair(builtin_models, tmp_path / "pair")
-    after, before = weights(tmp_path / "pair"), weights(builtin_folder)
-    assert after["target"] == before["target"]
-    assert after["draft"] != before["draft"]
-    assert read_facts(tmp_path / "pair")["training"]["small_draft"]["steps"] == 4
+def test_two_runs_are_byte_identical(run_pair, save_model):
+    models = {"target": str(save_model()), "draft": str(save_model())}
+    one, two = ((run_pair(models) / "pair.json").read_bytes() for _ in range(2))
+    assert one == two
 
 
 def test_a_local_pair_is_resolved_and_hashed(run_pair, save_model):
     target, draft = save_model(), save_model()
     folder = run_pair({"target": str(target), "draft": str(draft)})
     facts = read_facts(folder)
-    assert facts["source"] == "models"
     assert facts["revisions"] == {"target": None, "draft": None}
     assert {"config.json", "tokenizer.json", "model.safetensors"} <= facts["sha256"]["target"].keys()
     location = read_pair(folder)
     assert (location.target, location.draft, location.tokenizer) == (str(target), str(draft), str(target))
 
 
-def test_a_real_pair_replaces_the_built_in_models(builtin_folder, run_pair, save_model, tmp_path):
-    shutil.copytree(builtin_folder, tmp_path / "pair")
-    run_pair({"target": str(save_model()), "draft": str(save_model())}, tmp_path / "pair")
-    assert [path.name for path in (tmp_path / "pair").iterdir()] == ["pair.json"]
-
-
-def test_a_refused_pair_leaves_the_earlier_one(builtin_folder, run_pair, save_model, tmp_path):
-    shutil.copytree(builtin_folder, tmp_path / "pair")
+def test_a_refused_pair_leaves_the_earlier_one(run_pair, save_model):
+    folder = run_pair({"target": str(save_model()), "draft": str(save_model())})
+    before = read_facts(folder)
     with pytest.raises(ValueError, match="without both tokenizers"):
-        run_pair({"target": str(save_model(320)), "draft": str(save_model(300, False))}, tmp_path / "pair")
-    assert read_facts(tmp_path / "pair") == read_facts(builtin_folder)
-    assert weights(tmp_path / "pair") == weights(builtin_folder)
+        run_pair({"target": str(save_model(320)), "draft": str(save_model(300, False))}, folder)
+    assert read_facts(folder) == before
 
 
 @pytest.mark.parametrize("speculators", [False, True])
@@ -197,10 +117,9 @@ def test_truncated_files_are_named(run_pair, save_model, role, file, problem):
     [
         "[]",
         "null",
-        '{"source": "models"}',
-        '{"source": "models", "target": "a", "tokenizer": "a"}',
-        '{"source": "models", "target": "a", "tokenizer": "a", "revisions": {}}',
-        '{"source": "builtin", "target": "a", "tokenizer": "a"}',
+        '{"pair": "p"}',
+        '{"target": "a", "tokenizer": "a"}',
+        '{"target": "a", "tokenizer": "a", "revisions": {}}',
     ],
 )
 def test_a_record_that_names_no_models_is_refused_with_the_remedy(tmp_path, content):

@@ -18,19 +18,12 @@ def test_missing_inputs_are_named(tmp_path):
 @pytest.mark.parametrize(
     ("section", "message"),
     [
-        ("{sources: [{kind: builtin, name: s}], sede: 1}", r"unknown key 'sede'\. Did you mean 'seed'"),
-        (
-            "{sources: [{kind: builtin, name: s, colum: a}]}",
-            r"sources\[0\]: unknown key 'colum'\. Did you mean 'column'",
-        ),
+        ("{sources: [{kind: chat, name: s}], sede: 1}", r"unknown key 'sede'\. Did you mean 'seed'"),
+        ("{sources: [{kind: chat, name: s, colum: a}]}", r"sources\[0\]: unknown key 'colum'\. Did you mean 'column'"),
         ("{sources: []}", "sources must name at least one"),
-        ("{sources: [{kind: builtin, name: s}], test_share: 0.2}", "unknown key 'test_share'"),
-        (
-            "{sources: [{kind: builtin, name: s}], shares: {pair: 0.5, train: 0.2, validation: 0.1, test: 0.1, reserve: 0.1}}",
-            "shares.pair must be 0 here",
-        ),
-        ("{sources: [{kind: builtin, name: s}, {kind: builtin, name: s}]}", "different names"),
-        ("{sources: [{kind: builtin, name: s}], min_tokens: 9, max_tokens: 8}", "min_tokens <= max_tokens"),
+        ("{sources: [{kind: chat, name: s}], test_share: 0.2}", "unknown key 'test_share'"),
+        ("{sources: [{kind: chat, name: s}, {kind: chat, name: s}]}", "different names"),
+        ("{sources: [{kind: chat, name: s}], min_tokens: 9, max_tokens: 8}", "min_tokens <= max_tokens"),
     ],
 )
 def test_wrong_parameters_are_refused(tmp_path, section, message):

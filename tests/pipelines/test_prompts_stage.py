@@ -5,24 +5,13 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from pipelines.builtin.corpus import Shares, builtin_shares
-from pipelines.documents import Source
-from pipelines.places import read_facts
+from pipelines.documents import Source, load_documents
 from pipelines.prompt_table import read_prompts
 from pipelines.stages import prompts as stage
 from pipelines.stages.prompts import Mix, PromptParameters, draw_prompts, run
+from tests.pipelines.conftest import TEXT
 
-BUILTIN = PromptParameters(
-    sources=(Source(kind="builtin", name="stdlib"),),
-    train=30,
-    validation=9,
-    test=12,
-    reserve=3,
-    min_tokens=8,
-    max_tokens=16,
-    room=8,
-)
-REAL = {"source": "models"}
+SLICES = ("code", "prose", "tables")
 CHAT_TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<bot>{% endif %}"
 )
@@ -47,67 +36,56 @@ def parameters(*sources: Source, **changes) -> PromptParameters:
 
 
 @pytest.fixture(scope="module")
-def builtin_prompts(builtin_folder, tokenizer):
-    return draw_prompts(BUILTIN, read_facts(builtin_folder), tokenizer)
+def windows(tmp_path_factory):
+    """Parameters that cut windows from documents of three slices."""
+    path = tmp_path_factory.mktemp("windows") / "rows.jsonl"
+    texts = [TEXT[start : start + 300] for start in range(0, 18_000, 300)]
+    path.write_text("\n".join(json.dumps({"text": one, "of": SLICES[n % 3]}) for n, one in enumerate(texts)))
+    source = Source(kind="file", name="s", path=str(path), cut="window", slice_column="of")
+    return parameters(source, train=30, validation=9, test=12, reserve=3, min_tokens=8, max_tokens=16, room=8)
 
 
-def test_numbers_of_prompts_and_balance_of_slices(builtin_prompts):
+@pytest.fixture(scope="module")
+def drawn(windows, tokenizer):
+    return draw_prompts(windows, tokenizer)
+
+
+def test_numbers_of_prompts_and_balance_of_slices(drawn):
     for split, count in (("train", 30), ("validation", 9), ("test", 12)):
-        chosen = [prompt for prompt in builtin_prompts if prompt.split == split]
+        chosen = [prompt for prompt in drawn if prompt.split == split]
         assert len(chosen) == count
         for n in range(1, count + 1):
             slices = [prompt.slice for prompt in chosen[:n]]
-            counts = [slices.count(name) for name in ("code", "prose", "tables")]
+            counts = [slices.count(name) for name in SLICES]
             assert max(counts) - min(counts) <= 1, "any prefix alternates slices"
 
 
-def test_no_document_is_in_two_splits_and_none_trained_the_pair(builtin_prompts, builtin_folder):
+def test_no_document_is_in_two_splits(drawn):
     splits: dict[str, set[str]] = {}
-    for prompt in builtin_prompts:
+    for prompt in drawn:
         splits.setdefault(prompt.document, set()).add(prompt.split)
     assert all(len(names) == 1 for names in splits.values())
-    facts = read_facts(builtin_folder)
-    shares = builtin_shares(Shares(**facts["corpus"]["shares"]))
-    for split in stage.SPLITS[1:]:  # no drafter is trained for a built-in pair
-        drawn = {document for document, names in splits.items() if names == {split}}
-        assert drawn and drawn <= {f"stdlib/{document.id}" for document in shares[split]}
-    assert facts["corpus"]["trained_on"] == [document.id for document in shares["pair"]]
-    assert not splits.keys() & {f"stdlib/{id}" for id in facts["corpus"]["trained_on"]}
+    assert set.union(*splits.values()) == set(stage.SPLITS) - {"drafter"}
 
 
-def test_windows_have_the_asked_lengths_and_are_in_their_documents(builtin_prompts, tokenizer, few_documents):
-    texts = {f"stdlib/{document.id}": document.text for document in few_documents}
-    for prompt in builtin_prompts:
+def test_windows_have_the_asked_lengths_and_are_in_their_documents(drawn, windows, tokenizer):
+    texts = {document.id: document.text for document in load_documents(windows.sources[0])}
+    for prompt in drawn:
         assert 8 <= len(prompt.tokens) <= 16
         assert prompt.text == tokenizer.decode(prompt.tokens)
-        assert prompt.text.strip("�") in texts[prompt.document]
-    assert len({tuple(prompt.tokens) for prompt in builtin_prompts}) > 0.95 * len(builtin_prompts)
-    assert len({prompt.id for prompt in builtin_prompts}) == len(builtin_prompts)
+        assert prompt.text in texts[prompt.document]
+    assert len({tuple(prompt.tokens) for prompt in drawn}) > 0.95 * len(drawn)
+    assert len({prompt.id for prompt in drawn}) == len(drawn)
 
 
-def test_prompts_are_seeded(builtin_prompts, builtin_folder, tokenizer):
-    assert draw_prompts(BUILTIN, read_facts(builtin_folder), tokenizer) == builtin_prompts
-    other = PromptParameters(**{**vars(BUILTIN), "seed": 1})
-    assert draw_prompts(other, read_facts(builtin_folder), tokenizer) != builtin_prompts
+def test_prompts_are_seeded(drawn, windows, tokenizer):
+    assert draw_prompts(windows, tokenizer) == drawn
+    assert draw_prompts(replace(windows, seed=1), tokenizer) != drawn
 
 
-def test_another_corpus_than_the_pairs_is_refused(builtin_folder, tokenizer):
-    facts = read_facts(builtin_folder)
-    facts["corpus"] |= {"manifest": "0", "python": "3.9.1"}
-    with pytest.raises(ValueError, match=r"pair: Python 3\.9\.1, here: .*Run the pair stage again"):
-        draw_prompts(BUILTIN, facts, tokenizer)
-
-
-def test_the_built_in_corpus_gives_a_named_split_what_the_pair_dealt_it(builtin_folder, builtin_prompts, tokenizer):
-    source = Source(kind="builtin", name="stdlib", shares=("test",))
-    changed = replace(BUILTIN, sources=(source,), train=0, validation=0, reserve=0)
-    prompts = draw_prompts(changed, read_facts(builtin_folder), tokenizer)
-    assert prompts == [prompt for prompt in builtin_prompts if prompt.split == "test"]
-
-
-def test_a_real_pairs_documents_are_split_by_hash(jsonl, tokenizer):
+def test_documents_are_split_by_hash(jsonl, tokenizer):
     source = Source(kind="file", name="s", path=jsonl)
-    prompts = draw_prompts(parameters(source, train=99, validation=99, test=99, reserve=99), REAL, tokenizer)
+    prompts = draw_prompts(parameters(source, train=99, validation=99, test=99, reserve=99), tokenizer)
     counts = {split: sum(prompt.split == split for prompt in prompts) for split in stage.SPLITS}
     assert counts == {"drafter": 0, "train": 18, "validation": 8, "test": 10, "reserve": 4}
     assert len({prompt.document for prompt in prompts}) == 40
@@ -119,7 +97,7 @@ def test_chat_templates_are_applied(jsonl, chat_tokenizer):
         Source(kind="file", name="s", path=jsonl, messages="chat"),
         Source(kind="file", name="s", path=jsonl, template="hi {text}", chat=True),
     ):
-        prompts = draw_prompts(parameters(source), REAL, chat_tokenizer)
+        prompts = draw_prompts(parameters(source), chat_tokenizer)
         assert all(prompt.text.startswith("<user>hi") and prompt.text.endswith("<bot>") for prompt in prompts)
 
 
@@ -127,7 +105,7 @@ def test_too_long_documents_are_left_out_and_counted(jsonl, tokenizer, capsys):
     with pytest.raises(
         ValueError, match=r"no document of split 'train' yields a prompt: [1-9]\d* are longer than 2 tokens"
     ):
-        draw_prompts(parameters(Source(kind="file", name="s", path=jsonl), longest=2), REAL, tokenizer)
+        draw_prompts(parameters(Source(kind="file", name="s", path=jsonl), longest=2), tokenizer)
 
 
 def test_stage_writes_what_read_prompts_reads(run_pair, save_model, jsonl, tmp_path):
@@ -152,9 +130,8 @@ def test_stage_writes_what_read_prompts_reads(run_pair, save_model, jsonl, tmp_p
         read_prompts(tmp_path / "one", "dev")
 
 
-def test_documents_of_other_slices_than_the_mixs_are_left_out(builtin_folder, tokenizer):
-    facts = read_facts(builtin_folder)
-    prompts = draw_prompts(BUILTIN, facts, tokenizer, Mix(("prose", "tables")))
+def test_documents_of_other_slices_than_the_mixs_are_left_out(windows, tokenizer):
+    prompts = draw_prompts(windows, tokenizer, Mix(("prose", "tables")))
     assert {prompt.slice for prompt in prompts} == {"prose", "tables"}
     with pytest.raises(ValueError, match=r"mix\.slices names chat, but documents are of code, prose, tables"):
-        draw_prompts(BUILTIN, facts, tokenizer, Mix(("chat",)))
+        draw_prompts(windows, tokenizer, Mix(("chat",)))

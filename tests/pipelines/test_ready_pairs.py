@@ -69,7 +69,7 @@ def test_a_block_is_complete_and_its_models_have_their_true_sizes(params, name):
         assert {p.device for p in model.model.parameters()} == {torch.device("meta")} and model.dtype == torch.bfloat16
     assert len(load_parameters(PromptParameters, name, "prompts", params).sources) == 3
     assert load_parameters(MeasureConfig, name, "measure", params) == load_parameters(
-        MeasureConfig, "pystdlib", "measure", params
+        MeasureConfig, "smollm2", "measure", params
     )
     if pair.draft is not None:
         assert load_parameters(Models, name, "models", params).draft == section["models"]["draft"]
@@ -80,8 +80,8 @@ def test_the_file_keeps_every_line_and_all_pairs_that_it_had(params):
     for name in NAMES:
         add(params, name)
     after = params.read_text()
-    assert after.startswith(before.rstrip("\n")) and list(yaml.safe_load(after)["pairs"]) == ["pystdlib", *NAMES]
-    assert yaml.safe_load(after)["pairs"]["pystdlib"] == yaml.safe_load(before)["pairs"]["pystdlib"]
+    assert after.startswith(before.rstrip("\n")) and list(yaml.safe_load(after)["pairs"]) == ["smollm2", *NAMES]
+    assert yaml.safe_load(after)["pairs"]["smollm2"] == yaml.safe_load(before)["pairs"]["smollm2"]
 
 
 def test_a_block_stands_behind_the_last_pair_in_its_indentation():
@@ -95,7 +95,7 @@ def test_a_block_stands_behind_the_last_pair_in_its_indentation():
     ("argv", "reason"),
     [
         (["lama-68m"], r"no ready-made pair 'lama-68m'\. Close to it: llama-68m-7b"),
-        (["llama-68m-7b", "--as", "pystdlib"], "a pair 'pystdlib' already.*--as"),
+        (["llama-68m-7b", "--as", "smollm2"], "a pair 'smollm2' already.*--as"),
         (["llama-68m-7b", "--as", "v1.3"], "letters, digits and dashes"),
         (["llama-68m-7b", "--as", "on"], "no word of YAML"),
     ],

@@ -84,7 +84,7 @@ def test_a_row_of_the_sets_own_schema_becomes_its_prompt(tmp_path, recipe, suffi
     (document,) = load_documents(made)
     assert (said(document) if made.turns else document.text) == expected
     assert document.slice == ("mt_bench" if recipe == "spec_bench" else recipe) and made.name == recipe
-    assert made.converses and not made.windows
+    assert made.converses and made.cut == "whole"
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -153,7 +153,7 @@ def test_a_second_turn_is_a_prompt_of_the_same_document_where_the_first_is_answe
     monkeypatch.setattr(tokenizer, "chat_template", CHAT_TEMPLATE)
     row = {"prompt": ["one", "two"], "category": "math", "reply": answers}
     made = source("mt_bench", turns="prompt", answers="reply", shares=["test"], **written(tmp_path / "r.jsonl", row))
-    prompts = draw_prompts(counts(made, test=9), {"source": "models"}, tokenizer)
+    prompts = draw_prompts(counts(made, test=9), tokenizer)
     assert [prompt.text for prompt in prompts] == conversations
     assert {prompt.document for prompt in prompts} == {"mt_bench/r.jsonl:0"}
 
@@ -172,7 +172,7 @@ def test_a_source_is_kept_to_the_splits_it_names(tmp_path, tokenizer):
     scored = source("trivia_qa", chat=False, shares=["test"], **questions(tmp_path / "scored.jsonl", 10))
     shared = Source(kind="file", name="shared", path=learnt.path, column="question")
     drawn = {"train": 99, "validation": 99, "test": 99, "reserve": 99}
-    prompts = draw_prompts(counts(learnt, scored, shared, **drawn), {"source": "models"}, tokenizer)
+    prompts = draw_prompts(counts(learnt, scored, shared, **drawn), tokenizer)
     numbers = {}
     for prompt in prompts:
         numbers.setdefault(prompt.source, {}).setdefault(prompt.split, set()).add(prompt.document)
@@ -180,7 +180,7 @@ def test_a_source_is_kept_to_the_splits_it_names(tmp_path, tokenizer):
     assert by_source["gsm8k"] == {"train": 18, "validation": 8} and by_source["trivia_qa"] == {"test": 10}
     assert by_source["shared"].keys() == drawn.keys() and sum(by_source["shared"].values()) == 26
     with pytest.raises(ValueError, match=r"split 'reserve' yields a prompt: .*'shares'"):
-        draw_prompts(counts(learnt, scored, **drawn), {"source": "models"}, tokenizer)
+        draw_prompts(counts(learnt, scored, **drawn), tokenizer)
 
 
 def test_named_chat_templates_and_system_messages(tmp_path, tokenizer):
@@ -188,7 +188,7 @@ def test_named_chat_templates_and_system_messages(tmp_path, tokenizer):
 
     def text(**values) -> str:
         made = source("gsm8k", shares=["test"], **file, **values)
-        return draw_prompts(counts(made, test=1), {"source": "models"}, tokenizer)[0].text
+        return draw_prompts(counts(made, test=1), tokenizer)[0].text
 
     start = (
         "A chat between a curious user and an artificial intelligence assistant. "
@@ -212,7 +212,7 @@ def test_vicunas_template_of_two_turns(tmp_path, tokenizer):
         "mt_bench", answers="reply", turns="prompt", system="S.", chat_template="vicuna", shares=["test"],
         **written(tmp_path / "r.jsonl", row),
     )  # fmt: skip
-    prompts = draw_prompts(counts(made, test=2), {"source": "models"}, tokenizer)
+    prompts = draw_prompts(counts(made, test=2), tokenizer)
     assert prompts[1].text == "<s>S. USER: one ASSISTANT: A</s>USER: two ASSISTANT:"
 
 

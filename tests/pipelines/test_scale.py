@@ -128,15 +128,15 @@ def test_a_worker_takes_the_devices_that_its_pair_is_placed_on(placement, most, 
 
 
 @pytest.mark.parametrize(
-    ("source", "cores", "threads", "expected"),
-    [("builtin", 8, 1, 2), ("builtin", 8, 2, 1), ("builtin", 1, 1, 1), ("builtin", 8, 4, 1), ("models", 8, 1, 1)],
+    ("most", "cores", "threads", "expected"),
+    [(1e9, 8, 1, 2), (1e9, 8, 2, 1), (1e9, 1, 1, 1), (1e9, 8, 4, 1), (99, 8, 1, 1)],
 )
-def test_a_built_in_pair_is_traced_by_as_many_workers_as_the_machine_has_threads(
-    source, cores, threads, expected, args, monkeypatch
+def test_a_small_pair_is_traced_by_as_many_workers_as_the_machine_has_threads(
+    most, cores, threads, expected, args, monkeypatch
 ):
     """Section machine has its default of two threads."""
     monkeypatch.setattr(traces.os, "cpu_count", lambda: cores)
-    monkeypatch.setattr(traces, "read_facts", lambda folder: {"source": source})
+    monkeypatch.setattr(traces, "SMALL", most)
     assert traces.most_workers(args, threads) == expected
     monkeypatch.setattr(traces, "find_spec", lambda name: None)
     assert traces.most_workers(args, threads) == 1

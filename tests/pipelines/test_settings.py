@@ -53,7 +53,7 @@ def choice(setting, names):
 def tuned(tmp_path):
     """Everything is a candidate of greedy decoding; of sampling only what no engine has words for, and plain decoding."""
     write_json(tmp_path / "device.json", {"slug": "toy-1c"})
-    facts = {"source": "models", "target": "org/big", "draft": "org/small", "tokenizer": "org/big"}
+    facts = {"target": "org/big", "draft": "org/small", "tokenizer": "org/big"}
     write_json(tmp_path / "toy/pair/pair.json", facts | {"revisions": {"target": "c1", "draft": "c2"}})
     folder = tmp_path / "toy/tuning/toy-1c"
     write_json(folder / CHOICES, [choice("T=0", list(CANDIDATES)), choice("T=1", ["source", "autoregressive"])])

@@ -37,8 +37,8 @@ def toy_bench(
         save_drafter(random_drafter(target), folder / "pair" / "draft")
     else:
         tiny_llama(vocabulary, seed=1, layers=1).save_pretrained(folder / "pair" / "draft")
-    facts = {"source": "builtin", "pair": "p", "target": "target", "draft": "draft", "tokenizer": "none"}
-    facts["corpus"] = {"trained_on": ["a.py"]}
+    models = {name: str(folder / "pair" / name) for name in ("target", "draft")}
+    facts = {"pair": "p", **models, "tokenizer": models["target"], "revisions": dict.fromkeys(models)}
     facts |= {"dtype": "float32"}
     write_json(folder / "pair" / "pair.json", facts)
     write_json(folder / "device.json", {"slug": "toy-1c", "cpu": "toy", "cores": 1, "gpus": [], "bfloat16_flags": []})

@@ -53,7 +53,7 @@ def test_a_trace_has_its_section_its_prompts_and_the_pair_in_its_own_format(
         return ModelPair(tiny_llama(layers=3), tiny_llama(layers=1))
 
     monkeypatch.setattr(traces, "read_pair", lambda folder: PairLocation("target", "draft", "target", "float16"))
-    monkeypatch.setattr(traces, "read_facts", lambda folder: {"source": "given"})
+    monkeypatch.setattr(traces, "most_workers", lambda args, threads: 1)
     monkeypatch.setattr(traces.ModelPair, "load", load)
 
     def collect(over, *inputs):

@@ -16,9 +16,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipelines.builtin.corpus import LEFT_OUT_FOLDERS, MANUAL_SHARE, Document, paragraphs, without
+from pipelines.shares import Document
 
-LEFT_OUT = (*LEFT_OUT_FOLDERS, "encodings", "test", "tests")  # the codecs are one text with other names
+LEFT_OUT = (  # folders; the codecs are one text with other names
+    *("site-packages", "dist-packages", "lib-dynload", "__pycache__", "idle_test", "pydoc_data"),
+    *("encodings", "test", "tests"),
+)
+MANUAL_SHARE = 0.3  # of docstrings in a source, that makes it prose
+SHORTEST_PARAGRAPH = 40  # characters; shorter ones, such as "Example:", may come again
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 DOCUMENTED = (ast.Module, ast.ClassDef, *FUNCTIONS)
 LINES = range(5, 24)  # of a function
@@ -134,6 +139,17 @@ def _sections(texts: Iterable[str], told: set[str]) -> list[str]:
             found[-1:] = [joined] if len(joined) < PASSAGE.stop else [found[-1], paragraph]
         told |= paragraphs(text)
     return [one for one in found if len(one) in PASSAGE]
+
+
+def paragraphs(text: str) -> set[str]:
+    """The paragraphs that are long enough to be told from others, without their line breaks."""
+    plain = (" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+    return {paragraph for paragraph in plain if len(paragraph) >= SHORTEST_PARAGRAPH}
+
+
+def without(text: str, seen: set[str]) -> str:
+    """The text less the ``paragraphs`` in ``seen``."""
+    return "\n\n".join(p for p in text.split("\n\n") if " ".join(p.split()) not in seen)
 
 
 def _problem(template: str, stream: random.Random) -> str:

@@ -114,12 +114,12 @@ def cost(shape: InflatedShape, vocabulary: int) -> float:
     return shape.layers * (shape.layer_weights + LAYER) + vocabulary * shape.hidden
 
 
-def inflate(small: LlamaForCausalLM, shape: InflatedShape, vocab: int | None = None, seed: int = 0) -> LlamaForCausalLM:
+def inflate(small: LlamaForCausalLM, shape: InflatedShape, vocab: int | None = None) -> LlamaForCausalLM:
     """A plain `LlamaForCausalLM` of the given shape with the small model's function, in its dtype.
 
     ``small`` is any Llama model without biases or rope scaling, tied or untied, with or without grouped heads; in float32, as
     sqrt(ds / db) is not exact in bfloat16. ``vocab``: ``None`` keeps the vocabulary, a larger one adds padding rows of
-    probability 0. ``seed`` is for the weights that cannot matter. `ValueError` where the shape cannot hold the small model.
+    probability 0. `ValueError` where the shape cannot hold the small model.
     """
     if small.dtype == torch.float16 and vocab not in (None, small.config.vocab_size):
         raise ValueError("cannot inflate: a larger vocab overflows in float16; use bfloat16 or float32, or keep it.")
@@ -130,7 +130,7 @@ def inflate(small: LlamaForCausalLM, shape: InflatedShape, vocab: int | None = N
     big.tie_weights()
     big.model.rotary_emb = LlamaRotaryEmbedding(config).to(small.device)  # its buffers are undefined after to_empty
     with torch.no_grad():
-        _fill(big, small, seed)
+        _fill(big, small)
     return big.eval()
 
 
@@ -171,8 +171,8 @@ def _inflated_config(config: LlamaConfig, shape: InflatedShape, vocab: int | Non
     return LlamaConfig(**values)
 
 
-def _fill(big: LlamaForCausalLM, small: LlamaForCausalLM, seed: int) -> None:
-    generator = torch.Generator(big.device).manual_seed(seed)
+def _fill(big: LlamaForCausalLM, small: LlamaForCausalLM) -> None:
+    generator = torch.Generator(big.device).manual_seed(0)
     for parameter in big.parameters():
         if parameter.ndim == 2:
             parameter.normal_(0, big.config.initializer_range, generator=generator)
