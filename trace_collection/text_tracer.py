@@ -81,6 +81,11 @@ class TextTracer:
         return taps_of(self.pair, self.layers)
 
     @property
+    def reads_states(self) -> bool:
+        """Whether what the draft says depends on where its round began."""
+        return reads_states(self._draft)
+
+    @property
     def _draft(self) -> LanguageModel:
         assert self.pair.draft is not None
         return self.pair.draft
@@ -261,7 +266,7 @@ class Chains:
         ]
         roots, tokens = np.array([rolls[place][0] for place in going], int), [rolls[place][1] for place in going]
         parents = [following[place] for place in going]
-        reads = reads_states(tracer._draft)
+        reads = tracer.reads_states
         if reads:
             tokens = [*self.text[depth : depth + known], *tokens]
             parents = [*along.nodes_R[:known].tolist(), *parents]

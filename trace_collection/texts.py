@@ -108,6 +108,7 @@ class TextCollector(Collector):
             "hidden_size": hidden_size(target),
             "embedding_size": len(target.embedding(0)),
             "stop_spec": dataclasses.asdict(self.tracer.spec),
+            "reads_states": self.tracer.reads_states,
         }
 
 

@@ -30,7 +30,7 @@ from predictors.latency.profile import LatencyProfile
 from predictors.replay.acceptance import CHAIN_RULES
 from predictors.replay.chains import ChainPolicy, replayed
 from predictors.replay.decode import plain_rounds
-from predictors.replay.text import RecordedText, RootStates
+from predictors.replay.text import RecordedText
 from predictors.sampling import SamplingSettings
 from predictors.training.text_table import ROOT, STATES
 from runtime import Decoder, ModelPair, Randomness
@@ -187,12 +187,9 @@ def recorder(pair: ModelPair, texts: RecordedTexts, prompts: Iterable[Prompt]) -
         rows = tracer().trace(prompt.tokens, list(row["output"]), settings, Randomness(row["seed"]), luck_2N)
         if not rows:
             return None
-        columns = dict(rows)
-        roots = RootStates(columns.pop(ROOT), tuple(manifest.feature_layers), manifest.hidden_size)
-        where = prompt.id, prompt.document, prompt.slice, settings, len(prompt.tokens), texts.max_new_tokens
-        return RecordedText(
-            *where, manifest.verifier, columns, frozenset(manifest.eos_tokens), roots, manifest.stop_spec.draft_layers
-        )
+        columns, where = dict(rows), {"prompt_id": prompt.id, "document": prompt.document, "slice": prompt.slice}
+        root_NS = columns.pop(ROOT)
+        return manifest.text(where, settings, len(prompt.tokens), texts.max_new_tokens, columns, root_NS)
 
     return record
 

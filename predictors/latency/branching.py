@@ -15,7 +15,8 @@ a branch that survived, the law where retention stops is known without another p
     E = max(target_prefill(P), draft_prefill(P)) + Σ T
 
 Passes are those of a model that is alone at work (overlap "none", on the virtual clock). Source: specification of drafting,
-sections 3.4 to 3.6 and 10. Left out: what controllers compute, and how the draft settles a verdict.
+sections 3.4 to 3.6 and 10. Left out: what controllers compute, how the draft settles a
+verdict, and that one which reads the target's states runs over accepted tokens again.
 """
 
 from collections.abc import Iterable

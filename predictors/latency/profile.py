@@ -23,6 +23,10 @@ REMEDY = "Measure the profile on this machine again (dvc repro)."
 # Table -> axes. A pass costs `rows` or `tokens` nodes behind `context` committed tokens.
 AXES = {
     "draft": ("rows", "context"),  # one draft pass over new nodes: 1 is a chain's step, more a level of a tree
+    "draft_first": (
+        "rows",
+        "context",
+    ),  # of a draft that reads the target's states: a round's first, over all committed tokens
     "target": ("tokens", "context"),  # one target pass over the newest token and the drafted ones
     "draft_hugging_face": ("rows", "context"),  # the same by bare Hugging Face
     "target_hugging_face": ("tokens", "context"),
@@ -51,7 +55,8 @@ AXES = {
     "selection": ("features",),  # choosing a delayed tree from so many numbers of hidden states, and both models' laws
 }
 
-DRAFT_PASSES = ("draft", "draft_prefill")
+FIRST = "draft_first"
+DRAFT_PASSES = ("draft", FIRST, "draft_prefill")
 
 
 @dataclass(frozen=True, eq=False)

@@ -145,10 +145,13 @@ def replayed(text: RecordedText, policy: ChainPolicy) -> Iterator[ReplayedRound]
             made.chain(most)
         else:
             made.sourced(sourced)
-        behind = waiting + made.looked_up if lookup is not None and made.passes else 0
+        behind = waiting + made.looked_up if made.passes and (lookup is not None or text.reads_states) else 0
         rolled_back = max(made.submitted - made.would, 0)
         previous = made.record(drafted=made.submitted, rolled_back=rolled_back, behind=behind)
         session.end_round(previous)
         yield previous
-        waiting = 0 if made.passes else waiting + previous.emitted
+        if made.passes:
+            waiting = previous.emitted - 1 if text.reads_states else 0
+        else:
+            waiting += previous.emitted
         start += previous.emitted

@@ -124,8 +124,10 @@ class Starts:
         context_V = self.context_X[path.text_V] + path.start_V
         spent_V = self._table.rounds(context_V, drafts.submitted, drafts.passes)
         if self.lookup is not None:
-            behind_V = path.behind(drafts.passes, drafts.looked_up)
-            spent_V += self._table.looked_up(context_V, drafts.submitted, drafts.looked_up, behind_V)
+            spent_V += self._table.looked_up(drafts.submitted, drafts.looked_up)
+        if self.lookup is not None or self.texts[0].reads_states:
+            behind_V = path.behind(drafts.passes, drafts.looked_up, self.texts[0].reads_states)
+            spent_V += self._table.catching_up(context_V, drafts.passes, behind_V)
         spent_V += question * drafts.asked
         seconds_X = self._prefill_X + self.summed(path, spent_V) + self.read_seconds(path, drafts)
         return self.totals(path, drafts, drafts.passes, path.accepted_V, seconds_X)
@@ -263,13 +265,16 @@ class Path:
         )
         return Path(places, drafted, accepted_V)
 
-    def behind(self, passes_V: np.ndarray, looked_up_V: np.ndarray) -> np.ndarray:
-        """Tokens that the first draft pass of every round feeds more than usual (`predictors.rounds.ReplayedRound`)."""
+    def behind(self, passes_V: np.ndarray, looked_up_V: np.ndarray, reads_states: bool) -> np.ndarray:
+        """Tokens that the first draft pass of every round feeds more than one (`predictors.rounds.ReplayedRound`)."""
         order_V = np.lexsort((self.start_V, self.text_V))
         text_V, start_V, drawn_V = self.text_V[order_V], self.start_V[order_V], passes_V[order_V] > 0
         first_V = np.diff(text_V, prepend=-1) > 0
         known_V = np.where(first_V | np.append(False, drawn_V[:-1]), np.arange(len(start_V)), 0)
-        waiting_V = start_V - start_V[np.maximum.accumulate(known_V)]
+        cached_V = start_V.copy()  # after a round that drew: by the draft model
+        if reads_states:
+            cached_V[1:] = np.where(first_V[1:], start_V[1:], start_V[:-1] + 1)
+        waiting_V = start_V - cached_V[np.maximum.accumulate(known_V)]
         behind_V = np.empty_like(start_V)
         behind_V[order_V] = np.where(drawn_V, waiting_V + looked_up_V[order_V], 0)
         return behind_V

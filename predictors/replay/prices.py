@@ -1,8 +1,11 @@
 """What rounds take on a machine, replayed ones among them, from its latency profile without its neighbours (`undisturbed`).
 
     round    = Σ_{i<passes} draft(1, context + i) + target(1 + submitted, context) + drawing + verification + readings + questions
-             + draft(1 + behind, context) - draft(1, context)                         if the draft model has to catch up first
+             + first(1 + behind, context) - draft(1, context)                         if the draft model has to catch up first
              plain decoding's                                                         if nothing was drafted
+
+``first`` is table `draft_first` of a draft that reads the target's states, which runs over all that was committed in every round;
+of another it is ``draft``, and it is behind where rounds did without it.
 
 A rule that stops in front of a token has paid for that token's law, and reading a law's numbers costs the host some time. Tokens
 of a lookup take no pass and are not drawn. Prefills are the request's own. Left out: what a request takes to begin, what a decode
@@ -16,7 +19,7 @@ from functools import cache
 import numpy as np
 
 from predictors.latency.actions import undisturbed
-from predictors.latency.profile import LatencyProfile
+from predictors.latency.profile import FIRST, LatencyProfile
 from predictors.latency.throughput import RoundShape, plain_latency, round_latency
 from predictors.rounds import ReplayedRound
 
@@ -28,11 +31,12 @@ class Prices:
     plain(context)                  one of plain decoding
     drawing(tokens)                 so many tokens' laws and draws
     law(context)                    a draft pass and its law
-    catching_up(behind, context)    what a draft pass over so many tokens more than one takes longer
+    catching_up(behind, context)    what a round's first draft pass over so many tokens more than one takes longer
     """
 
     def __init__(self, profile: LatencyProfile, sampled: bool) -> None:
         self.profile, self.sampled = undisturbed(profile), sampled
+        self._first = FIRST if FIRST in self.profile.tables else "draft"
         self.chain = cache(lambda drafted, context: self._round(RoundShape.of_chain(drafted), context))
         self.plain = cache(lambda context: plain_latency(self.profile, context, sampled).seconds)
         self.drawing = cache(self._drawing)
@@ -51,7 +55,7 @@ class Prices:
         return sum(
             (self.chain(one.submitted, one.context) if one.submitted or one.passes else self.plain(one.context))
             + self.looked_up(one.looked_up, one.submitted, one.context)
-            + self.catching_up(one.behind, one.context)
+            + (self.catching_up(one.behind, one.context) if one.passes else 0.0)
             + sum(self.law(one.context + place) for place in range(one.submitted, one.passes))
             + self.reading(one.confidences, one.entropies)
             + one.asked * question
@@ -76,8 +80,12 @@ class Prices:
         return (self.chain(gamma, context) / self._round(RoundShape((), gamma), context) - 1) / gamma
 
     def chain_costs(self, gamma: int, context: float, question: float = 0.0) -> tuple[float, ...]:
-        """Rounds of 0, 1, … ``gamma`` drafted tokens, in rounds of none; about each token a ``question`` of so many seconds."""
-        seconds = [self.chain(drafted, context) + drafted * question for drafted in range(gamma + 1)]
+        """Rounds of 0, 1, … ``gamma`` drafted tokens, in rounds of none; about each token a ``question`` of so many seconds.
+        Where accepted tokens are run over again, one is."""
+        usual = self.catching_up(1, context) if self._first == FIRST else 0.0
+        seconds = [
+            self.chain(drafted, context) + drafted * question + usual * (drafted > 0) for drafted in range(gamma + 1)
+        ]
         return tuple(one / seconds[0] for one in seconds)
 
     def lookup_costs(self, length: int, tails: Sequence[int], context: float) -> tuple[tuple[float, ...], ...]:
@@ -102,7 +110,9 @@ class Prices:
         return self._spent("chain_drawing", drafted=tokens, sampled=int(self.sampled)) if tokens else 0.0
 
     def _catching_up(self, behind: int, context: float) -> float:
-        return self._pass(1 + behind, context) - self._pass(1, context) if behind else 0.0
+        if not behind and self._first != FIRST:
+            return 0.0
+        return self._spent(self._first, rows=1 + behind, context=context) - self._pass(1, context)
 
     def _pass(self, rows: float, context: float) -> float:
         return self._spent("draft", rows=rows, context=context)
@@ -134,13 +144,15 @@ class PriceTable:
         first_V = context_V - self._context_C[0]
         return np.asarray(chain_V + self._laws_C[first_V + passes_V] - self._laws_C[first_V + submitted_V])
 
-    def looked_up(
-        self, context_V: np.ndarray, submitted_V: np.ndarray, tokens_V: np.ndarray, behind_V: np.ndarray
-    ) -> np.ndarray:
-        """What `rounds` leave out where ``tokens_V`` of the submitted came from a lookup, and the draft model is ``behind_V``."""
+    def looked_up(self, submitted_V: np.ndarray, tokens_V: np.ndarray) -> np.ndarray:
+        """What `rounds` leave out where ``tokens_V`` of the submitted came from a lookup."""
         drawing_V = (
             self._drawing_L[submitted_V - tokens_V] - self._drawing_L[submitted_V] + self._drawing_L[1] * tokens_V
         )
+        return np.where(tokens_V > 0, drawing_V, 0.0)
+
+    def catching_up(self, context_V: np.ndarray, passes_V: np.ndarray, behind_V: np.ndarray) -> np.ndarray:
+        """And where the draft model is ``behind_V``."""
         pairs_2P, place_V = np.unique([behind_V, context_V], axis=1, return_inverse=True)
         catching_P = np.array([self._prices.catching_up(*pair) for pair in pairs_2P.T.tolist()])
-        return np.asarray(np.where(tokens_V > 0, drawing_V, 0.0) + catching_P[place_V])
+        return np.where(passes_V > 0, catching_P[place_V], 0.0)

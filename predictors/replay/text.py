@@ -70,7 +70,8 @@ class RecordedText:
     """One continuation of ``prompt_tokens`` tokens within a ``budget`` of new ones.
 
     ``columns`` hold its rows from 1 on, as `predictors.schema.TEXT_COLUMNS` names them: numbers [N] and lists [N, G, …]; the
-    draft's ``states`` may be `LazyRows`. ``verifier``: what its chains are accepted by.
+    draft's ``states`` may be `LazyRows`. ``verifier``: what its chains are accepted by; ``reads_states``: whether the draft reads
+    the target's states, so that it runs over accepted tokens again.
     """
 
     prompt_id: str
@@ -84,6 +85,7 @@ class RecordedText:
     eos_tokens: frozenset[int] = frozenset()
     roots: RootStates | None = None
     draft_layers: tuple[int, ...] = ()
+    reads_states: bool = False
 
     @property
     def length(self) -> int:

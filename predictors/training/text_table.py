@@ -1,9 +1,10 @@
 """Text traces in memory (columns: `predictors.schema`), text by text. Shape suffixes: N rows."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -31,6 +32,7 @@ class TextManifest(Manifest):
     hidden_size: int
     embedding_size: int
     stop_spec: StopSpec
+    reads_states: bool
 
     def sizes(self) -> dict[str, int]:
         return {
@@ -40,6 +42,29 @@ class TextManifest(Manifest):
             TOPS: self.gamma_max * self.stop_spec.top,
             HITS: self.gamma_max * self.candidates,
         }
+
+    def text(
+        self,
+        where: Mapping[str, str],
+        settings: SamplingSettings,
+        prompt_tokens: int,
+        budget: int,
+        columns: Mapping[str, Any],
+        root_NS: np.ndarray | LazyRows,
+    ) -> RecordedText:
+        """A text that was recorded in this way; ``where``: its prompt_id, document and slice."""
+        return RecordedText(
+            **where,
+            settings=settings,
+            prompt_tokens=prompt_tokens,
+            budget=budget,
+            verifier=self.verifier,
+            columns=columns,
+            eos_tokens=frozenset(self.eos_tokens),
+            roots=RootStates(root_NS, tuple(self.feature_layers), self.hidden_size),
+            draft_layers=self.stop_spec.draft_layers,
+            reads_states=self.reads_states,
+        )
 
 
 class TextTable(TraceTable[TextManifest]):
@@ -82,16 +107,13 @@ class TextTable(TraceTable[TextManifest]):
         for rows in self.text_slices:
             first, root_NS = rows.start, LazyRows(partial(self.column, ROOT), rows)
             states_NGS = LazyRows(partial(self.slots, STATES), rows)
-            yield RecordedText(
-                **{name: str(values[first]) for name, values in names.items()},
-                settings=self.settings[self.setting_N[first]],
-                prompt_tokens=int(columns["position"][first]) - 1,
-                budget=manifest.max_new_tokens,
-                verifier=manifest.verifier,
-                columns={name: values[rows] for name, values in columns.items()} | {STATES: states_NGS},
-                eos_tokens=frozenset(manifest.eos_tokens),
-                draft_layers=manifest.stop_spec.draft_layers,
-                roots=RootStates(root_NS, manifest.feature_layers, manifest.hidden_size),
+            yield manifest.text(
+                {name: str(values[first]) for name, values in names.items()},
+                self.settings[self.setting_N[first]],
+                int(columns["position"][first]) - 1,
+                manifest.max_new_tokens,
+                {name: values[rows] for name, values in columns.items()} | {STATES: states_NGS},
+                root_NS,
             )
 
     def starts(

@@ -61,9 +61,10 @@ class RoundParts:
 
     def _undecided(self, context: int, passes: int, submitted: int, behind: int) -> np.ndarray:
         price = self.profile.latency
-        rows = [1 + behind, *(1 for _ in range(passes - 1))][:passes]
-        draft = sum(price("draft", rows=row, context=context + place).seconds for place, row in enumerate(rows))
+        draft = sum(price("draft", rows=1, context=context + place).seconds for place in range(1, passes))
         if passes:
+            first = FIRST if FIRST in self.profile.tables else "draft"
+            draft += price(first, rows=1 + behind, context=context).seconds
             draft += price("chain_drawing", drafted=passes, sampled=self.sampled).seconds
         return _vector(
             {
@@ -115,7 +116,7 @@ class PriceFit:
         unlike = (row for row in rounds if row.get("overlapped") or (row.get("nodes") or 0) > (row["submitted"] or 0))
         others = {(row["arm"], row["block"]) for row in unlike}
         drafting = {row["arm"] for row in rounds if row["passes"]}  # others may look up, and prefill no draft model
-        for row, behind in zip(rounds, _behind(rounds), strict=True):
+        for row, behind in zip(rounds, _behind(rounds, FIRST in profile.tables), strict=True):
             key = row["arm"], row["block"]
             if key not in decoded or key in others:
                 continue
@@ -174,17 +175,18 @@ def _vector(seconds: Mapping[str, float]) -> np.ndarray:
     return np.array([seconds.get(name, 0.0) for name in COMPONENTS])
 
 
-def _behind(rounds: Sequence[Row]) -> list[int]:
-    """By round: tokens that its first draft pass feeds more than usual (`predictors.rounds.ReplayedRound`). Only drafters
-    with a lookup leave the draft model behind."""
+def _behind(rounds: Sequence[Row], reads_states: bool) -> list[int]:
+    """By round: tokens that its first draft pass feeds more than one (`predictors.rounds.ReplayedRound`). Only drafters with a
+    lookup leave the draft model behind, but that one which reads the target's states runs over accepted tokens again."""
     looking = {row["arm"] for row in rounds if row.get("looked_up")}
     waiting: dict[tuple[str, str], int] = {}
     made = []
     for row in rounds:
-        key, counts = (row["arm"], row["block"]), row["arm"] in looking and not row["prefill"]
+        key, counts = (row["arm"], row["block"]), (reads_states or row["arm"] in looking) and not row["prefill"]
         made.append(waiting.get(key, 0) + (row["looked_up"] or 0) if counts and row["passes"] else 0)
         if counts:
-            waiting[key] = 0 if row["passes"] else waiting.get(key, 0) + row["emitted"]
+            drew = row["emitted"] - 1 if reads_states else 0
+            waiting[key] = drew if row["passes"] else waiting.get(key, 0) + row["emitted"]
     return made
 
 
