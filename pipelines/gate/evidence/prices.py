@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from predictors.latency.actions import undisturbed
-from predictors.latency.profile import LatencyProfile
+from predictors.latency.profile import FIRST, LatencyProfile
 
 TARGET_ROWS = (1, 4, 8)  # largest number of rows of a target pass in a component; the last holds all above
 COMPONENTS = ("prefill", "draft", "target-1", "target-4", "target-8", "target-more", "verify", "question", "rest")
