@@ -37,7 +37,7 @@ class TextTraceConfig(CollectionConfig):
     ``prompts``: most of the splits train, validation and test.
     """
 
-    gamma_max: Count = 12
+    gamma_max: Count = 9
     verifier: Annotated[str, one_of(*CHAIN_RULES)] = "block"
     candidates: Count = 8
     prompts: Annotated[tuple[Whole, ...], of_length(3)] = (180, 54, 72)

@@ -97,7 +97,8 @@ class Foresight:
         if not timed:
             return None
         questions = {name: max(one.question for one in some.values()) for name, some in policies.items()}
-        known_texts = {id(one): one for one in (*self.recorded, *self._texts.values()) if one is not None}.values()
+        traced = {(one.prompt_id, one.settings): one for one in self._texts.values() if one is not None}
+        known_texts = (traced | self._known).values()
         texts = [row for name, some in policies.items() for row in self._replayed(name, some, known_texts)]
         prices = PriceFit.of([row for row in decodes if row["arm"] in policies], rounds, self.profile, questions)
         return Replayed(texts, timed, prices)

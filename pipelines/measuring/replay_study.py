@@ -6,6 +6,7 @@
 What a bundle decides is replayed at the sampling settings that it is calibrated for.
 """
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,7 +25,7 @@ from predictors.bundle import read_bundle
 from predictors.config import Checked, Count, Positive, not_empty, one_of, parse_config
 from predictors.controllers import CONTROLLERS, EarlyStop, Survival, build_controller
 from predictors.latency.profile import LatencyProfile
-from predictors.replay.acceptance import CHAIN_RULES
+from predictors.replay.acceptance import CHAIN_RULES, BeyondRecordError
 from predictors.replay.chains import ChainPolicy, replayed
 from predictors.replay.decode import Clock, Decode
 from predictors.replay.text import RecordedText
@@ -102,7 +103,11 @@ class ReplayStudy:
             plain = names.PLAIN, names.PLAIN, [clock.plain(text) for clock in clocks]
             played = [plain, (ORACLE, ORACLE, [clock.oracle(text, longest) for clock in clocks])]
             arms = [arm for arm in self.arms if arm.settings is None or text.settings in arm.settings]
-            played += [(arm.name, arm.family, arm.play(text, clocks)) for arm in arms]
+            for arm in arms:
+                try:
+                    played.append((arm.name, arm.family, arm.play(text, clocks)))
+                except BeyondRecordError as error:
+                    warnings.warn(f"{arm.name} is not replayed: {error}", stacklevel=2)
             for name, family, decodes in played:
                 for rows, one in zip(tables, decodes, strict=False):  # branches have one clock
                     rows.append(where | {"drafter": name, "family": family} | vars(one))
@@ -125,9 +130,10 @@ class ReplayStudy:
         rows = rows_of(rules, "")
         for preset, lengths in product((names.PEARL, names.WITHOUT_HRAD), config.branch_gammas):
             stage = {} if len(lengths) == 1 else {"draft_stage_gamma": lengths[0]}
+            served = {"gamma": lengths[-1], "verifier": config.verifier}  # the one that texts were recorded under
             if not stage or preset != names.PEARL:  # which has no idle draft stage
                 name = names.BranchArm(preset, tuple(lengths)).name
-                rows.append(ArmRow(name, BRANCHES, {"preset": preset, "gamma": lengths[-1], **stage}))
+                rows.append(ArmRow(name, BRANCHES, {"preset": preset, **served, **stage}))
         folder = next((str(one.parent) for one in bundles.values()), "")
         rivals = [row for row in rows_of(config.rivals, folder) if set(bundles_of(row)) <= set(bundles)]
         for row in [*rows, *rivals, *(ArmRow(name, names.RULE, bundle=name) for name in bundles)]:

@@ -20,7 +20,6 @@ SURVIVAL = {
     "least": [1],
     "folds": 2,
     "cost_ratios": [4],
-    "repeats": 1,
 }
 CHAIN = {"method": "speculative", "drafter": {"kind": "chain", "gamma": "{gamma}"}, "verifier": "block"}
 ARMS = [
@@ -121,14 +120,7 @@ SMALL = {
         },
         "lookahead": {"bootstrap_replicates": 5},
     },
-    "replay": {
-        "gammas": [1, 2, 4],
-        "epsilons": [0.1],
-        "rivals": [],
-        "branch_gammas": [[4]],
-        "cost_ratios": [],
-        "repeats": 1,
-    },
+    "replay": {"gammas": [1, 2, 4], "epsilons": [0.1], "rivals": [], "branch_gammas": [[4]], "cost_ratios": []},
     "measure": {
         "temperatures": [0.0, 1.0],
         "validation_prompts": 1,

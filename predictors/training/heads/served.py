@@ -44,7 +44,7 @@ class Decoding(BranchSettings):
     What is ``open`` is chosen by the fit (`balanced`, `best_k_max`)."""
 
     method: Annotated[str, one_of(*METHODS)] = CHAIN
-    gamma: Count = 12
+    gamma: Count = 8
     verifier: str = "block"
     open: tuple[str, ...] = ()
 

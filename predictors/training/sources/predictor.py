@@ -35,7 +35,7 @@ class SourcePredictor(Checked):
     kind: Annotated[str, one_of(TAKEOVER, SOURCE)] = TAKEOVER
     survival: SurvivalPredictor = field(default_factory=SurvivalPredictor)
     matches: Annotated[tuple[Count, ...], not_empty] = (1, 2, 3, 4, 6)
-    lengths: Annotated[tuple[Count, ...], not_empty] = (4, 6, 8, 12)
+    lengths: Annotated[tuple[Count, ...], not_empty] = (4, 6, 8)
     tails: Annotated[tuple[Whole, ...], not_empty] = (0, 2, 4)
     shares: Annotated[tuple[Positive, ...], not_empty] = (0.8, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0)
     paces: Annotated[tuple[Positive, ...], not_empty] = (1.0, 1.15, 1.3)

@@ -64,7 +64,7 @@ class StopPredictor(StopTrainConfig, Trust):
     """How a stop model is trained and served: in chains of at most ``gamma`` tokens that ``verifier`` verifies. Its rule is
     judged on ``folds`` of documents."""
 
-    gamma: Count = 12
+    gamma: Count = 8
     verifier: str = "block"
     folds: Count = 5
 

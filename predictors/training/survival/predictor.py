@@ -119,8 +119,8 @@ class SurvivalPredictor(Trust):
     """
 
     training: SurvivalTrainConfig = field(default_factory=SurvivalTrainConfig)
-    gamma: Count = 12
-    lookup: Count = 12
+    gamma: Count = 8
+    lookup: Count = 8
     verifier: str = "block"
     calibrated_tokens: Count = 6
     shares: Annotated[tuple[Positive, ...], not_empty] = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.45, 1.6, 1.8, 2.0)
