@@ -53,6 +53,8 @@ class Level:
 
     def take(self, rows: np.ndarray, roots: np.ndarray | None = None) -> "Level":
         """Some rows, by default of their own ``roots``."""
+        if roots is None and len(rows) == len(self.roots_R):
+            return self
         at = torch.from_numpy(rows).to(self.probs_RV.device)
         probs_RV = self.probs_RV[at]
         unit_RV = probs_RV if self.unit_RV is self.probs_RV else self.unit_RV[at]
@@ -308,12 +310,16 @@ class Chains:
         roots, made, spec = level.roots_R, self.made, self.tracer.spec
         tokens_R = torch.from_numpy(tokens).to(level.probs_RV.device)
         made["tokens"][roots, depth] = tokens
+        entropy_R, law_entropy_R = torch.special.entr(level.unit_RV).sum(1), torch.zeros_like(level.probs_RV[:, 0])
+        if not self.settings.greedy:
+            unfiltered = level.unit_RV is level.probs_RV
+            law_entropy_R = entropy_R if unfiltered else torch.special.entr(level.probs_RV).sum(1)
         numbers = {
             "probabilities": _at(level.probs_RV, tokens_R),
             "unit_probabilities": _at(level.unit_RV, tokens_R),
             "confidence": level.unit_RV.amax(1),
-            "entropy": torch.special.entr(level.unit_RV).sum(1),
-            "law_entropy": torch.special.entr(level.probs_RV).sum(1),
+            "entropy": entropy_R,
+            "law_entropy": law_entropy_R,
         }
         for name, values in numbers.items():
             made[name][roots, depth] = _numpy(values)
