@@ -116,7 +116,7 @@ def stop_bundle(
     torch.manual_seed(seed)
     of_kind, shape = STOP_NETWORKS[kind]
     inputs = inputs or of_kind
-    spec = StopSpec((1,), pair.draft.model.config.hidden_size, top)
+    spec = StopSpec((1,), len(pair.draft.embedding(0)), top)
     network = StopNetwork(spec.size(inputs), shape)
     with torch.no_grad():
         network.head[-1].weight.mul_(2 if shape.shape == RESIDUAL else 20)
@@ -225,7 +225,7 @@ def selector_bundle(
 ):
     """Write a delayed-tree selector that is random but decided, made for ``pair``; static is the first action."""
     torch.manual_seed(seed)
-    hidden, draft_hidden = (model.model.config.hidden_size for model in (pair.target, pair.draft))
+    hidden, draft_hidden = (len(model.embedding(0)) for model in (pair.target, pair.draft))
     spec = SelectionSpec((2,), (1,), hidden, draft_hidden, tuple(actions))
     contract_layers, spec = spec.layers, spec if states else spec.without_states()
     network = SelectorNetwork(spec, width=8, hidden_sizes=(16, 8), dropout=0.0)
