@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 
 from pipelines.cli import main
-from predictors.replay.acceptance import reached
-from predictors.replay.decode import Reading
+from predictors.replay.acceptance import accepted, reached
 from predictors.training.heads.roots import Target
 from predictors.training.labelling import read_labels, write_labels
 from predictors.training.labelling.chains import TOO_LATE, ChainLabelConfig, class_of, label
 from predictors.training.text_table import TextTable
 from predictors.training.trace_table import list_column
-from tests.predictors_training.synthetic_texts import BUDGET, synthetic_rows, write_texts
+from tests.predictors_training.synthetic_texts import BUDGET, LENGTH, chains, synthetic_texts, write_texts
 
 GAMMA = 4
 
@@ -34,26 +33,18 @@ def test_classes():
     assert class_of(np.array([0, 1, 3]), 1).tolist() == [0, 2, 2]
 
 
-@pytest.mark.parametrize("verifier", ["block", "tokenwise"])
-def test_every_label_is_what_the_text_says_of_a_chain_from_there(texts, verifier):
-    """From the ratios in front of the root, with the root's own luck, as replays draw it; other luck is another label."""
-    row_N, accepted_N, reached_NG = columns(label(texts, ChainLabelConfig(GAMMA, verifier)))
-    place = dict(zip(row_N.tolist(), range(len(row_N)), strict=True))
-    found = {0: [], 1: []}
-    first = 0
+def test_every_label_is_what_the_text_says_of_a_chain_from_there(texts):
+    """From the ratios in front of the root and the text's own numbers, as replays accept; another verifier is another label."""
+    _, accepted_N, reached_NG = columns(label(texts, ChainLabelConfig(GAMMA)))
+    found, expected, others = [], [], []
     for text in texts.texts():
-        for seed in found:
-            replayed = Reading.of(text, seed).accepted(verifier)
-            found[seed] += [
-                min(replayed[start], GAMMA) - int(accepted_N[place[first + start - 1]])
-                for start in range(1, text.length - GAMMA + 1)
-            ]
         for start in range(1, text.length - GAMMA + 1):
-            ahead = slice(start - 1, start - 1 + GAMMA)
-            expected = reached(text.columns["ratio"][ahead], text.columns["probability"][ahead], verifier)
-            assert reached_NG[place[first + start - 1]] == pytest.approx(expected, abs=1e-6)
-        first += text.length - 1
-    assert not np.any(found[0]) and np.any(found[1])
+            ratio_G, kept_G = text.columns["ratio"][start - 1, :GAMMA], text.columns["kept"][start - 1 :][:GAMMA]
+            found.append(min(text.accepted()[start], GAMMA))
+            expected.append(reached(ratio_G, ratio_G, texts.manifest.verifier))
+            others.append(accepted(reached(ratio_G, ratio_G, "tokenwise"), kept_G))
+    assert accepted_N.tolist() == found and np.not_equal(found, others).any()
+    assert reached_NG == pytest.approx(np.array(expected), abs=1e-6)
 
 
 def test_greedy_labels_hold_no_chance(texts):
@@ -92,7 +83,7 @@ def test_a_root_whose_text_ends_too_soon_is_dropped_even_where_a_rejection_was_s
 
 def test_the_report_counts_by_split_slice_and_setting(texts):
     report = label(texts, ChainLabelConfig(GAMMA)).report
-    assert report["documents"] == {"train": 40, "validation": 14, "test": 14}
+    assert report["documents"] == {"train": 40, "validation": 28, "test": 14}
     for split, classes in report["classes"].items():
         assert sum(classes.values()) == report["rows"][split]
         for parts in (report["slices"], report["settings"]):
@@ -101,15 +92,14 @@ def test_the_report_counts_by_split_slice_and_setting(texts):
 
 
 def changed(tmp_path, change):
-    rows = synthetic_rows(documents={"train": 6, "validation": 3, "test": 3})
-    change(rows)
-    return TextTable.read(write_texts(tmp_path / "texts", rows))
+    made = synthetic_texts(documents={"train": 6, "validation": 3, "test": 3})
+    return TextTable.read(write_texts(tmp_path / "texts", list(map(change, made))))
 
 
 @pytest.mark.parametrize("column", ["document", "prompt_id"])
 def test_a_document_or_prompt_in_two_splits_is_refused(tmp_path, column):
-    table = changed(tmp_path, lambda rows: [row.update({column: "one"}) for row in (rows[0], rows[-1])])
-    with pytest.raises(ValueError, match=f"{column} 'one' stands in split 'train' and in split 'test'"):
+    table = changed(tmp_path, lambda text: text | {column: "one"} if text["document"].endswith("/0") else text)
+    with pytest.raises(ValueError, match=f"{column} 'one' stands in split 'train' and in split 'validation'"):
         label(table, ChainLabelConfig(GAMMA))
 
 
@@ -117,22 +107,19 @@ def test_a_document_or_prompt_in_two_splits_is_refused(tmp_path, column):
     ("split", "words"), [("train", "no row of class 'some', 'all' in split 'train'"), ("test", "'all' in split 'test'")]
 )
 def test_a_class_without_training_rows_or_a_split_without_any_is_refused(tmp_path, split, words):
-    def change(rows):
-        for row in rows:
-            if row["split"] == split:
-                row.update(ratio=0.0, probability=0.0)
-        if split != "train":
-            rows[:] = [row for row in rows if row["split"] != split]
+    def change(text):
+        if text["split"] != split:
+            return text
+        rejected = chains(np.random.default_rng(0), np.zeros(LENGTH), text["temperature"])
+        return text | (rejected if split == "train" else {"split": "validation"})
 
     with pytest.raises(ValueError, match=words):
         label(changed(tmp_path, change), ChainLabelConfig(GAMMA))
 
 
-def test_bad_settings_are_refused(texts):
+def test_bad_settings_are_refused():
     with pytest.raises(ValueError, match="gamma must be >= 2, got 1"):
         ChainLabelConfig(1)
-    with pytest.raises(ValueError, match="verifier 'khan' cannot be replayed"):
-        label(texts, ChainLabelConfig(GAMMA, "khan"))
 
 
 def test_labels_are_joined_to_their_own_traces_only(texts, tmp_path):
@@ -148,7 +135,7 @@ def test_labels_are_joined_to_their_own_traces_only(texts, tmp_path):
 def test_a_failing_stage_keeps_the_earlier_table(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("params.yaml").write_text("pairs: {p: {labels: {chains: {gamma: 4}}}}")
-    texts = write_texts(tmp_path / "texts", synthetic_rows(documents={"train": 6, "validation": 3, "test": 3}))
+    texts = write_texts(tmp_path / "texts", synthetic_texts(documents={"train": 6, "validation": 3, "test": 3}))
     arguments = ["labels", "--pair", "p", "--kind", "chains", str(texts), "chains.parquet", "--report", "chains.json"]
     main(arguments)
     before = Path("chains.parquet").read_bytes()

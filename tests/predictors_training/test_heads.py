@@ -15,8 +15,8 @@ from predictors.config import parse_config
 from predictors.controllers import build_controller, learned_controller
 from predictors.latency.actions import undisturbed
 from predictors.latency.branching import BranchCosts
-from predictors.replay.chains import ChainPolicy
-from predictors.replay.decode import Clock, Reading
+from predictors.replay.chains import ChainPolicy, replayed
+from predictors.replay.decode import Clock
 from predictors.replay.prices import Prices
 from predictors.training.calibration import prior_shift
 from predictors.training.heads import predictor, training
@@ -32,7 +32,15 @@ from runtime import build_decoder
 from tests.predictors.affine_profile import PROFILE, toy_profile
 from tests.predictors_training.conftest import labelled
 from tests.predictors_training.stages import FAST, GAMMA, HEAD
-from tests.predictors_training.synthetic_texts import CANDIDATES, GAMMA_MAX, LAYERS, synthetic_rows, write_texts
+from tests.predictors_training.synthetic_texts import (
+    CANDIDATES,
+    GAMMA_MAX,
+    LAYERS,
+    LENGTH,
+    chains,
+    synthetic_texts,
+    write_texts,
+)
 from tests.selectors import tiniest_pair
 
 CONFIG = parse_config(HeadPredictor, {key: value for key, value in HEAD.items() if key != "family"}, "test")
@@ -82,8 +90,8 @@ def test_rows_hold_every_root_that_real_sessions_meet(made, materials, controlle
     first, seen = 0, set()
     table = TextTable.read(materials.texts)
     for text in table.texts():
-        reading, start, past = Reading.of(text, 0), 1, 0
-        for one in reading.rounds(ChainPolicy(build_controller(controller), 5)):
+        start, past = 1, 0
+        for one in replayed(text, ChainPolicy(build_controller(controller), 5)):
             row = first + start - 1
             if table.column("split")[row] == "test" and made.roots.known_R[row]:
                 seen.add((row, past))
@@ -114,7 +122,7 @@ def test_features_are_those_that_sessions_see(made, materials, monkeypatch):
     table, first, pasts = TextTable.read(materials.texts), 0, set()
     for text in list(table.texts())[:6]:
         seen.clear()
-        list(Reading.of(text, 0).rounds(ChainPolicy(controller, 5)))
+        list(replayed(text, ChainPolicy(controller, 5)))
         for root, row in seen:
             place, previous = first + root.position - text.prompt_tokens - 1, root.previous
             drafted, accepted = (-1, 0) if previous is None else (previous.submitted, previous.accepted)
@@ -160,7 +168,7 @@ def test_a_planted_signal_is_learned(made, rows, head):
 @pytest.mark.parametrize("targets", ["drawn", "expected"])
 def test_nothing_is_learned_where_nothing_is(tmp_path, targets):
     """The failing twin: a leak would show as an AUC above one half."""
-    write_texts(tmp_path / "texts", synthetic_rows(informative=False))
+    write_texts(tmp_path / "texts", synthetic_texts(informative=False))
     fit = HeadFit(replace(CONFIG, feature_set="paper"), labelled(tmp_path, tmp_path))
     found = rows_of(fit, 3, 3)
     blind = train(found["train"], found["validation"], config(targets=targets))
@@ -230,13 +238,7 @@ def test_worth_is_what_the_exported_controller_makes_of_the_texts(fitted, materi
     texts = list(TextTable.read(materials.texts).rows("test").texts())
     controller, clock = learned_controller(Bundle(fitted.card, fitted.tensors)), Clock(PROFILE)
     for name, part in fitted.quality["parts"].items():
-        readings = [
-            Reading.of(text, seed)
-            for text in texts
-            if text.settings.name == name
-            for seed in range(1 if text.settings.greedy else CONFIG.repeats)
-        ]
-        totals = [clock.policy(reading, ChainPolicy(controller, 5)) for reading in readings]
+        totals = [clock.policy(text, ChainPolicy(controller, 5)) for text in texts if text.settings.name == name]
         rate = sum(one.tokens for one in totals) / sum(one.seconds for one in totals)
         assert part["policies"]["head"]["tokens_per_second"] == pytest.approx(rate, rel=1e-9)
         policies = {key: one["tokens_per_second"] for key, one in part["policies"].items()}
@@ -253,7 +255,7 @@ def test_a_controller_that_forgets_its_calibration_is_worth_something_else(fitte
     }
     text = next(iter(TextTable.read(materials.texts).rows("test").texts()))
     totals = [
-        Clock(PROFILE).policy(Reading.of(text, 0), ChainPolicy(learned_controller(Bundle(one, fitted.tensors)), 5))
+        Clock(PROFILE).policy(text, ChainPolicy(learned_controller(Bundle(one, fitted.tensors)), 5))
         for one in (card, wrong)
     ]
     assert totals[0].seconds != totals[1].seconds and totals[0].asked > 0
@@ -291,11 +293,13 @@ def test_lengths_at_the_budgets_edge_are_right(made):
 
 def test_test_texts_decide_nothing(fitted, tmp_path):
     """Network, calibration, rules and static lengths stay the same when test texts are spoiled."""
-    rows = synthetic_rows()
-    for row in rows:
-        if row["split"] == "test":
-            row.update(ratio=float(row["place"] % 2), root=row["root"] * 0 + 1)
-    write_texts(tmp_path / "texts", rows)
+
+    def spoiled(text):
+        made = chains(np.random.default_rng(0), np.arange(LENGTH) % 2.0, text["temperature"])
+        return text | made | {"root": np.ones_like(text["root"])}
+
+    texts = [spoiled(text) if text["split"] == "test" else text for text in synthetic_texts()]
+    write_texts(tmp_path / "texts", texts)
     again = replace(CONFIG, target=fitted.quality["target"]).fit("x", labelled(tmp_path, tmp_path))
     for key in ("settings", "max_distance"):
         assert again.card[key] == fitted.card[key]
@@ -336,7 +340,7 @@ def test_gamma_and_k_max_of_branches_follow_the_pair(materials):
     chosen = branching().fit("branches", materials).card["decoder"]
     costs = BranchCosts(undisturbed(PROFILE), sampled=True)
     context = TextTable.read(materials.texts).median_context
-    hidden = [gamma for gamma in range(GAMMA, GAMMA_MAX + 1) if costs.balanced_gamma(gamma, 1, context) >= gamma]
+    hidden = [gamma for gamma in range(GAMMA, GAMMA_MAX) if costs.balanced_gamma(gamma, 1, context) >= gamma]
     assert chosen["gamma"] == max(hidden, default=GAMMA) and 1 <= chosen["k_max"] <= CANDIDATES
     given = branching(gamma=GAMMA, k_max=2).fit("branches", materials).card["decoder"]
     assert (given["gamma"], given["k_max"]) == (GAMMA, 2), "what is given is kept"
@@ -361,10 +365,10 @@ def test_k_max_is_the_fastest_by_real_sessions(materials):
         [unsaid["validation", place] for place in range(2)],
         build_controller({"kind": "fixed", "gamma": 3}),
     )
-    readings = [reading for one in several for reading in one.idle.readings]
+    texts = [text for one in several for text in one.idle.texts]
     for k_max in range(1, CANDIDATES + 1):
         settings = BranchSettings(gamma=GAMMA, k_max=k_max)
-        decodes = [Clock(PROFILE).branches(reading, always, settings, "block") for reading in readings]
+        decodes = [Clock(PROFILE).branches(text, always, settings, "block") for text in texts]
         speeds[k_max] = sum(one.tokens for one in decodes) / sum(one.seconds for one in decodes)
     assert best_k_max(several, CANDIDATES, lambda _: (3, 3)) == max(speeds, key=speeds.get)
     assert best_k_max(several, 1, lambda _: (3, 3)) == 1 and len(set(speeds.values())) == CANDIDATES
@@ -392,7 +396,7 @@ def test_bad_settings_are_refused(changes, message):
     [
         (
             {"gamma": 5, "verifier": "nss"},
-            "verifier 'block' and decoding.verifier is 'nss'.*Set labels.chains.verifier to 'nss'",
+            "verifier 'block' and decoding.verifier is 'nss'.*Set traces.texts.verifier to 'nss'",
         ),
         ({"gamma": 5, "verifier": "tokenwise"}, "decoding.verifier is 'tokenwise'"),
         ({"gamma": 3}, "decoding.gamma=3 is shorter than the 4 tokens .* Use decoding.gamma >= 4"),

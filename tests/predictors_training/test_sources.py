@@ -11,11 +11,12 @@ from predictors.controllers import CONTROLLERS, Survival
 from predictors.controllers.source import Seen
 from predictors.lookup import LookupSettings
 from predictors.replay.chains import ChainPolicy
-from predictors.replay.decode import Clock, Reading
+from predictors.replay.decode import Clock
 from predictors.training.sources.contest import _hazard
 from predictors.training.sources.predictor import SOURCE, TAKEOVER, SourcePredictor
 from predictors.training.text_table import TextTable
-from tests.predictors_training.synthetic_drafts import BAD, GAMMA, GOOD, LONG
+from tests.predictors_training.synthetic_drafts import BAD, GOOD, LONG
+from tests.predictors_training.synthetic_texts import GAMMA_MAX
 from tests.predictors_training.test_stops import materials_in
 from tests.predictors_training.test_survival import CONFIG as SURVIVAL
 from tests.predictors_training.test_survival import PROFILE
@@ -23,7 +24,7 @@ from tests.predictors_training.test_survival import PROFILE
 CONFIG = SourcePredictor(
     survival=replace(SURVIVAL, training=replace(SURVIVAL.training, epochs=4), cost_ratios=(), shares=(0.8, 1.0, 1.2)),
     matches=(1, LONG, 8),
-    lengths=(2, GAMMA),
+    lengths=(2, GAMMA_MAX),
     tails=(0, 2),
     shares=(0.8, 1.0, 1.3),
     paces=(1.0, 1.2),
@@ -49,10 +50,9 @@ def fitted(materials):
 
 def rate_of(controller, texts, setting):
     """Tokens per second of real sessions, replayed."""
-    clock, lookup = Clock(PROFILE), LookupSettings(GAMMA)
-    repeats = range(1 if setting == "T=0" else SURVIVAL.repeats)
-    readings = [Reading.of(text, repeat) for text in texts for repeat in repeats if text.settings.name == setting]
-    decodes = [clock.policy(reading, ChainPolicy(controller, GAMMA, lookup=lookup)) for reading in readings]
+    clock, lookup = Clock(PROFILE), LookupSettings(GAMMA_MAX)
+    policy = ChainPolicy(controller, GAMMA_MAX, lookup=lookup)
+    decodes = [clock.policy(text, policy) for text in texts if text.settings.name == setting]
     return sum(one.tokens for one in decodes) / sum(one.seconds for one in decodes)
 
 
@@ -71,7 +71,7 @@ def test_what_is_promised_is_what_real_sessions_do(materials, fitted, which):
 def test_the_match_that_tells_is_found(fitted):
     made = fitted[TAKEOVER, "match"]
     for setting, part in zip(made.card["settings"], made.quality["parts"].values(), strict=True):
-        assert (setting["rule"]["match"], setting["rule"]["length"]) == (LONG, GAMMA)
+        assert (setting["rule"]["match"], setting["rule"]["length"]) == (LONG, GAMMA_MAX)
         assert part["over"]["takeover over survival"]["low"] > 0.05
 
 
@@ -81,14 +81,15 @@ def test_what_no_match_tells_is_learned(fitted):
     controller = CONTROLLERS[SOURCE].from_bundle(Bundle(made.card, made.tensors))
     for setting in controller.settings:
         for agreed, chance in ((4, GOOD), (1, BAD)):
-            survival_L = setting.rule.survival(Seen(5, GAMMA, 4, agreed, 0.0, 0.7))
+            survival_L = setting.rule.survival(Seen(5, GAMMA_MAX, 4, agreed, 0.0, 0.7))
             assert survival_L[0] == pytest.approx(chance, abs=0.06)
-            assert np.abs(survival_L - chance ** np.arange(1, GAMMA + 1)).max() < 0.1
+            assert np.abs(survival_L - chance ** np.arange(1, GAMMA_MAX + 1)).max() < 0.1
         inner = controller.otherwise.setting(setting.settings)
         good, bad = (
-            setting.rule.chosen(Seen(5, GAMMA, 4, agreed, 0.0, 0.7), inner.rule.rate, inner.costs) for agreed in (4, 1)
+            setting.rule.chosen(Seen(5, GAMMA_MAX, 4, agreed, 0.0, 0.7), inner.rule.rate, inner.costs)
+            for agreed in (4, 1)
         )
-        assert good.takes and good.tokens == GAMMA and not bad.takes
+        assert good.takes and good.tokens == GAMMA_MAX and not bad.takes
     over = {name: part["over"]["source over takeover"] for name, part in made.quality["parts"].items()}
     assert all(gain["value"] > 0.03 for gain in over.values()), over
 
@@ -101,7 +102,7 @@ def test_lookups_that_are_never_right_are_left_alone(fitted):
 
 
 def lookups(right, found):
-    """Of one reading: how many tokens of each lookup are the text's, and how many were found."""
+    """Of one text: how many tokens of each lookup are the text's, and how many were found."""
     starts = SimpleNamespace(would_LXS=np.array([[right]] * 3), left_XS=np.full((1, len(found)), 5))
     found_XS, many_XS = np.array([found]), np.array([range(1, 1 + len(found))])
     return SimpleNamespace(starts=starts, found_XS=found_XS, known=(many_XS, found_XS, many_XS, many_XS))
@@ -131,5 +132,5 @@ def test_the_card_holds_the_other_controller(fitted):
     made = fitted[SOURCE, "agree"]
     inner = Bundle(made.card, made.tensors).otherwise
     assert OTHERWISE in made.card and type(Survival.from_bundle(inner)) is Survival
-    assert made.card["decoder"]["drafter"]["lookup"] == {"length": GAMMA}
+    assert made.card["decoder"]["drafter"]["lookup"] == {"length": GAMMA_MAX}
     assert made.card["measured_quality"]["tokens"] == inner.card["measured_quality"]["tokens"]

@@ -10,9 +10,9 @@ import torch
 
 from predictors.bundle import Bundle
 from predictors.controllers import EarlyStop
-from predictors.replay.acceptance import reached
+from predictors.replay.acceptance import BeyondRecordError, reached
 from predictors.replay.chains import ChainPolicy
-from predictors.replay.decode import Clock, Reading
+from predictors.replay.decode import Clock
 from predictors.stopping import RESIDUAL, NetworkShape, RisingCalibration
 from predictors.training.calibration import product_calibration
 from predictors.training.labelling import write_labels
@@ -24,10 +24,11 @@ from predictors.training.stops.predictor import StopPredictor
 from predictors.training.stops.rows import HARD, SlotFeatures, TokenRows, WholeDrafts
 from predictors.training.text_table import TextTable
 from tests.predictors.affine_profile import toy_profile
-from tests.predictors_training.synthetic_drafts import GAMMA, SPEC, write_texts
+from tests.predictors_training.synthetic_drafts import drafted_texts
+from tests.predictors_training.synthetic_texts import GAMMA_MAX, SPEC, write_texts
 
 PROFILE = toy_profile(draft=lambda rows, context: 2 + rows / 4 + context / 64, stopping=lambda features: 0.125)
-SMALL = {"gamma": GAMMA, "epochs": 8, "batch_size": 64, "folds": 3}
+SMALL = {"gamma": GAMMA_MAX, "epochs": 8, "batch_size": 64, "folds": 3}
 MODELS = {
     "early_stop-1": StopPredictor(network=NetworkShape(hidden_sizes=(16, 8)), **SMALL),
     "early_stop-2": StopPredictor(inputs="law", network=NetworkShape(hidden_sizes=(8,)), labels="hard", **SMALL),
@@ -40,7 +41,7 @@ MODELS = {
 
 def materials_in(folder: Path, **options) -> Materials:
     """Synthetic texts and their labels."""
-    texts, labels = write_texts(folder / "texts", **options), folder / "labels"
+    texts, labels = write_texts(folder / "texts", drafted_texts(**options)), folder / "labels"
     labels.mkdir()
     write_labels(label(TextTable.read(texts), TokenLabelConfig()), labels / f"{KIND}.parquet")
     return Materials(texts, folder, folder, labels, PROFILE)
@@ -65,26 +66,26 @@ def table(materials):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_trained_model_knows_what_its_inputs_tell(table, name):
-    config, labels = replace(MODELS[name], calibrated_tokens=GAMMA), label(table, TokenLabelConfig())
+    config, labels = replace(MODELS[name], calibrated_tokens=GAMMA_MAX), label(table, TokenLabelConfig())
     model = StopModel(table, labels, config)
     features = model.features["test"]
-    drafts = WholeDrafts.of(features, GAMMA - features.sees)
+    drafts = WholeDrafts.of(features, GAMMA_MAX - features.sees)
     measured = quality(model.tokens["test"], drafts, partial(model.chances, "test"))
     known = measured["tokens"]["all"]
     assert known["auroc"] > (0.7 if config.inputs == "law" else 0.8), known
     assert known["ece"] < 0.06, "whatever rejected tokens counted in training"
     predicted, observed = (np.array(measured["product_bias"][part]) for part in ("predicted", "observed"))
-    assert np.abs(predicted - observed).max() < 0.05 and len(observed) == GAMMA - features.sees
+    assert np.abs(predicted - observed).max() < 0.05 and len(observed) == GAMMA_MAX - features.sees
 
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_texts_too_short_for_a_whole_draft_promise_nothing(table):
     config = replace(MODELS["early_stop-1"], calibrated_tokens=3)
     model = StopModel(table, label(table, TokenLabelConfig()), config)
-    drafts = WholeDrafts.of(model.features["test"], GAMMA)
-    short = drafts.take(~drafts.whole_DG.all(axis=1))
+    drafts = WholeDrafts.of(model.features["test"], GAMMA_MAX)
+    short = drafts.take(~drafts.whole_NG.all(axis=1))
     measured = quality(model.tokens["test"], short, partial(model.chances, "test"))
-    assert len(short.start_D) and measured["product_bias"] == {"predicted": [], "observed": []}
+    assert len(short.accepted_N) and measured["product_bias"] == {"predicted": [], "observed": []}
 
 
 @pytest.mark.parametrize("name", ["early_stop-1", "specdecpp"])
@@ -98,9 +99,9 @@ def test_what_is_promised_is_what_real_controllers_do(materials, table, name):
     assert controller.spec == SPEC and len(controller.settings) == 2 and controller.horizon is None
     clock, texts = Clock(PROFILE), list(table.rows("test").texts())
     for setting, part in fitted.quality["parts"].items():
-        readings = [Reading.of(text, config.seed) for text in texts if text.settings.name == setting]
+        of_setting = [text for text in texts if text.settings.name == setting]
         for policy, served in (("model", controller), ("asked", controller.asked_anyway())):
-            decodes = [clock.policy(reading, ChainPolicy(served, config.gamma)) for reading in readings]
+            decodes = [clock.policy(text, ChainPolicy(served, config.gamma)) for text in of_setting]
             speed = sum(one.tokens for one in decodes) / sum(one.seconds for one in decodes)
             assert part["policies"][policy]["tokens_per_second"] == pytest.approx(speed), (setting, policy)
             assert part["policies"]["perfect"]["tokens_per_second"] > speed
@@ -122,25 +123,20 @@ def test_a_model_that_knows_gains_and_one_that_does_not_is_not_asked(materials, 
         assert part["policies"]["model"]["tokens_per_second"] == part["policies"]["static"]["tokens_per_second"]
 
 
-def test_rules_are_chosen_for_the_verifier_that_serves(materials):
-    """At T > 0 block accepts more than a tokenwise rule, and more tokens are worth drafting; at T = 0 they agree."""
+def test_rules_are_chosen_for_the_verifier_that_was_recorded(materials):
+    """Others that accept alike are served as well."""
     config = replace(MODELS["logistic"], epochs=1)
-    parts = {
-        name: replace(config, verifier=name).fit("l", materials).quality["parts"] for name in ("block", "tokenwise")
-    }
-    speeds = {
-        name: [part["policies"]["perfect"]["tokens_per_second"] for part in made.values()]
-        for name, made in parts.items()
-    }
-    assert speeds["block"][0] == speeds["tokenwise"][0] and speeds["block"][1] > speeds["tokenwise"][1] * 1.0001
+    assert replace(config, verifier="hsd").fit("l", materials).card["decoder"]["verifier"] == "hsd"
+    with pytest.raises(BeyondRecordError, match="'tokenwise' cannot be replayed on chains recorded under 'block'"):
+        replace(config, verifier="tokenwise").fit("l", materials)
 
 
 def test_mismatches_weigh_in_soft_labels_too():
-    """At weight w the loss of a label y is least at y / (y + w (1 - y)); a token of no weight counts nothing."""
+    """At weight w the loss of a label y is least at y / (y + w (1 - y))."""
     logits = torch.linspace(-5, 5, 1001)
     for target in (0.2, 0.5, 0.9):
-        batch = (torch.zeros(2, 1), *torch.tensor([[target, 0.1], [0.5, 0.0]]))
-        losses = [float(log_loss(6.0, lambda features, logit=logit: logit.repeat(2), batch)) for logit in logits]
+        batch = torch.zeros(1), torch.tensor(target)
+        losses = [float(log_loss(6.0, lambda features, logit=logit: logit, batch)) for logit in logits]
         best = float(torch.sigmoid(logits[int(np.argmin(losses))]))
         assert best == pytest.approx(target / (target + 6 * (1 - target)), abs=0.005)
 
@@ -148,7 +144,7 @@ def test_mismatches_weigh_in_soft_labels_too():
 def test_calibration_reaches_as_far_as_was_recorded(table):
     config = replace(MODELS["specdecpp"], epochs=1)
     labels = label(table, TokenLabelConfig())
-    configs = (replace(config, calibrated_tokens=tokens) for tokens in (GAMMA + 1, GAMMA - 1))
+    configs = (replace(config, calibrated_tokens=tokens) for tokens in (GAMMA_MAX + 1, GAMMA_MAX - 1))
     made, most = (StopModel(table, labels, one).calibrations for one in configs)
     assert made == most
 
@@ -156,64 +152,51 @@ def test_calibration_reaches_as_far_as_was_recorded(table):
 # ---- what is read where
 
 
-def test_tokens_are_read_where_their_state_is(table):
-    """Behind the text's token: the next row's first slot; behind the one beside it: its own row's second one."""
-    labels = label(table, TokenLabelConfig())
-    for inputs in ("before", "behind"):
-        part = table.rows("validation")
-        features = SlotFeatures(part, inputs)
-        tokens = TokenRows.of(features, labels, HARD)
-        rows = labels.table.filter(np.isin(labels.table.column("row"), part.index)).to_pandas()
-        place_N = part.column("place")
-        last = int(place_N.max())
-        if inputs == "before":
-            assert (tokens.slot_N == 0).all() and len(tokens.row_N) == len(rows)
-            continue
-        assert set(tokens.slot_N[tokens.accepted_N]) == {0} and set(tokens.slot_N[~tokens.accepted_N]) == {1}
-        assert 1 not in place_N[tokens.row_N[tokens.accepted_N]], "nothing is read of another text"
-        kept = rows[rows["on_path"]]
-        assert tokens.accepted_N.sum() == (place_N[np.searchsorted(part.index, kept["row"])] < last).sum()
-        read = features.at(tokens.row_N, tokens.slot_N)
-        assert torch.equal(read, torch.from_numpy(part.slots("states")[tokens.row_N, tokens.slot_N].astype(np.float32)))
+@pytest.mark.parametrize("inputs", ["before", "behind"])
+def test_tokens_are_read_where_their_state_is(table, inputs):
+    """In front of a token at its own slot, after it at the next one, where there is one."""
+    labels, part = label(table, TokenLabelConfig()), table.rows("validation")
+    features = SlotFeatures(part, inputs)
+    tokens = TokenRows.of(features, labels, HARD)
+    rows = labels.table.filter(np.isin(labels.table.column("row"), part.index)).to_pandas()
+    row_N, slot_N = np.searchsorted(part.index, rows["row"]), rows["slot"] + (inputs == "behind")
+    read_N = [slot < GAMMA_MAX and features.known_NG[row, slot] for row, slot in zip(row_N, slot_N, strict=True)]
+    assert (tokens.row_N.tolist(), tokens.slot_N.tolist()) == (row_N[read_N].tolist(), slot_N[read_N].tolist())
+    assert (np.sum(read_N) == len(rows)) == (inputs == "before")
+    assert (tokens.accepted_N == (tokens.slot_N - features.sees < part.column("accepted")[tokens.row_N])).all()
+    read = features.at(tokens.row_N, tokens.slot_N)
+    assert torch.equal(read, torch.from_numpy(part.slots("states")[tokens.row_N, tokens.slot_N].astype(np.float32)))
 
 
-def test_states_that_were_not_recorded_beside_texts_are_asked_for(tmp_path):
-    table = TextTable.read(write_texts(tmp_path / "texts", slots=1))
-    with pytest.raises(ValueError, match="none were recorded. Set traces.texts.beside_states"):
+def test_states_that_were_not_recorded_of_whole_drafts_are_asked_for(tmp_path):
+    table = TextTable.read(write_texts(tmp_path / "texts", drafted_texts(), state_slots=1))
+    with pytest.raises(ValueError, match="none were recorded. Set traces.texts.rollout_states"):
         SlotFeatures(table, "before").at(np.array([0]), np.array([0]))
     assert SlotFeatures(table, "law").at(np.array([0]), np.array([0])).shape == (1, SPEC.top + 1)
 
 
 @pytest.mark.parametrize("inputs", ["law", "behind"])
-def test_drafts_survive_as_a_tokenwise_verifier_lets_them(table, inputs):
-    """Σ weights of drafts with n or more tokens accepted is P(N >= n | text), and what is read is what a replay reads."""
-    part, depth = table.rows("test"), GAMMA - (inputs == "behind")
-    features = SlotFeatures(part, inputs)
-    drafts, ratio_N = WholeDrafts.of(features, depth), part.column("ratio")
-    for start in (0, 30, 41):
-        of = drafts.take(drafts.start_D == start)
-        assert of.weight_D.sum() == pytest.approx(1) and of.whole_DG.all() == (start != 41)
-        if start == 41:  # five rows from the end of its text, and the budget leaves one token less
-            assert of.whole_DG.sum(axis=1).tolist() == [4] * len(of.start_D)
-            continue
-        survived = [of.weight_D[of.accepted_D > position].sum() for position in range(depth)]
-        expected = reached(ratio_N[start : start + depth], np.zeros(depth), "tokenwise")
-        assert survived == pytest.approx(expected.tolist())
-        for accepted, rows, slots in zip(of.accepted_D, of.row_DG, of.slot_DG, strict=True):
-            shift = inputs == "behind"
-            path = [(start + i, 0) for i in range(accepted + 1)] + [(start + accepted, i) for i in range(1, GAMMA)]
-            assert list(zip(rows.tolist(), slots.tolist(), strict=True)) == path[shift : depth + shift]
+def test_drafts_survive_as_the_verifier_lets_them(table, inputs):
+    """Over roots n or more tokens are accepted as often as P(N >= n | text) says, of drafts that text and budget hold whole."""
+    part, depth = table.rows("train"), GAMMA_MAX - (inputs == "behind")
+    drafts = WholeDrafts.of(SlotFeatures(part, inputs), depth)
+    whole_N, ratio_NG = drafts.whole_NG.all(axis=1), part.column("ratio")[:, :depth]
+    reached_NG = reached(ratio_NG, ratio_NG, part.manifest.verifier)[whole_N]
+    survived_NG = drafts.take(whole_N).survives_NG
+    deviation_G = np.sqrt((reached_NG * (1 - reached_NG)).sum(axis=0))
+    assert (np.abs((survived_NG - reached_NG).sum(axis=0)) < 4 * deviation_G).all()
+    assert (np.abs((survived_NG[:, 1:] - reached_NG[:, :-1]).sum(axis=0)) > 4 * deviation_G[1:]).all(), "one token off"
+    assert drafts.slot_G.tolist() == [slot + (inputs == "behind") for slot in range(depth)]
+    assert drafts.whole_NG[41].sum() == 4, "five rows from the end of its text, and the budget leaves one token less"
 
 
 # ---- calibration
 
 
-def made_drafts(logits_DG, survives_D):
+def made_drafts(logits_NG, accepted_N):
     """Drafts whose tokens lie one by one at the slots of their own row."""
-    count, depth = logits_DG.shape
-    row_DG, slot_DG = np.indices((count, depth))
-    whole = np.ones((count, depth), bool)
-    return WholeDrafts(np.arange(count), survives_D, np.ones(count), row_DG, slot_DG, whole, whole)
+    whole_NG = np.ones(logits_NG.shape, bool)
+    return WholeDrafts(accepted_N, np.arange(logits_NG.shape[1]), whole_NG, whole_NG)
 
 
 def halves(*arrays):
@@ -222,28 +205,28 @@ def halves(*arrays):
 
 def test_calibration_recovers_scale_and_bias():
     random = np.random.default_rng(0)
-    logits_DG = random.normal(scale=2, size=(20_000, 3))
-    kept_DG = random.random((20_000, 3)) < 1 / (1 + np.exp(-(0.7 * logits_DG - 0.4)))
-    accepted_D = np.cumprod(kept_DG, axis=1).sum(axis=1)
-    parts = [(part_DG, made_drafts(part_DG, of)) for part_DG, of in zip(*halves(logits_DG, accepted_D), strict=True)]
+    logits_NG = random.normal(scale=2, size=(20_000, 3))
+    kept_NG = random.random((20_000, 3)) < 1 / (1 + np.exp(-(0.7 * logits_NG - 0.4)))
+    accepted_N = np.cumprod(kept_NG, axis=1).sum(axis=1)
+    parts = [(part_NG, made_drafts(part_NG, of)) for part_NG, of in zip(*halves(logits_NG, accepted_N), strict=True)]
     fitted = fit_calibration(parts)
     assert astuple(fitted) == pytest.approx((0.7, -0.4, 0.0), abs=0.05)
-    whole = fit_calibration([(logits_DG, made_drafts(logits_DG, accepted_D))])
+    whole = fit_calibration([(logits_NG, made_drafts(logits_NG, accepted_N))])
     assert asdict(fitted) == pytest.approx(asdict(whole), rel=1e-3), "splits are one sample"
-    assert fit_calibration([(-logits_DG, made_drafts(logits_DG, accepted_D))]).scale > 0, "never turned around"
+    assert fit_calibration([(-logits_NG, made_drafts(logits_NG, accepted_N))]).scale > 0, "never turned around"
     with pytest.raises(ValueError, match="has one fate"):
-        fit_calibration([(logits_DG, made_drafts(logits_DG, np.full(20_000, 3)))])
+        fit_calibration([(logits_NG, made_drafts(logits_NG, np.full(20_000, 3)))])
 
 
 def test_calibration_recovers_a_rise_along_the_draft():
     random = np.random.default_rng(0)
-    logits_DG = random.normal(scale=2, size=(40_000, 4))
-    kept_DG = random.random((40_000, 4)) < 1 / (1 + np.exp(-(0.7 * logits_DG - 0.4 + 0.3 * np.arange(4))))
-    drafts = made_drafts(logits_DG, np.cumprod(kept_DG, axis=1).sum(axis=1))
-    fitted = fit_calibration([(logits_DG, drafts)])
+    logits_NG = random.normal(scale=2, size=(40_000, 4))
+    kept_NG = random.random((40_000, 4)) < 1 / (1 + np.exp(-(0.7 * logits_NG - 0.4 + 0.3 * np.arange(4))))
+    drafts = made_drafts(logits_NG, np.cumprod(kept_NG, axis=1).sum(axis=1))
+    fitted = fit_calibration([(logits_NG, drafts)])
     assert astuple(fitted) == pytest.approx((0.7, -0.4, 0.3), abs=0.05)
-    logit = float(logits_DG[0, 2])
-    assert fitted.after(np.arange(4), logits_DG)[0, 2] == pytest.approx(fitted.after(2, logit))
+    logit = float(logits_NG[0, 2])
+    assert fitted.after(np.arange(4), logits_NG)[0, 2] == pytest.approx(fitted.after(2, logit))
     assert fitted.after(0, logit) == fitted.probability(logit) < fitted.after(1, logit)
 
 
@@ -251,14 +234,14 @@ def test_calibration_without_position_in_the_draft_leaves_products_too_low():
     """Deliberately wrong twins: what the model misses is common to a draft, so that chances of tokens do not multiply, whether
     single tokens are calibrated or products without a rise."""
     random = np.random.default_rng(1)
-    missed_D, depth = random.normal(scale=1.5, size=20_000), 4
-    kept_DG = random.random((20_000, depth)) < 1 / (1 + np.exp(-missed_D - 0.5))[:, None]
-    accepted_D, logits_DG = np.cumprod(kept_DG, axis=1).sum(axis=1), random.normal(scale=0.1, size=(20_000, depth))
-    drafts = made_drafts(logits_DG, accepted_D)
-    firsts = made_drafts(logits_DG[:, :1], np.minimum(accepted_D, 1))
-    rises, single = (astuple(fit_calibration([(logits_DG, made)])) for made in (drafts, firsts))
-    level = product_calibration(logits_DG, drafts.survives_DG, np.ones((20_000, depth)), rises=False)
-    observed = (accepted_D[:, None] > np.arange(depth)).mean(axis=0)
-    made = (RisingCalibration(*one).after(np.arange(depth), logits_DG) for one in (rises, level, single))
+    missed_N, depth = random.normal(scale=1.5, size=20_000), 4
+    kept_NG = random.random((20_000, depth)) < 1 / (1 + np.exp(-missed_N - 0.5))[:, None]
+    accepted_N, logits_NG = np.cumprod(kept_NG, axis=1).sum(axis=1), random.normal(scale=0.1, size=(20_000, depth))
+    drafts = made_drafts(logits_NG, accepted_N)
+    firsts = made_drafts(logits_NG[:, :1], np.minimum(accepted_N, 1))
+    rises, single = (astuple(fit_calibration([(logits_NG, made)])) for made in (drafts, firsts))
+    level = product_calibration(logits_NG, drafts.survives_NG, np.ones((20_000, depth)), rises=False)
+    observed = (accepted_N[:, None] > np.arange(depth)).mean(axis=0)
+    made = (RisingCalibration(*one).after(np.arange(depth), logits_NG) for one in (rises, level, single))
     risen, flat, low = (np.cumprod(chances, axis=1).mean(axis=0) - observed for chances in made)
     assert low[-1] < -0.12 and np.abs(flat).max() > 0.05 and np.abs(risen).max() < 0.01

@@ -8,12 +8,12 @@ import pytest
 from predictors.bundle import Bundle
 from predictors.controllers import Survival
 from predictors.replay.chains import ChainPolicy
-from predictors.replay.decode import Clock, Reading
+from predictors.replay.decode import Clock
 from predictors.training.survival.model import SurvivalTrainConfig
 from predictors.training.survival.predictor import SurvivalPredictor
 from predictors.training.text_table import TextTable
 from tests.predictors.affine_profile import toy_profile
-from tests.predictors_training.synthetic_drafts import GAMMA
+from tests.predictors_training.synthetic_texts import GAMMA_MAX
 from tests.predictors_training.test_stops import materials_in
 
 PROFILE = toy_profile(
@@ -21,13 +21,12 @@ PROFILE = toy_profile(
 )
 CONFIG = SurvivalPredictor(
     training=SurvivalTrainConfig(hidden=16, learning_rate=3e-3, weight_decay=1e-4, epochs=12, batch_size=128, seed=2),
-    gamma=GAMMA,
-    lookup=GAMMA,
+    gamma=GAMMA_MAX,
+    lookup=GAMMA_MAX,
     shares=(0.5, 0.8, 1.0, 1.2, 1.5),
     least=(1, 2),
     folds=3,
     cost_ratios=(3.0, 12.0),
-    repeats=2,
     calibrated_tokens=3,
 )
 
@@ -47,15 +46,9 @@ def test_what_is_promised_is_what_real_sessions_do(materials, fitted):
     controller = Survival.from_bundle(Bundle(fitted.card, fitted.tensors))
     clock, texts = Clock(PROFILE), list(TextTable.read(materials.texts).rows("test").texts())
     for setting, part in fitted.quality["parts"].items():
-        repeats = 1 if setting == "T=0" else CONFIG.repeats
-        readings = [
-            Reading.of(text, CONFIG.seed + repeat)
-            for text in texts
-            for repeat in range(repeats)
-            if text.settings.name == setting
-        ]
+        of_setting = [text for text in texts if text.settings.name == setting]
         for policy, served in (("model", controller), ("asked", controller.asked_anyway())):
-            decodes = [clock.policy(reading, ChainPolicy(served, GAMMA)) for reading in readings]
+            decodes = [clock.policy(text, ChainPolicy(served, GAMMA_MAX)) for text in of_setting]
             speed = sum(one.tokens for one in decodes) / sum(one.seconds for one in decodes)
             assert part["policies"][policy]["tokens_per_second"] == pytest.approx(speed), (setting, policy)
         asked, rounds = (sum(getattr(one, name) for one in decodes) for name in ("asked", "rounds"))
@@ -84,8 +77,8 @@ def test_the_card_holds_rates_for_other_machines(materials, fitted):
     for made in fitted.card["settings"]:
         low, high = made["elsewhere"]
         assert low["cost_ratio"] < high["cost_ratio"] and low["static_length"] <= high["static_length"]
-        assert len(made["costs"]) == GAMMA + 1 and made["costs"][0] == 1
-    assert fitted.card["decoder"]["drafter"]["lookup"] == {"length": GAMMA}
+        assert len(made["costs"]) == GAMMA_MAX + 1 and made["costs"][0] == 1
+    assert fitted.card["decoder"]["drafter"]["lookup"] == {"length": GAMMA_MAX}
 
 
 def test_chains_may_be_shorter_than_the_products_that_are_calibrated(materials):

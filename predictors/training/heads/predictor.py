@@ -108,7 +108,7 @@ class HeadFit:
         decoding = config.decoding
         if "gamma" in decoding.open:
             prices = Prices(self.profile, not all(made.greedy for made in self.settings))
-            shortest, longest = int(labels.facts["gamma"]), table.manifest.gamma_max
+            shortest, longest = int(labels.facts["gamma"]), table.manifest.gamma_max - 1  # candidates follow a block
             decoding = replace(decoding, gamma=balanced(decoding, prices, shortest, longest, self.context))
         require_served(decoding, labels.facts)
         self.roots = Roots.of(table, labels, config.feature_set, config.target)
