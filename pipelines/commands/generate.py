@@ -2,7 +2,7 @@
 
 Standard input is the prompt if none is given. Imports nothing but the runtime.
 
-    draftwright generate data/smollm2/pair --bundle data/smollm2/bundles/hrad --prompt "import"
+    draftwright generate data/smollm2/pair --bundle data/smollm2/auto --chat --prompt "Why is the sky blue?"
     draftwright generate --target path/or/id --draft path/or/id --method '{"method": "speculative"}' --prompt "Hello"
     draftwright generate --target path/or/id --prompt "Hello" --method '{"method": "progressive_tree"}'    # no draft model
     draftwright generate data/smollm2/pair --temperature 1 --prompt "import" --method '{"method": "speculative",
@@ -35,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--monitor", type=Path, metavar="FILE", help=record)
     add("--method", help=f"decoder configuration as JSON (default without --bundle: {DEFAULT_METHOD})")
     add("--prompt", default="-", help="text of the prompt; '-' reads standard input (default)")
+    add("--chat", action="store_true", help="the prompt is a user's message, in the target's chat template")
     add("--max-new-tokens", type=int, default=64)
     add("--temperature", type=float, default=0.0, help="0 is greedy (default)")
     add("--top-k", type=int, default=0)
@@ -49,7 +50,7 @@ def run(args: argparse.Namespace) -> None:
     pair = _load_pair(args)
     decoder = _decoder(args, pair)
     text = sys.stdin.read() if args.prompt == "-" else args.prompt
-    prompt = pair.tokenizer(text)["input_ids"]
+    prompt = asked(pair, text) if args.chat else pair.tokenizer(text)["input_ids"]
     options = {name: getattr(args, name) for name in ("max_new_tokens", "temperature", "top_k", "top_p")}
     rounds: list[RoundRecord] = []
     tokens: list[int] = []
@@ -67,6 +68,14 @@ def run(args: argparse.Namespace) -> None:
         print(json.dumps(said | statistics))
     else:
         print("\n" + ", ".join(f"{name} {value:.4g}" for name, value in statistics.items()), file=sys.stderr)
+
+
+def asked(pair: ModelPair, text: str) -> list[int]:
+    """Tokens of a user's message, up to where the answer begins. `ValueError` where the target has no chat template."""
+    if not getattr(pair.tokenizer, "chat_template", None):
+        raise ValueError("--chat needs the target's chat template, and its tokenizer has none: leave --chat out.")
+    message = [{"role": "user", "content": text.strip()}]
+    return list(pair.tokenizer.apply_chat_template(message, add_generation_prompt=True)["input_ids"])
 
 
 def _load_pair(args: argparse.Namespace) -> ModelPair:

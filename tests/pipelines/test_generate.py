@@ -1,6 +1,7 @@
 """``draftwright generate``: text and statistics from any decoder, nothing imported but the runtime."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -51,6 +52,19 @@ def test_speculative_and_plain_text_agree(models, capsys):
     plain = as_json(capsys, arguments(models, "--method", '{"method": "autoregressive"}'))
     assert speculative["tokens"] == plain["tokens"] and speculative["new_tokens"] == 12
     assert plain["block_efficiency"] == 1 and speculative["block_efficiency"] >= 1
+
+
+def test_a_question_is_asked_in_the_chat_template(models, tmp_path, capsys):
+    """The template says all that stands around the message; without one the remedy is named."""
+    shutil.copytree(models, tmp_path / "chat")
+    made = tokenizer(WORDS)
+    made.chat_template = "{% for one in messages %}w3 {{ one.content }} w4 {% endfor %}"
+    made.save_pretrained(tmp_path / "chat" / "target")
+    question = as_json(capsys, [*arguments(tmp_path / "chat"), "--chat"])
+    spelt = as_json(capsys, [*arguments(models), "--prompt", "w3 w1 w4"])
+    assert question["tokens"] == spelt["tokens"] != as_json(capsys, arguments(models))["tokens"]
+    with pytest.raises(SystemExit, match="leave --chat out"):
+        main([*arguments(models), "--chat"])
 
 
 @pytest.mark.parametrize("method", ["progressive_tree", "lookahead", "self_draft"])
