@@ -74,9 +74,9 @@ def test_the_table_of_the_parameter_file_can_be_built(pair, tmp_path):
     arms = builder.build(rows)
     left = {row.name for row in rows} - set(arms)
     assert left == {row.name for row in rows if bundles_of(row)}
-    assert {name.removesuffix("-8") for name in left} == set(builder.missing)
+    assert {name.removesuffix("-4") for name in left} == set(builder.missing)
     assert set(builder.missing) <= set(read_section("smollm2", "fit", Path("params.yaml")))
-    assert {"autoregressive", "hf_assisted", "chain-4", "pearl-8"} <= set(arms)
+    assert {"autoregressive", "hf_assisted", "chain-4", "pearl-4"} <= set(arms)
 
 
 def test_arms_decode_the_target_text(pair, tmp_path):

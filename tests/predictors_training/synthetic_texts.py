@@ -147,6 +147,7 @@ def write_texts(folder: Path, texts: list[Rows] | None = None, state_slots: int 
         "hidden_size": HIDDEN,
         "embedding_size": EMBEDDING,
         "stop_spec": dataclasses.asdict(SPEC),
+        "reads_states": False,
     }
     write_manifest(folder, names, facts)
     return folder
