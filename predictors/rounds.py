@@ -80,8 +80,8 @@ class ReplayedRound(RoundRecord):
     ``passes`` are their levels, and ``drafted`` counts branches that end early whole.
 
     Of distributions about which no model was asked, the host read the confidence of ``confidences`` and also the entropy of
-    ``entropies``, while the target waited. The first draft pass feeds ``behind`` tokens more than usual: those of rounds that
-    drew nothing, and this round's lookup."""
+    ``entropies``, while the target waited. The first draft pass feeds ``behind`` tokens more than one: those of rounds that
+    drew nothing, this round's lookup, and, of a draft that reads the target's states, those accepted the round before."""
 
     context: int  # cached tokens before the round: all committed ones but the newest
     confidences: int = 0

@@ -29,7 +29,8 @@ from tests.eagle3 import random_drafter
 from tests.toys import TableModel, enumerate_outcomes, tiny_llama, total_variation
 from tests.trace_collection.collecting import kept_shares, middle
 from trace_collection import text_tracer
-from trace_collection.text_tracer import TextTracer, candidate_hits
+from trace_collection.rejections import candidate_hits
+from trace_collection.text_tracer import TextTracer
 from trace_collection.trajectories import Trajectory, continuations
 
 PROMPT = [0, 1]
