@@ -1,7 +1,7 @@
 """Check one GPU in a quarter of an hour: `python -m pipelines.gpu docs/gpu --pair FOLDER`.
 
 Needs torch, transformers, safetensors, numpy, and pytest for the first part. Each part has a process and a time limit of its own,
-and writes OUTPUT/<device>.json after every step: what was found survives whatever comes later.
+and writes OUTPUT/<device>.json after every step: what was found survives whatever comes later. What it says is in <part>.log.
 
     tests            what only a CUDA device can show
     plain-SHAPE      plain decoding with random weights: share of the bandwidth, launches a round, idle time
@@ -14,6 +14,7 @@ the measured latency profile gives an arm's own rounds over those that they took
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -41,10 +42,11 @@ from runtime.latency import LatencyConfig, all_cells, sweep, tables_of
 SHAPES = {  # vocabulary, target, and of the draft hidden size, layers, heads, their size
     "1b": (32000, InflatedShape(2048, 16, 32, 8, 64, 8192), (1024, 4, 16, 16, 64)),
     "7b": (32000, InflatedShape(4096, 32, 32, 32, 128, 11008), (2048, 12, 16, 16, 128)),
-    "toy": (512, InflatedShape(128, 12, 4, 4, 32, 512), (32, 1, 2, 2, 16)),
+    "toy": (1024, InflatedShape(384, 8, 6, 6, 64, 1024), (128, 1, 4, 4, 32)),
 }
 SECONDS = {"tests": 180, "plain-1b": 60, "pair-1b-10": 150, "plain-7b": 60, "pair-7b-10": 200, "pair-7b-4": 150}
 LIMIT, PROMPT = 4096, 128
+TESTS = ("pytest", "-m", "gpu", "-ra", "--tb=short", "-p", "no:cacheprovider")
 GRID = LatencyConfig(
     draft_rows=(1, 2, 6), target_tokens=(1, 3, 5, 9), reference_rows=(), reference_tokens=(),
     contexts=(PROMPT,), prefill_tokens=(PROMPT,), tree_rules=(), guessed=(2,), visits=2, calls=2,
@@ -80,21 +82,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
             part(found, args, "toy" if args.toy else of[0], *map(float, of[1:]))
             continue
         inside = ["pipelines.gpu", *given, "--inside", "--parts", name]
-        command = ["pytest", "-m", "gpu", "tests/runtime"] if kind == "tests" else inside
+        command = [*TESTS, "tests/runtime"] if kind == "tests" else inside
         start, limit = perf_counter(), SECONDS[name]
-        try:
-            done = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, timeout=limit)
-            code, end = str(done.returncode), (done.stdout + done.stderr)[-2000:]
-        except subprocess.TimeoutExpired:
-            code, end = "cut off", f"after {limit:g} seconds"
-        found(code=code, end=end, part_seconds=round(perf_counter() - start, 1))
+        args.output.mkdir(parents=True, exist_ok=True)
+        with (args.output / f"{name}.log").open("w") as log:
+            try:
+                part = [sys.executable, "-m", *command]
+                code = str(subprocess.run(part, stdout=log, stderr=subprocess.STDOUT, timeout=limit).returncode)
+            except subprocess.TimeoutExpired:
+                code = f"cut off after {limit:g} seconds"
+        found(code=code, part_seconds=round(perf_counter() - start, 1))
         print(f"{name}: {code}, {perf_counter() - start:.0f} s")
 
 
 def writer(folder: Path, part: str) -> Callable[..., None]:
     """A function that adds what ``part`` has found to the device's file."""
     git = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True)
-    origin: dict[str, Any] = {"device": describe_device(), "torch": torch.__version__, "commit": git.stdout.strip()}
+    commit = os.environ.get("COMMIT") or git.stdout.strip()  # of a copy without its history, its owner says it
+    origin: dict[str, Any] = {"device": describe_device(), "torch": torch.__version__, "commit": commit}
     path = folder / f"{origin['device']['slug']}.json"
 
     def add(**found: Any) -> None:
@@ -112,7 +117,7 @@ def decode_plain(add: Callable[..., None], args: argparse.Namespace, size: str) 
         model = LlamaForCausalLM(shape.config(vocabulary, LIMIT)).to(dtype).eval()
     bandwidth, weights = copy_bandwidth(device), pass_bytes(model)
     decoder, prompt = build_decoder(ModelPair(model), {"method": "autoregressive"}), list(range(PROMPT))
-    decode(decoder, prompt, args.new_tokens, 0.0)
+    decode(decoder, prompt, args.new_tokens, 0.0)  # records its programs
     before = joules(device)
     token = decode(decoder, prompt, args.new_tokens, 0.0).seconds / (args.new_tokens - 1)
     energy = (joules(device) - before) / args.new_tokens  # not a number where nothing counts it
@@ -121,8 +126,7 @@ def decode_plain(add: Callable[..., None], args: argparse.Namespace, size: str) 
     row = 2 * shape.layers * shape.kv_heads * shape.head_dim * dtype.itemsize
     share = (weights + (PROMPT + args.new_tokens / 2) * row) / bandwidth / token
     add(bandwidth=bandwidth, weights=weights, token_seconds=token, share_of_bound=share)
-    next(steps := decoder.stream(prompt, max_new_tokens=16, randomness=Randomness(0), eos_token_id=[]))
-    add(**watched(lambda: next(steps), device))
+    add(**seen(decoder, prompt, 0.0, device))
 
 
 def decode_pair(add: Callable[..., None], args: argparse.Namespace, size: str, ratio: float) -> None:
@@ -148,6 +152,7 @@ def decode_pair(add: Callable[..., None], args: argparse.Namespace, size: str, r
             for name in Random(number).sample(list(arms), len(arms)):
                 made[name].append(decode(arms[name], prompt, args.new_tokens, heat))
             add(**{f"T={heat:g}": {name: figures(some, prices, heat > 0) for name, some in made.items()}})
+        add(**{f"rounds at T={heat:g}": {name: seen(arm, prompts[0], heat, device) for name, arm in arms.items()}})
         if not heat:
             add(gaps_where_texts_part={name: gaps(big[0], some, made["plain"]) for name, some in made.items()})
 
@@ -176,6 +181,13 @@ def decode(decoder: Decoder, prompt: list[int], new_tokens: int, heat: float) ->
         tokens += step.tokens
         records.append(step.record)
     return Decoded(prompt, tokens, perf_counter() - start, records)
+
+
+def seen(decoder: Decoder, prompt: list[int], heat: float, device: torch.device) -> dict[str, Any]:
+    """What the device does in a round."""
+    steps = decoder.stream(prompt, 256, heat, randomness=Randomness(0), eos_token_id=[])
+    next(steps)
+    return watched(lambda: next(steps), device)
 
 
 def figures(some: Sequence[Decoded], prices: LatencyProfile, sampled: bool) -> dict[str, float]:

@@ -5,6 +5,7 @@ Joules are the board's own counter, read through NVIDIA's management library; th
 
 import ctypes
 import math
+from collections import Counter
 from collections.abc import Callable
 from statistics import median
 from typing import Any
@@ -17,6 +18,7 @@ from runtime.latency.cells import seconds_of, synchronise
 
 COPY_BYTES = {"cuda": 4 << 30, "cpu": 64 << 20}
 REPEATS = 10
+LONGEST, NAME = 12, 60  # kinds of work that are told apart, and letters of their names
 LIBRARY = "libnvidia-ml.so.1"
 
 
@@ -66,19 +68,25 @@ def joules(device: torch.device) -> float:
     return math.nan if failed else count.value / 1000
 
 
-def watched(work: Callable[[], object], device: torch.device, calls: int = 8) -> dict[str, float]:
-    """Launches in a call of ``work``, and the share of the time in which ``device`` does nothing."""
+def watched(work: Callable[[], object], device: torch.device, calls: int = 8) -> dict[str, Any]:
+    """Launches in a call of ``work``, the share of the time in which ``device`` does nothing, and the milliseconds that it spends
+    in a call on each of the `LONGEST` kinds of work."""
     with profile() as seen:
         for _ in range(calls):
             work()
         synchronise(device)
     events = seen.events() or []
     launches = sum("Launch" in event.name for event in events)
-    spans = sorted((event.time_range.start, event.time_range.end) for event in events if on(device, event))
+    own = [event for event in events if on(device, event)]
+    kinds: Counter[str] = Counter()
+    for event in own:
+        kinds[event.name[:NAME]] += event.time_range.elapsed_us() / 1000 / calls
+    spans = sorted((event.time_range.start, event.time_range.end) for event in own)
     begun, end, busy = spans[0][0], spans[0][0], 0.0
     for start, stop in spans:
         busy, end = busy + max(0.0, stop - max(start, end)), max(end, stop)
-    return {"launches": launches / calls, "idle": 1 - busy / (end - begun)}
+    longest = {name: round(spent, 4) for name, spent in kinds.most_common(LONGEST)}
+    return {"launches": launches / calls, "idle": 1 - busy / (end - begun), "milliseconds": longest}
 
 
 def on(device: torch.device, event: Any) -> bool:
