@@ -42,7 +42,7 @@ from runtime.latency import LatencyConfig, all_cells, sweep, tables_of
 SHAPES = {  # vocabulary, target, and of the draft hidden size, layers, heads, their size
     "1b": (32000, InflatedShape(2048, 16, 32, 8, 64, 8192), (1024, 4, 16, 16, 64)),
     "7b": (32000, InflatedShape(4096, 32, 32, 32, 128, 11008), (2048, 12, 16, 16, 128)),
-    "toy": (1024, InflatedShape(384, 8, 6, 6, 64, 1024), (128, 1, 4, 4, 32)),
+    "toy": (1024, InflatedShape(384, 8, 6, 6, 64, 1024), (192, 2, 3, 3, 64)),
 }
 SECONDS = {"tests": 180, "plain-1b": 60, "pair-1b-10": 150, "plain-7b": 60, "pair-7b-10": 200, "pair-7b-4": 150}
 LIMIT, PROMPT = 4096, 128
@@ -87,8 +87,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         args.output.mkdir(parents=True, exist_ok=True)
         with (args.output / f"{name}.log").open("w") as log:
             try:
-                part = [sys.executable, "-m", *command]
-                code = str(subprocess.run(part, stdout=log, stderr=subprocess.STDOUT, timeout=limit).returncode)
+                run = [sys.executable, "-m", *command]
+                code = str(subprocess.run(run, stdout=log, stderr=subprocess.STDOUT, timeout=limit).returncode)
             except subprocess.TimeoutExpired:
                 code = f"cut off after {limit:g} seconds"
         found(code=code, part_seconds=round(perf_counter() - start, 1))

@@ -28,7 +28,7 @@ PRE_TOKENS = (
 LEFT_OUT = "site-packages", "dist-packages", "idle_test", "pydoc_data", "encodings"
 LEAST, UNSEEN = 500, 12  # characters of a file; one file in so many is kept from training
 VOCABULARY, CONTEXT, BATCH = 1024, 256, 8
-SHAPES = {"target": (256, 3, 4, 704), "draft": (128, 1, 4, 352)}  # hidden size, layers, heads, feed-forward
+SHAPES = {"target": (256, 3, 4, 704), "draft": (192, 2, 3, 512)}  # hidden size, layers, heads, feed-forward
 STEPS = {"target": 1000, "draft": 1000}
 RATES, WARM_UP, LAST = (
     (0.02, 0.01),
@@ -121,7 +121,7 @@ def train(
             with torch.no_grad():
                 taught = teacher(batch[:, :-1]).logits.flatten(0, 1).softmax(-1)
             loss = -(taught * law).sum(-1).mean()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         share = min((step + 1) / WARM_UP, 1, LAST + (1 - LAST) * 2 * (1 - step / steps))
         for optimizer, rate in optimizers:
             optimizer.param_groups[0]["lr"] = rate * share

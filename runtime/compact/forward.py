@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from runtime.compact.weights import CompactWeights, LayerWeights, linear
+from runtime.compact.weights import CompactWeights, LayerWeights, cuda_kernels, linear
 
 LayerCache = tuple[Tensor, Tensor]  # keys and values [1, K, rows, D]
 
@@ -42,18 +42,18 @@ def forward(
     ``caches`` are those of the layers; the nodes' rows are written. Ids that the vocabulary lacks read its last row.
     """
     call = per_head(weights, call)
-    x_NC = embedded(weights, call.tokens_N)
-    states = []
+    x_NC, added_NC, states = embedded(weights, call.tokens_N), None, []
     for number, (layer, cache) in enumerate(zip(weights.layers, caches, strict=True)):
+        x_NC, read_NC = added_norm(x_NC, added_NC, layer.attention_norm, weights.epsilon)
         if number in taps:
             states.append(x_NC)
-        x_NC = block(weights, layer, cache, call, x_NC, norm(x_NC, layer.attention_norm, weights.epsilon))
+        x_NC, added_NC = block(weights, layer, cache, call, x_NC, read_NC)
+    assert added_NC is not None
+    first = 0 if len(weights.layers) in taps else len(x_NC) - last
+    _, rows = added_norm(x_NC[first:], added_NC[first:], weights.norm, weights.epsilon)
     if len(weights.layers) in taps:
-        states.append(norm(x_NC, weights.norm, weights.epsilon))
-        rows = states[-1][-last:]
-    else:
-        rows = norm(x_NC[-last:], weights.norm, weights.epsilon)
-    return linear(rows, weights.head, weights.head_bias), states
+        states.append(rows)
+    return linear(rows[-last:], weights.head, weights.head_bias), states
 
 
 def embedded(weights: CompactWeights, tokens_N: Tensor) -> Tensor:
@@ -71,12 +71,13 @@ def per_head(weights: CompactWeights, call: Pass) -> Pass:
 
 def block(
     weights: CompactWeights, layer: LayerWeights, cache: LayerCache, call: Pass, x_NC: Tensor, read_NI: Tensor
-) -> Tensor:
-    """States [N, C] that leave a block: ``x_NC`` and what its attention over ``read_NI`` and its feed-forward add."""
+) -> tuple[Tensor, Tensor]:
+    """The states [N, C] that leave a block are the sum of both: ``x_NC`` with what its attention over ``read_NI`` adds, and what
+    its feed-forward adds."""
     mixed = _mixed(write_heads(weights, layer, cache, call, read_NI), cache, call, weights.scale)
-    x_NC = x_NC + linear(mixed, layer.output, layer.output_bias)
-    gated = _gated(weights, layer, norm(x_NC, layer.feed_forward_norm, weights.epsilon))
-    return x_NC + linear(gated, layer.down, layer.down_bias)
+    added = linear(mixed, layer.output, layer.output_bias)
+    x_NC, read = added_norm(x_NC, added, layer.feed_forward_norm, weights.epsilon)
+    return x_NC, linear(_gated(weights, layer, read), layer.down, layer.down_bias)
 
 
 def signed(sin: Tensor) -> Tensor:
@@ -89,6 +90,11 @@ def write_heads(weights: CompactWeights, layer: LayerWeights, cache: LayerCache,
     """Queries [1, H, N, D] of the nodes, after writing their keys and values into the cache."""
     heads, key_heads = weights.heads, weights.key_heads
     joint = linear(read_NI, layer.qkv, layer.qkv_bias)
+    if (kernels := cuda_kernels(joint)) is not None:
+        norms = None if layer.query_norm is None else (layer.query_norm, layer.key_norm)
+        angles = call.cos_ND, call.sin_ND
+        queries: Tensor = kernels.turned(joint, norms, angles, call.rows_N, cache, heads, weights.epsilon)
+        return queries
     joint = joint.view(len(read_NI), -1, weights.head_dim).transpose(0, 1).unsqueeze(0)
     turned, values = joint.split([heads + key_heads, key_heads], dim=1)
     if layer.query_norm is not None and layer.key_norm is not None:
@@ -140,8 +146,22 @@ def _mixed_slots(queries: Tensor, cache: LayerCache, call: Pass, scale: float) -
 
 
 def _gated(weights: CompactWeights, layer: LayerWeights, normed_NC: Tensor) -> Tensor:
-    gate, up = linear(normed_NC, layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
+    joint = linear(normed_NC, layer.gate_up, layer.gate_up_bias)
+    if weights.activation is F.silu and (kernels := cuda_kernels(joint)) is not None:
+        gated: Tensor = kernels.gated(joint)
+        return gated
+    gate, up = joint.chunk(2, dim=-1)
     return weights.activation(gate) * up
+
+
+def added_norm(x_NC: Tensor, added_NC: Tensor | None, weight_C: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+    """The sum, and its `norm`."""
+    if (kernels := cuda_kernels(x_NC)) is not None:
+        both: tuple[Tensor, Tensor] = kernels.added_norm(x_NC, added_NC, weight_C, epsilon)
+        return both
+    if added_NC is not None:
+        x_NC = x_NC + added_NC
+    return x_NC, norm(x_NC, weight_C, epsilon)
 
 
 def norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:

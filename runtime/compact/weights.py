@@ -21,6 +21,7 @@ A model that is nobody else's need not keep what was packed: its parameters then
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
+KERNEL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LAYOUT_ROWS = 8  # rows that oneDNN is told to expect; its layout for one row serves more rows badly
 LET_GO = (
     "its matrices were let go once they were packed, and only the packed forward computes it. Load it with "
@@ -44,9 +46,24 @@ LET_GO = (
 def linear(x_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> Tensor:
     """W x + b for every row of ``x_NI``; ``weight_OI`` as the model has it, or as `packed` made it."""
     if not weight_OI.is_mkldnn:
-        return F.linear(x_NI, weight_OI, bias_O)
+        kernels = cuda_kernels(x_NI) if bias_O is None and len(x_NI) == 1 else None
+        return F.linear(x_NI, weight_OI, bias_O) if kernels is None else kernels.product(x_NI, weight_OI)
     product: Tensor = torch.ops.mkldnn._linear_pointwise(x_NI, weight_OI, bias_O, "none", [], "")
     return product
+
+
+def cuda_kernels(x: Tensor) -> Any:
+    """`runtime.compact.kernels`, if they compute on what ``x`` is."""
+    return _kernels() if x.is_cuda and x.dtype in KERNEL_DTYPES else None
+
+
+@cache
+def _kernels() -> Any:
+    try:
+        from runtime.compact import kernels
+    except ImportError:  # torch's builds for Linux bring Triton along
+        return None
+    return kernels
 
 
 def packed(weight_OI: Tensor) -> Tensor:

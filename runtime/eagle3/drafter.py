@@ -23,7 +23,7 @@ from torch import Tensor
 
 from runtime.adapter import SCRATCH_ROOM, Forward
 from runtime.causal_model import CausalLanguageModel, context_limit
-from runtime.compact.forward import LayerCache, Pass, block, embedded, norm, per_head, write_heads
+from runtime.compact.forward import LayerCache, Pass, added_norm, block, embedded, norm, per_head, write_heads
 from runtime.compact.state import CompactState, Memory
 from runtime.compact.weights import CompactWeights, LayerWeights, Rotary, linear, packed
 from runtime.device import on_device
@@ -290,8 +290,8 @@ class Eagle3State(CompactState):
         self._append(len(ids_N), parents)
         weights, body = self._weights, self._weights.body
         state_NC, read = weights.read(ids_N, x_NC)
-        out_NC = block(body, body.layers[0], self._cache, per_head(body, self._pass(ids_N)), state_NC, read)
-        normed_NC = norm(out_NC, body.norm, body.epsilon)
+        both = block(body, body.layers[0], self._cache, per_head(body, self._pass(ids_N)), state_NC, read)
+        out_NC, normed_NC = added_norm(*both, body.norm, body.epsilon)
         behind_NC = normed_NC if weights.variant.norm_output else out_NC
         self._nodes += [Node(ids_N[row : row + 1], behind_NC[row], own) for row in range(len(ids_N))]
         taps = [{0: x_NC, 1: normed_NC}[layer] for layer in self._layers]
