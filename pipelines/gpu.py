@@ -42,7 +42,7 @@ from runtime.latency import LatencyConfig, all_cells, sweep, tables_of
 SHAPES = {  # vocabulary, target, and of the draft hidden size, layers, heads, their size
     "1b": (32000, InflatedShape(2048, 16, 32, 8, 64, 8192), (1024, 4, 16, 16, 64)),
     "7b": (32000, InflatedShape(4096, 32, 32, 32, 128, 11008), (2048, 12, 16, 16, 128)),
-    "toy": (1024, InflatedShape(384, 8, 6, 6, 64, 1024), (192, 2, 3, 3, 64)),
+    "toy": (1024, InflatedShape(384, 16, 6, 6, 64, 1024), (192, 2, 3, 3, 64)),
 }
 SECONDS = {"tests": 180, "plain-1b": 60, "pair-1b-10": 150, "plain-7b": 60, "pair-7b-10": 200, "pair-7b-4": 150}
 LIMIT, PROMPT = 4096, 128
@@ -69,6 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--parts", nargs="+", choices=SECONDS, default=list(SECONDS), help="default: all of them")
     add("--prompts", type=int, default=4, help="per arm and temperature (default: %(default)s)")
     add("--new-tokens", type=int, default=64, help="of each (default: %(default)s)")
+    add("--forward", default="auto", help="of the pairs (default: %(default)s)")
     add("--toy", action="store_true", help="rehearse it on any machine, in small shapes")
     add("--inside", action="store_true", help=argparse.SUPPRESS)  # the process of one part
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -116,17 +117,18 @@ def decode_plain(add: Callable[..., None], args: argparse.Namespace, size: str) 
     with device:
         model = LlamaForCausalLM(shape.config(vocabulary, LIMIT)).to(dtype).eval()
     bandwidth, weights = copy_bandwidth(device), pass_bytes(model)
-    decoder, prompt = build_decoder(ModelPair(model), {"method": "autoregressive"}), list(range(PROMPT))
-    decode(decoder, prompt, args.new_tokens, 0.0)  # records its programs
-    before = joules(device)
-    token = decode(decoder, prompt, args.new_tokens, 0.0).seconds / (args.new_tokens - 1)
-    energy = (joules(device) - before) / args.new_tokens  # not a number where nothing counts it
-    if isfinite(energy):
-        add(joules_per_token=energy)
     row = 2 * shape.layers * shape.kv_heads * shape.head_dim * dtype.itemsize
-    share = (weights + (PROMPT + args.new_tokens / 2) * row) / bandwidth / token
-    add(bandwidth=bandwidth, weights=weights, token_seconds=token, share_of_bound=share)
-    add(**seen(decoder, prompt, 0.0, device))
+    bound = (weights + (PROMPT + args.new_tokens / 2) * row) / bandwidth
+    add(bandwidth=bandwidth, weights=weights)
+    prompt = list(range(PROMPT))
+    for way in ("graphed", "fused") if device.type == "cuda" else ("compact",):
+        decoder = build_decoder(ModelPair(model, forward=way), {"method": "autoregressive"})
+        decode(decoder, prompt, args.new_tokens, 0.0)  # records its programs
+        before = joules(device)
+        token = decode(decoder, prompt, args.new_tokens, 0.0).seconds / (args.new_tokens - 1)
+        energy = (joules(device) - before) / args.new_tokens  # not a number where nothing counts it
+        found = {"token_seconds": token, "share_of_bound": bound / token, **seen(decoder, prompt, 0.0, device)}
+        add(**{way: found | ({"joules_per_token": energy} if isfinite(energy) else {})})
 
 
 def decode_pair(add: Callable[..., None], args: argparse.Namespace, size: str, ratio: float) -> None:
@@ -137,7 +139,10 @@ def decode_pair(add: Callable[..., None], args: argparse.Namespace, size: str, r
     shapes = target, InflatedDraft(*draft, ratio).shape(target, vocabulary, small[1].config.intermediate_size)
     big = [inflated_to(*one, vocabulary, LIMIT, device, dtype) for one in zip(small, shapes, strict=True)]
     tokenizer, code = AutoTokenizer.from_pretrained(args.pair / "target"), sorted(Path("runtime").glob("decoding/*.py"))
-    pair, text = ModelPair(*big), tokenizer("".join(path.read_text() for path in code))["input_ids"]
+    pair, text = (
+        ModelPair(big[0], big[1], forward=args.forward),
+        tokenizer("".join(path.read_text() for path in code))["input_ids"],
+    )
     prompts = [text[start : start + PROMPT] for start in range(0, args.prompts * PROMPT, PROMPT)]
     cells, _ = all_cells(pair, GRID)
     rows = [row for visit in range(GRID.visits) for row in sweep(cells, Random(visit), 1, GRID.calls, int)]
@@ -166,7 +171,7 @@ def arms_of(pair: ModelPair, small: Sequence[Any], bundles: Path, prices: Latenc
     arms = {name: build_decoder(pair, config) for name, config in configs.items()}
     with TemporaryDirectory() as folder:
         write_json(latency := Path(folder) / "prices.json", prices.to_record())
-        for name in (name for name in ("survival", "grow", "hrad") if (bundles / name).is_dir()):
+        for name in (name for name in ("survival", "takeover", "source", "grow", "hrad") if (bundles / name).is_dir()):
             bundle = inflated_bundle(bundles / name, Path(folder) / name, pair, small)
             for one in [{"preset": "specbranch", "overlap": way} for way in ways] if name == "hrad" else [{}]:
                 arms["-".join([name, *one.values()])] = load_decoder(bundle, pair, one, latency, reprice=not one)

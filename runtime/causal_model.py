@@ -18,7 +18,7 @@ from runtime.graphs import Programs, maker_for
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-ForwardPath = Literal["auto", "compact", "packed", "graphed", "hugging_face"]
+ForwardPath = Literal["auto", "compact", "packed", "graphed", "fused", "hugging_face"]
 SAMPLES_PER_PARAMETER = 4
 
 
@@ -35,7 +35,8 @@ class CausalLanguageModel:
         ``auto``, the rule: the compact forward where it computes this model, on a CUDA device graphed, on a CPU packed if its
         matrices can be, else ``hugging_face``. To insist: ``compact``, as plain calls; ``packed``, as plain calls over a copy of
         the matrices in the layout that a CPU multiplies few rows fastest in; ``graphed``, as graphed passes over memory that is
-        kept from request to request; ``hugging_face``, the model's own.
+        kept from request to request; ``fused``, as those, on a CUDA device, by fewer kernels (`runtime.compact.kernels`);
+        ``hugging_face``, the model's own.
     priority
         Of graphed work on a CUDA device that does several things at once; the lower the number, the higher.
     whole
@@ -76,13 +77,15 @@ class CausalLanguageModel:
 
     @property
     def forward(self) -> str:
-        """The forward in use: ``compact``, ``packed``, ``graphed`` or ``hugging_face``."""
+        """The forward in use: ``compact``, ``packed``, ``graphed``, ``fused`` or ``hugging_face``."""
         weights = self._compact()
         if weights is None:
             return "hugging_face"
         if weights.head.is_mkldnn:
             return "packed"
-        return "compact" if self.programs is None else "graphed"
+        if self.programs is None:
+            return "compact"
+        return "graphed" if weights.kernels is None else "fused"
 
     @property
     def packed_bytes(self) -> int:
@@ -136,18 +139,18 @@ class CausalLanguageModel:
         """The joint weights, joined anew where the model was changed since; ``None`` for Hugging Face's own forward."""
         if self._wanted == "hugging_face":
             return None
-        pack = self._wanted == "packed"
+        pack, fused = self._wanted == "packed", self._wanted == "fused"
         pack |= self._wanted == "auto" and unpackable(next(self.model.parameters())) is None
         if self._weights is None or self._signature != signature(self.model, pack):
             if self._samples is not None:
                 raise ValueError(f"{type(self.model).__name__} was changed since it was loaded: {LET_GO}")
             try:
                 samples = sampled_weights(dict(self.model.named_parameters())) if pack and not whole else None
-                self._weights, self.not_compact = CompactWeights.of(self.model, pack, whole), None
+                self._weights, self.not_compact = CompactWeights.of(self.model, pack, whole, fused), None
                 self._signature = signature(self.model, pack)  # now that its parameters are views
                 self._samples = samples
                 self._slots.clear()  # and what was graphed over other weights, perhaps on another device
-                if self._wanted == "graphed" or (self._wanted == "auto" and self.device.type == "cuda"):
+                if self._wanted in ("graphed", "fused") or (self._wanted == "auto" and self.device.type == "cuda"):
                     self.programs = Programs(maker_for(self.device, self._priority))
             except NotCompactError as error:
                 if self._wanted != "auto":

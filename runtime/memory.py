@@ -108,7 +108,9 @@ def model_memory(name: str, model: object, work: Work, device: str | None = None
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     number = model.dtype.itemsize
     compact = model.forward != "hugging_face"
-    graphed = model.forward == "graphed" or (compact and not drafter and device == "cuda" != model.device.type)
+    graphed = model.forward in ("graphed", "fused") or (
+        compact and not drafter and device == "cuda" != model.device.type
+    )
     rows = rounded_rows(work.rows + SCRATCH_ROOM) if graphed else work.rows + SCRATCH_ROOM
     tables = 2 if compact else 0  # of angles
     cache = rows * head_dim * number * (2 * heads * model.num_layers + tables)

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from runtime.compact.weights import CompactWeights, LayerWeights, cuda_kernels, linear
+from runtime.compact.weights import CompactWeights, LayerWeights, linear
 
 LayerCache = tuple[Tensor, Tensor]  # keys and values [1, K, rows, D]
 
@@ -44,16 +44,16 @@ def forward(
     call = per_head(weights, call)
     x_NC, added_NC, states = embedded(weights, call.tokens_N), None, []
     for number, (layer, cache) in enumerate(zip(weights.layers, caches, strict=True)):
-        x_NC, read_NC = added_norm(x_NC, added_NC, layer.attention_norm, weights.epsilon)
+        x_NC, read_NC = added_norm(weights, x_NC, added_NC, layer.attention_norm)
         if number in taps:
             states.append(x_NC)
         x_NC, added_NC = block(weights, layer, cache, call, x_NC, read_NC)
     assert added_NC is not None
     first = 0 if len(weights.layers) in taps else len(x_NC) - last
-    _, rows = added_norm(x_NC[first:], added_NC[first:], weights.norm, weights.epsilon)
+    _, rows = added_norm(weights, x_NC[first:], added_NC[first:], weights.norm)
     if len(weights.layers) in taps:
         states.append(rows)
-    return linear(rows[-last:], weights.head, weights.head_bias), states
+    return product(weights, rows[-last:], weights.head, weights.head_bias), states
 
 
 def embedded(weights: CompactWeights, tokens_N: Tensor) -> Tensor:
@@ -75,9 +75,9 @@ def block(
     """The states [N, C] that leave a block are the sum of both: ``x_NC`` with what its attention over ``read_NI`` adds, and what
     its feed-forward adds."""
     mixed = _mixed(write_heads(weights, layer, cache, call, read_NI), cache, call, weights.scale)
-    added = linear(mixed, layer.output, layer.output_bias)
-    x_NC, read = added_norm(x_NC, added, layer.feed_forward_norm, weights.epsilon)
-    return x_NC, linear(_gated(weights, layer, read), layer.down, layer.down_bias)
+    added = product(weights, mixed, layer.output, layer.output_bias)
+    x_NC, read = added_norm(weights, x_NC, added, layer.feed_forward_norm)
+    return x_NC, product(weights, _gated(weights, layer, read), layer.down, layer.down_bias)
 
 
 def signed(sin: Tensor) -> Tensor:
@@ -89,11 +89,11 @@ def signed(sin: Tensor) -> Tensor:
 def write_heads(weights: CompactWeights, layer: LayerWeights, cache: LayerCache, call: Pass, read_NI: Tensor) -> Tensor:
     """Queries [1, H, N, D] of the nodes, after writing their keys and values into the cache."""
     heads, key_heads = weights.heads, weights.key_heads
-    joint = linear(read_NI, layer.qkv, layer.qkv_bias)
-    if (kernels := cuda_kernels(joint)) is not None:
+    joint = product(weights, read_NI, layer.qkv, layer.qkv_bias)
+    if weights.kernels is not None:
         norms = None if layer.query_norm is None else (layer.query_norm, layer.key_norm)
         angles = call.cos_ND, call.sin_ND
-        queries: Tensor = kernels.turned(joint, norms, angles, call.rows_N, cache, heads, weights.epsilon)
+        queries: Tensor = weights.kernels.turned(joint, norms, angles, call.rows_N, cache, heads, weights.epsilon)
         return queries
     joint = joint.view(len(read_NI), -1, weights.head_dim).transpose(0, 1).unsqueeze(0)
     turned, values = joint.split([heads + key_heads, key_heads], dim=1)
@@ -146,22 +146,32 @@ def _mixed_slots(queries: Tensor, cache: LayerCache, call: Pass, scale: float) -
 
 
 def _gated(weights: CompactWeights, layer: LayerWeights, normed_NC: Tensor) -> Tensor:
-    joint = linear(normed_NC, layer.gate_up, layer.gate_up_bias)
-    if weights.activation is F.silu and (kernels := cuda_kernels(joint)) is not None:
-        gated: Tensor = kernels.gated(joint)
+    joint = product(weights, normed_NC, layer.gate_up, layer.gate_up_bias)
+    if weights.kernels is not None and weights.activation is F.silu:
+        gated: Tensor = weights.kernels.gated(joint)
         return gated
     gate, up = joint.chunk(2, dim=-1)
     return weights.activation(gate) * up
 
 
-def added_norm(x_NC: Tensor, added_NC: Tensor | None, weight_C: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+def product(weights: CompactWeights, x_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> Tensor:
+    """As `linear`."""
+    if weights.kernels is None or bias_O is not None or len(x_NI) > 1:
+        return linear(x_NI, weight_OI, bias_O)
+    one: Tensor = weights.kernels.product(x_NI, weight_OI)
+    return one
+
+
+def added_norm(
+    weights: CompactWeights, x_NC: Tensor, added_NC: Tensor | None, weight_C: Tensor
+) -> tuple[Tensor, Tensor]:
     """The sum, and its `norm`."""
-    if (kernels := cuda_kernels(x_NC)) is not None:
-        both: tuple[Tensor, Tensor] = kernels.added_norm(x_NC, added_NC, weight_C, epsilon)
+    if weights.kernels is not None:
+        both: tuple[Tensor, Tensor] = weights.kernels.added_norm(x_NC, added_NC, weight_C, weights.epsilon)
         return both
     if added_NC is not None:
         x_NC = x_NC + added_NC
-    return x_NC, norm(x_NC, weight_C, epsilon)
+    return x_NC, norm(x_NC, weight_C, weights.epsilon)
 
 
 def norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:

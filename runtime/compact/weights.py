@@ -21,7 +21,6 @@ A model that is nobody else's need not keep what was packed: its parameters then
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-KERNEL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LAYOUT_ROWS = 8  # rows that oneDNN is told to expect; its layout for one row serves more rows badly
 LET_GO = (
     "its matrices were let go once they were packed, and only the packed forward computes it. Load it with "
@@ -46,23 +44,23 @@ LET_GO = (
 def linear(x_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> Tensor:
     """W x + b for every row of ``x_NI``; ``weight_OI`` as the model has it, or as `packed` made it."""
     if not weight_OI.is_mkldnn:
-        kernels = cuda_kernels(x_NI) if bias_O is None and len(x_NI) == 1 else None
-        return F.linear(x_NI, weight_OI, bias_O) if kernels is None else kernels.product(x_NI, weight_OI)
+        return F.linear(x_NI, weight_OI, bias_O)
     product: Tensor = torch.ops.mkldnn._linear_pointwise(x_NI, weight_OI, bias_O, "none", [], "")
     return product
 
 
-def cuda_kernels(x: Tensor) -> Any:
-    """`runtime.compact.kernels`, if they compute on what ``x`` is."""
-    return _kernels() if x.is_cuda and x.dtype in KERNEL_DTYPES else None
-
-
-@cache
-def _kernels() -> Any:
+def kernels_for(weight: Tensor) -> Any:
+    """`runtime.compact.kernels`; `NotCompactError` where they do not compute on what ``weight`` is."""
+    name = str(weight.dtype).removeprefix("torch.")
+    if weight.device.type != "cuda" or weight.dtype.itemsize > 4:
+        raise NotCompactError(
+            f"its weights are {name} on {weight.device.type}, and fused kernels take 16 or 32 bits on CUDA devices. Use "
+            "forward='auto'."
+        )
     try:
         from runtime.compact import kernels
-    except ImportError:  # torch's builds for Linux bring Triton along
-        return None
+    except ImportError:
+        raise NotCompactError("fused kernels need Triton, which torch's builds for Linux bring along.") from None
     return kernels
 
 
@@ -151,15 +149,19 @@ class CompactWeights:
     scale: float
     activation: Callable[[Tensor], Tensor]
     rotary: Rotary
+    kernels: Any = None  # `runtime.compact.kernels`, where passes are fused
 
     @classmethod
-    def of(cls, model: "PreTrainedModel", pack: bool = False, whole: bool = True) -> "CompactWeights":
+    def of(
+        cls, model: "PreTrainedModel", pack: bool = False, whole: bool = True, fused: bool = False
+    ) -> "CompactWeights":
         """Join the weights of ``model``, whose parameters become views of them. `NotCompactError` if this is no plain
         Llama-shaped model on one device: another family, other or hooked layers, changing angles.
 
         ``pack``: every matrix of blocks and head as `packed`; `NotCompactError` if they are `unpackable`. Without ``whole``
         the model then keeps its embedding and vectors alone; one block at a time is held twice meanwhile. With it, what changes
-        a parameter in place, other than through ``.data``, makes packed ones out of date.
+        a parameter in place, other than through ``.data``, makes packed ones out of date. ``fused``: passes use a CUDA
+        device's own kernels.
         """
         require_compact(model)
         body, ends, attention = model.model, model.lm_head, model.model.layers[0].self_attn
@@ -189,6 +191,7 @@ class CompactWeights:
             # torch's own where it is that: called without a module
             activation=F.silu if type(activation).__name__ in ("SiLUActivation", "SiLU") else activation,
             rotary=Rotary(body.rotary_emb.inv_freq, body.rotary_emb.attention_scaling),
+            kernels=kernels_for(ends.weight) if fused else None,
         )
 
     @property

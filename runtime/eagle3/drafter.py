@@ -291,7 +291,7 @@ class Eagle3State(CompactState):
         weights, body = self._weights, self._weights.body
         state_NC, read = weights.read(ids_N, x_NC)
         both = block(body, body.layers[0], self._cache, per_head(body, self._pass(ids_N)), state_NC, read)
-        out_NC, normed_NC = added_norm(*both, body.norm, body.epsilon)
+        out_NC, normed_NC = added_norm(body, *both, body.norm)
         behind_NC = normed_NC if weights.variant.norm_output else out_NC
         self._nodes += [Node(ids_N[row : row + 1], behind_NC[row], own) for row in range(len(ids_N))]
         taps = [{0: x_NC, 1: normed_NC}[layer] for layer in self._layers]

@@ -41,7 +41,7 @@ def results(tokenizer, tmp_path_factory):
 
 
 def test_plain_decoding_is_held_against_the_bandwidth(results):
-    part = results["plain-1b"]
+    part = results["plain-1b"]["compact"]
     assert 0 < part["share_of_bound"] < 1 and 0 <= part["idle"] < 1
     assert "joules_per_token" not in part, "nothing counts them here"
 
@@ -67,7 +67,7 @@ def test_every_arm_is_held_against_its_latency_model(results):
 
 
 def test_a_part_that_takes_too_long_is_cut_off_and_others_stay(results):
-    assert results["plain-7b"]["code"] == "cut off" and "bandwidth" in results["plain-1b"]
+    assert results["plain-7b"]["code"].startswith("cut off") and "bandwidth" in results["plain-1b"]
 
 
 def test_it_starts_with_what_a_gpu_image_has():

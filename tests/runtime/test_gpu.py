@@ -22,11 +22,12 @@ def models():
     return [tiny_llama(seed=seed).cuda() for seed in (0, 1)]
 
 
+@pytest.mark.parametrize("path", ["graphed", "fused"])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_graphs_equal_plain_calls(name):
+def test_graphs_equal_plain_calls(name, path):
     model = random_model(CONFIGS[name]).cuda()
     layers = (0, 1, 3)
-    states = [CausalLanguageModel(model, path).open(64, layers) for path in ("graphed", "compact")]
+    states = [CausalLanguageModel(model, one).open(64, layers) for one in (path, "compact")]
     for tokens, parents, path in (
         ([5, 9, 11], None, [0, 1, 2]),
         ([2], None, [0]),
