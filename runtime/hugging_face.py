@@ -26,6 +26,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from runtime.adapter import Forward, Scratch
 from runtime.device import is_out_of_memory
+from runtime.laws import says_something
 
 BLOCKS = ("layers", "h", "blocks")
 FINAL_NORMS = ("norm", "final_layernorm", "final_layer_norm", "ln_f", "norm_f", "layer_norm")
@@ -63,6 +64,8 @@ class HuggingFaceState:
         }
         with _tapped(self._model, self._layers) as states:
             logits = self._model(**call).logits[0]
+        lost_N = self._sees_lost(len(ids))[-len(logits) :]
+        logits = logits.masked_fill(lost_N.to(logits.device).unsqueeze(1), torch.nan)
         return Forward(logits, torch.stack([states[one] for one in self._layers], dim=1) if self._layers else None)
 
     @torch.inference_mode()
@@ -70,6 +73,13 @@ class HuggingFaceState:
         for layer in self._cache.layers:
             layer.keep(self._scratch.committed, path)
         self._scratch.keep(path, pending)
+
+    def _sees_lost(self, count: int) -> Tensor:
+        """Which of the last ``count`` nodes [count] see a row without a state (`runtime.compact.forward.Lost`)."""
+        rows = [layer.lost[: layer.length].to(self._model.device) for layer in self._cache.layers]
+        lost_T = torch.stack(rows).any(dim=0) if rows else torch.zeros(self._scratch.total, dtype=torch.bool)
+        allowed = self._scratch.mask(count, lost_T.device)
+        return lost_T.cumsum(0)[-count:] > 0 if allowed is None else (allowed & lost_T).any(dim=1)
 
     def _mask(self, count: int) -> Tensor | None:
         """The scratch's mask as Hugging Face's attention takes it [1, 1, count, rows]; ``None``: the model's own causal one."""
@@ -87,7 +97,8 @@ class HuggingFaceState:
 class ScratchLayer(CacheLayerMixin):
     """One layer's keys and values [1, heads, length, head_dim]: committed tokens, then scratch nodes; ``length`` rows are in use.
 
-    Buffers grow by doubling and are written in place. Committing a straight prefix of the scratch moves nothing.
+    Buffers grow by doubling and are written in place. Committing a straight prefix of the scratch moves nothing. ``lost`` [rows]:
+    whose keys or values were not finite; they are zeros.
     """
 
     is_sliding = False
@@ -100,6 +111,7 @@ class ScratchLayer(CacheLayerMixin):
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         self.keys = key_states.new_empty(*key_states.shape[:2], self.capacity, key_states.shape[3])
         self.values = value_states.new_empty(*value_states.shape[:2], self.capacity, value_states.shape[3])
+        self.lost = torch.zeros(self.capacity, dtype=torch.bool, device=key_states.device)
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
@@ -107,13 +119,16 @@ class ScratchLayer(CacheLayerMixin):
             self.lazy_initialization(key_states, value_states)
         start, self.length = self.length, self.length + key_states.shape[2]
         if self.length > self.capacity:
-            held = self.keys, self.values
+            held, lost = (self.keys, self.values), self.lost
             self.capacity = max(self.length, 2 * self.capacity)
             self.lazy_initialization(*held)
             for new, old in zip((self.keys, self.values), held, strict=True):
                 new[:, :, :start] = old[:, :, :start]
-        self.keys[:, :, start : self.length] = key_states
-        self.values[:, :, start : self.length] = value_states
+            self.lost[:start] = lost[:start]
+        sound = [states.abs().amax(dim=(0, 1, 3)).isfinite() for states in (key_states, value_states)]
+        self.lost[start : self.length] = ~(sound[0] & sound[1])
+        self.keys[:, :, start : self.length] = key_states.nan_to_num(0.0, 0.0, 0.0)
+        self.values[:, :, start : self.length] = value_states.nan_to_num(0.0, 0.0, 0.0)
         return self.keys[:, :, : self.length], self.values[:, :, : self.length]
 
     def keep(self, committed: int, scratch_rows: Sequence[int]) -> None:
@@ -124,6 +139,7 @@ class ScratchLayer(CacheLayerMixin):
         rows = torch.tensor(scratch_rows, device=self.keys.device) + committed
         for held in (self.keys, self.values):
             held[:, :, committed : self.length] = held[:, :, rows]
+        self.lost[committed : self.length] = self.lost[rows]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.length + query_length, 0
@@ -198,6 +214,7 @@ def _stack(model: PreTrainedModel) -> list[Any]:
 
 
 TEXTS, LENGTH, SIBLINGS = 4, 8, 24  # texts, tokens that they share, nodes between a branch's two tokens
+TRIES = 16  # at texts on which all logits are finite
 WRONG = 0.25  # of the spread
 ROUNDINGS = 8  # of logits in the model's number format
 
@@ -207,8 +224,17 @@ def faults(model: PreTrainedModel) -> dict[bool, str]:
     from a cache at all."""
     config: Any = model.config.get_text_config()
     generator = torch.Generator().manual_seed(0)
-    shared, last, *branches = torch.randint(config.vocab_size, (2 + TEXTS, LENGTH), generator=generator).tolist()
-    texts_TL = torch.tensor([[*shared, branch[0], last[0]] for branch in branches], device=model.device)
+    for _ in range(TRIES):  # some of the model's tokens may lead nowhere
+        shared, last, *branches = torch.randint(config.vocab_size, (2 + TEXTS, LENGTH), generator=generator).tolist()
+        texts_TL = torch.tensor([[*shared, branch[0], last[0]] for branch in branches], device=model.device)
+        with torch.inference_mode():
+            right_TV = model(input_ids=texts_TL, use_cache=False).logits[:, -1].double()
+        if bool(says_something(right_TV).all()):
+            break
+    else:
+        raise ValueError(
+            f"{type(model).__name__}'s logits are not finite on any text: check the model's weights and dtype."
+        )
     siblings = max(SIBLINGS, getattr(config, "window_size", None) or 0)  # beyond a local window of rows
 
     def state() -> HuggingFaceState:
@@ -237,7 +263,6 @@ def faults(model: PreTrainedModel) -> dict[bool, str]:
         return state().forward(tokens, [*[-1] * (TEXTS + siblings), *range(TEXTS)]).logits[-TEXTS:]
 
     with torch.inference_mode():
-        right_TV = model(input_ids=texts_TL, use_cache=False).logits[:, -1].double()
         name = type(model).__name__
         if fault := _fault(one_by_one, right_TV, model.dtype):
             raise ValueError(

@@ -29,6 +29,11 @@ def processed_law(logits: Tensor, settings: SamplingSettings) -> Tensor:
     return law / law.sum(dim=-1, keepdim=True, dtype=torch.float64).to(law.dtype)
 
 
+def says_something(logits: Tensor) -> Tensor:
+    """Whether rows [...] of ``logits`` [..., V] have a distribution: no NaN, nothing infinitely likely, something possible."""
+    return logits.amax(dim=-1).isfinite()
+
+
 def _keep_top_k(logits: Tensor, top_k: int) -> Tensor:
     threshold = logits.topk(min(top_k, logits.shape[-1]), dim=-1).values[..., -1:]
     return logits.masked_fill(logits < threshold, -torch.inf)

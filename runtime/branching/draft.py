@@ -131,6 +131,8 @@ class BranchDraft(ChainDraft):
         if length < 1 or (tokens and self._sampler.reads and int(tokens[-1]) in self._eos_tokens):
             return NO_BRANCHES
         law = self._branch_point()
+        if law is None:
+            return Branches(record=self._with_branches())
         wanted = self._session.branch_count(law)
         count = self._config.num_branches(law.confidence) if wanted is None else wanted
         if count < 0:
@@ -158,11 +160,12 @@ class BranchDraft(ChainDraft):
         """The round's record with what passes and questions have come to."""
         return replace(self._record, passes=self.passes, asked=self._session.asked)
 
-    def _branch_point(self) -> NextLaw:
-        """The law behind the pending block: where drafting stopped before a token, it is known."""
-        if self._pending.next_law is not None:
+    def _branch_point(self) -> NextLaw | None:
+        """The law behind the pending block: where drafting stopped before a token, it is known. ``None``: there is none."""
+        if self._pending.next_law is not None or self._pending.silent:
             return self._pending.next_law
-        return self._law(self._root, len(self._pending.tokens), self._next_row(self._pending))
+        row = self._next_row(self._pending)
+        return None if any(self._silent[-1:]) else self._law(self._root, len(self._pending.tokens), row)
 
     def _grow(self, length: int, parent: int) -> int:
         """Draft up to ``length`` tokens behind every branch token; the deepest branch's length."""
@@ -177,6 +180,11 @@ class BranchDraft(ChainDraft):
             parents = [branch.nodes[-2] if depth else parent for branch in growing]
             newest = torch.stack([branch.drawn[-1] for branch in growing])
             rows = self._feed([branch.nodes[-1] for branch in growing], newest, parents)
+            if any(self._silent):
+                saying = [place for place, silent in enumerate(self._silent) if not silent]
+                growing, rows = [growing[place] for place in saying], [rows[place] for place in saying]
+                if not growing:
+                    break
             probs_AV = self._sampler.law(torch.stack([logits_V for logits_V, _ in rows]))
             for branch, row, probs_V in zip(growing, rows, probs_AV, strict=True):
                 branch.rows.append(row)

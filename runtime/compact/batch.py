@@ -16,7 +16,7 @@ from predictors.sampling import SamplingSettings
 from runtime.compact.forward import Pass, forward
 from runtime.compact.state import CompactState, Memory, said
 from runtime.compact.weights import CompactWeights
-from runtime.laws import processed_law
+from runtime.laws import processed_law, says_something
 from runtime.randomness import Randomness, inverted
 
 
@@ -128,6 +128,11 @@ class BatchWriter:
             by_settings.setdefault(slot.wanted.settings, []).append(place)
         for settings, places in by_settings.items():
             probs = processed_law(logits[places], settings)
+            if not bool(says_something(logits[places]).all()):
+                names = ", ".join(str(slots[place].wanted.name) for place in places)
+                raise ValueError(
+                    f"the model's logits are not finite in one of the texts {names}: check its weights and dtype."
+                )
             if settings.greedy:
                 drawn = probs.argmax(-1)
             else:

@@ -23,7 +23,8 @@ LayerCache = tuple[Tensor, Tensor]  # keys and values [1, K, rows, D]
 class Pass:
     """What one pass runs over: ``rows_N`` of the cache to write, rotary ``cos_ND`` and signed ``sin_ND`` of the nodes' positions,
     and the first ``num_rows`` T of the cache to read, as ``mask_NT`` allows (0 or -inf; ``None``: causally). ``slots``: of
-    several texts one after the other in the cache, each node reads the first rows of its own."""
+    several texts one after the other in the cache, each node reads the first rows of its own. ``lost``: the cache's rows
+    without a state, if anybody has to know."""
 
     tokens_N: Tensor
     rows_N: Tensor
@@ -32,6 +33,31 @@ class Pass:
     num_rows: int
     mask_NT: Tensor | None
     slots: int = 1
+    lost: "Lost | None" = None
+
+
+class Lost:
+    """Rows ``rows_T`` [capacity] of a cache whose states were not finite. Their keys and values are zeros: 0 · NaN is no 0, and
+    NaN would reach nodes that may not see it. Nodes that may see it get no logits (NaN).
+
+    Where the host may look (not in a graphed pass), nothing is done before there is ``some`` such row.
+    """
+
+    def __init__(self, rows: Tensor, some: bool) -> None:
+        self.rows_T = torch.zeros_like(rows, dtype=torch.bool)
+        self.some = some or rows.device.type != "cpu"
+
+    def seen_by(self, x_NC: Tensor, call: Pass) -> Tensor | None:
+        """Which nodes [N], with last states ``x_NC``, see a row that was lost, their own included; ``None``: none of them."""
+        sound_N = x_NC.abs().amax(dim=1).isfinite()
+        if not self.some and bool(sound_N.all()):
+            return None
+        self.some = True
+        self.rows_T.index_copy_(0, call.rows_N, ~sound_N)
+        lost_T = self.rows_T[: call.num_rows]
+        if call.mask_NT is None:
+            return lost_T.cumsum(0)[call.rows_N] > 0
+        return ((call.mask_NT == 0) & lost_T).any(dim=1)
 
 
 def forward(
@@ -41,7 +67,7 @@ def forward(
 
     ``caches`` are those of the layers; the nodes' rows are written. Ids that the vocabulary lacks read its last row.
     """
-    call = per_head(weights, call)
+    own, call = call, per_head(weights, call)
     x_NC, added_NC, states = embedded(weights, call.tokens_N), None, []
     for number, (layer, cache) in enumerate(zip(weights.layers, caches, strict=True)):
         x_NC, read_NC = added_norm(weights, x_NC, added_NC, layer.attention_norm)
@@ -53,7 +79,11 @@ def forward(
     _, rows = added_norm(weights, x_NC[first:], added_NC[first:], weights.norm)
     if len(weights.layers) in taps:
         states.append(rows)
-    return product(weights, rows[-last:], weights.head, weights.head_bias), states
+    logits = product(weights, rows[-last:], weights.head, weights.head_bias)
+    lost_N = None if own.lost is None else own.lost.seen_by(x_NC + added_NC, own)
+    if lost_N is not None:
+        logits = logits.masked_fill(lost_N[-last:].unsqueeze(1), torch.nan)
+    return logits, states
 
 
 def embedded(weights: CompactWeights, tokens_N: Tensor) -> Tensor:
@@ -87,7 +117,7 @@ def signed(sin: Tensor) -> Tensor:
 
 
 def write_heads(weights: CompactWeights, layer: LayerWeights, cache: LayerCache, call: Pass, read_NI: Tensor) -> Tensor:
-    """Queries [1, H, N, D] of the nodes, after writing their keys and values into the cache."""
+    """Queries [1, H, N, D] of the nodes, after writing their keys and values into the cache; zeros where they are not finite."""
     heads, key_heads = weights.heads, weights.key_heads
     joint = product(weights, read_NI, layer.qkv, layer.qkv_bias)
     if weights.kernels is not None:
@@ -96,6 +126,7 @@ def write_heads(weights: CompactWeights, layer: LayerWeights, cache: LayerCache,
         queries: Tensor = weights.kernels.turned(joint, norms, angles, call.rows_N, cache, heads, weights.epsilon)
         return queries
     joint = joint.view(len(read_NI), -1, weights.head_dim).transpose(0, 1).unsqueeze(0)
+    joint[:, heads:].nan_to_num_(0.0, 0.0, 0.0)
     turned, values = joint.split([heads + key_heads, key_heads], dim=1)
     if layer.query_norm is not None and layer.key_norm is not None:
         normed = norm(turned[:, :heads], layer.query_norm, weights.epsilon)

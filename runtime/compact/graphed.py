@@ -89,7 +89,8 @@ class GraphedPass:
         else:
             positions_N, seen_NT = rows_N, rows_T <= rows_N.unsqueeze(1)
         mask_NT = memory.cos.new_zeros(seen_NT.shape).masked_fill_(~seen_NT, -torch.inf)
-        call = Pass(self._tokens_N, rows_N, memory.cos[positions_N], memory.sin[positions_N], size.rows, mask_NT)
+        angles = memory.cos[positions_N], memory.sin[positions_N]
+        call = Pass(self._tokens_N, rows_N, *angles, size.rows, mask_NT, lost=memory.lost)
         return forward(memory.weights, call, memory.caches, size.nodes, self._layers)
 
 

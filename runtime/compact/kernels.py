@@ -88,6 +88,9 @@ def _turned(  # type: ignore[no-untyped-def]
     source = joint + (node * (HEADS + 2 * KEY_HEADS) + head) * SIZE + place
     first = tl.load(source, mask=inside, other=0.0)
     second = tl.load(source + SIZE // 2, mask=inside, other=0.0)
+    if head >= HEADS:  # a key or a value: zeros where it is not finite
+        first = tl.where(tl.abs(first.to(tl.float32)) < float("inf"), first, 0.0).to(first.dtype)
+        second = tl.where(tl.abs(second.to(tl.float32)) < float("inf"), second, 0.0).to(second.dtype)
     row = tl.load(rows + node)
     if head >= HEADS + KEY_HEADS:
         out = values + ((head - HEADS - KEY_HEADS) * room + row) * SIZE + place

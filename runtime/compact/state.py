@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from runtime.adapter import Forward, Scratch
-from runtime.compact.forward import LayerCache, Pass, forward, signed
+from runtime.compact.forward import LayerCache, Lost, Pass, forward, signed
 from runtime.compact.weights import CompactWeights
 from runtime.device import on_device
 
@@ -18,6 +18,7 @@ class Memory:
 
     def __init__(self, weights: CompactWeights, capacity: int, clean: bool = False) -> None:
         self.weights = weights
+        self._clean = clean
         self._make = weights.embedding.new_zeros if clean else weights.embedding.new_empty
         self._reserve(capacity)
 
@@ -34,11 +35,14 @@ class Memory:
         """Zeros everywhere: what an earlier request left need not be finite."""
         for cache in self.tensors:
             cache.zero_()
+        self.lost.rows_T.zero_()
 
     def grow(self, capacity: int) -> None:
         """Make room for ``capacity`` rows: what is cached moves to another place."""
-        held = self.tensors
+        held, lost = self.tensors, self.lost
         self._reserve(capacity)
+        self.lost.some |= lost.some
+        self.lost.rows_T[: len(lost.rows_T)] = lost.rows_T
         for new, old in zip(self.tensors, held, strict=True):
             new[:, :, : old.shape[2]] = old
 
@@ -47,6 +51,7 @@ class Memory:
         self.rows = torch.arange(capacity, device=weights.embedding.device)
         self.cos, sin = weights.rotary.table(self.rows, weights.embedding.dtype)
         self.sin = signed(sin)
+        self.lost = Lost(self.rows, self._clean)
         shape = (1, weights.key_heads, capacity, weights.head_dim)
         self.caches: list[LayerCache] = [(self._make(shape), self._make(shape)) for _ in weights.layers]
 
@@ -79,6 +84,8 @@ class CompactState:
             rows = on_device([first + node for node in path], device)
             for cache in self.memory.tensors:
                 cache[:, :, first : first + len(path)] = cache[:, :, rows]
+            lost = self.memory.lost.rows_T
+            lost[first : first + len(path)] = lost[rows]
         self.scratch.keep(path, pending)
 
     def _grow(self, capacity: int) -> None:
@@ -95,7 +102,7 @@ class CompactState:
         positions = rows if scratch.is_chain else on_device(scratch.positions(count), rows.device)
         allowed = scratch.mask(count, rows.device)
         mask = None if allowed is None else memory.cos.new_zeros(allowed.shape).masked_fill_(~allowed, -torch.inf)
-        return Pass(ids_N, rows, memory.cos[positions], memory.sin[positions], total, mask)
+        return Pass(ids_N, rows, memory.cos[positions], memory.sin[positions], total, mask, lost=memory.lost)
 
 
 def said(logits: Tensor, states: Sequence[Tensor]) -> Forward:

@@ -124,10 +124,9 @@ class BranchRun(Run):
         if self.graphed is not None:
             accepted, token, law_V = self.graphed.draw(tree, logits_RV)
             return accepted, token, law_V.clone()
-        target_probs_RV = processed_law(logits_RV, self.request.settings)
+        law = self.verifier(tree, processed_law(logits_RV, self.request.settings))
         if not tree.num_nodes:
-            return 0, -1, target_probs_RV[0]
-        law = self.verifier(tree, target_probs_RV)
+            return 0, -1, law.residual(0)
         accepted = int(self.chance.categorical(law.stop))
         law_V = law.residual(accepted)
         token = -1 if accepted == tree.num_nodes else int(self.chance.categorical(law_V))

@@ -11,16 +11,18 @@ from runtime.adapter import Forward, cache_prompt
 from runtime.clock import PhaseClock
 from runtime.decoding.base import Decoder, Step
 from runtime.device import is_out_of_memory, on_device
-from runtime.laws import processed_law
+from runtime.laws import processed_law, says_something
 from runtime.randomness import Uniform, stream
 from runtime.request import Request
 from runtime.verification import Verifier
 from runtime.verification.graphed import GraphedVerdicts
+from runtime.verification.outcome import NotFiniteError
 
 REFUSED = (
     "no memory for a round at {} tokens of context, {} of them new, with drafts of up to {} tokens ({}): draft fewer tokens, "
     "lower max_new_tokens, or free memory. `draftwright plan` counts what they need."
 )
+NOT_FINITE = "; check the model's weights and dtype."
 
 
 class Run(ABC):
@@ -50,6 +52,8 @@ class Run(ABC):
         begun, self.prefilled = self.prefilled, True
         try:
             step = self.round() if begun else self.prefill()
+        except NotFiniteError as error:
+            raise ValueError(f"{error} after {len(self.text)} tokens, {self.emitted} of them new{NOT_FINITE}") from None
         except RuntimeError as error:
             if not (begun and is_out_of_memory(error)):
                 raise
@@ -78,10 +82,8 @@ class Run(ABC):
         out = cache_prompt(self.target, self.request.prompt)
         self.clock.lap("target")
         law = processed_law(out.logits[-1], self.request.settings)
-        if not bool((out.logits[-1] < torch.inf).all() & torch.isfinite(law).all()):  # -inf: an impossible token
-            raise ValueError(
-                "the target's logits are not finite after the prompt; check the model's weights and dtype."
-            )
+        if not bool(says_something(out.logits[-1])):
+            raise ValueError(f"{NotFiniteError()} after the prompt{NOT_FINITE}")
         step = Step(self._begin(law, out), RoundRecord())
         self.clock.lap("verify")
         self._end_draft_prefill(step, self._tapped(out, self.features))
@@ -118,7 +120,7 @@ class Run(ABC):
         programs = self.pair.target.programs
         if programs is None or not verifier.chains_only or not isinstance(self.chance, Uniform):
             return None
-        return GraphedVerdicts(verifier.name, verifier, self.request.settings, self.chance, programs)
+        return GraphedVerdicts(verifier, self.request.settings, self.chance, programs)
 
     @property
     def emitted(self) -> int:

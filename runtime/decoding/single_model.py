@@ -23,7 +23,7 @@ from runtime.self_drafting import Guesser
 from runtime.self_drafting.guesses import NO_ROWS, PassOutcome, Rows, levels
 from runtime.tree import TokenTree
 from runtime.verification import VERIFIERS, draw_verdict
-from runtime.verification.outcome import greedy_path
+from runtime.verification.outcome import greedy_path, likeliest
 
 
 class SingleModelDecoder(Decoder):
@@ -63,7 +63,7 @@ class SingleModelRun(Run):
         self.clock.lap("target")
         settings, observe, logits_MV = self.request.settings, self.request.observe, out.logits[:count]
         read = settings.greedy or self.guesses.reads_predictions
-        predicted: list[int] = logits_MV.argmax(dim=-1).tolist() if read else []
+        predicted: list[int] = likeliest(logits_MV).tolist() if read else []
         probs_MV = processed_law(logits_MV, settings) if observe or not settings.greedy else None
         row, token = self._verdict(tree, predicted, probs_MV)
         path = tree.path(row)

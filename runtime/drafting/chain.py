@@ -75,12 +75,13 @@ class ChainConfig(Drafter):
 @dataclass
 class Chain:
     """Drawn ``tokens`` (0-d) and the laws they come from; ``next_law`` is the law that the controller stopped at, if it did.
-    ``looked_up`` tokens go before them, which nobody drew."""
+    ``looked_up`` tokens go before them, which nobody drew. ``silent``: it ends where the draft has no distribution."""
 
     tokens: list[Tensor] = field(default_factory=list)
     laws: list[NextLaw] = field(default_factory=list)
     next_law: NextLaw | None = None
     looked_up: Sequence[int] = ()
+    silent: bool = False
 
     def __len__(self) -> int:
         return len(self.looked_up) + len(self.tokens)
@@ -109,6 +110,9 @@ class ChainDraft(ModelDraft):
         while len(chain) < cap:
             law = self._law(root, len(chain), self._next_row(chain))
             clock.lap("draft")
+            if any(self._silent[-1:]):
+                chain.silent = True
+                break
             stop = bool(session.stop_before(law))
             clock.lap("controller")
             if stop:

@@ -19,7 +19,7 @@ from runtime.adapter import Forward, LanguageModel, ReadingState, Row, cache_pro
 from runtime.clock import PhaseClock
 from runtime.drafting.drafted import Drafted
 from runtime.drafting.sampler import sampler_for
-from runtime.laws import processed_law
+from runtime.laws import processed_law, says_something
 from runtime.request import Request
 from runtime.tree import DraftLaw
 
@@ -80,6 +80,7 @@ class ModelDraft(Draft):
     """One request's draft model state. Committed tokens the cache does not hold yet are fed at the start of a round."""
 
     passes = 0
+    _silent: Sequence[bool] = ()  # which rows of its last pass have no distribution, where the host may look
 
     def __init__(self, model: LanguageModel, request: Request, draft_temperature: float | None) -> None:
         settings = request.settings
@@ -146,8 +147,14 @@ class ModelDraft(Draft):
         return self._rows(out)
 
     def _rows(self, out: Forward) -> list[Row]:
-        """Rows of a pass, with logits on the target's vocabulary."""
-        return Forward(fit_vocabulary(out.logits, self._vocabulary_size), out.hidden_NKD).rows()
+        """Rows of a pass, with logits on the target's vocabulary. A row without a distribution is one that the draft says nothing
+        in: nothing is drawn from it where the host may look; elsewhere every token is as likely there."""
+        logits = fit_vocabulary(out.logits, self._vocabulary_size)
+        says = says_something(logits)
+        self._silent = (~says).tolist() if self._sampler.reads else ()
+        if not self._sampler.reads or any(self._silent):
+            logits = logits.masked_fill(~says.unsqueeze(-1), 0.0)
+        return Forward(logits, out.hidden_NKD).rows()
 
     def _both_models(self, root: Root) -> BothModels:
         if self._views is None or root.probs_V is None:

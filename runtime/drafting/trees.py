@@ -85,7 +85,8 @@ class LevelDraft(ModelDraft):
             clock.lap("draft")
             if level == [ROOT]:
                 limit = self._choose(laws[0], session, limit)
-            going = [place for place, stops in enumerate(session.stops_before(laws)) if not stops]
+            stops, silent = session.stops_before(laws), self._silent[-len(laws) :] or [False] * len(laws)
+            going = [place for place in range(len(laws)) if not stops[place] and not silent[place]]
             clock.lap("controller")
             if not going:
                 break

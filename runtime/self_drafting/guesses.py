@@ -44,8 +44,8 @@ class PassOutcome:
     """Tokens of one pass over candidates and guesses.
 
     ``newest`` is the token it ran behind and ``candidates`` were verified; ``predicted`` holds the target's most likely token
-    behind ``newest`` and then behind every candidate, level by level (empty where nobody reads it). ``following`` holds a token
-    behind each of the rows that were fed, and ``committed`` what the pass added to the text.
+    behind ``newest`` and then behind every candidate, level by level (-1: it has none; empty where nobody reads it).
+    ``following`` holds a token behind each of the rows that were fed, and ``committed`` what the pass added to the text.
     """
 
     newest: int

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from predictors.config import Checked, Count, at_least, one_of
 from predictors.sampling import SamplingSettings
-from runtime.laws import processed_law
+from runtime.laws import processed_law, says_something
 from runtime.request import Request
 from runtime.self_drafting.guesses import Guesses, PassOutcome, PromptTokens, Rows, Trie, TriePool, merge
 
@@ -110,6 +110,7 @@ class ProgressiveTree(Guesses):
     def follow(self, logits_RV: Tensor) -> list[int]:
         if self._growth.greedy:
             return super().follow(logits_RV)
+        logits_RV = logits_RV.masked_fill(~says_something(logits_RV).unsqueeze(1), 0.0)
         following: list[int] = self._chance.categorical(processed_law(logits_RV, self._growth)).tolist()
         return following
 
@@ -206,7 +207,7 @@ def verified(candidates: Trie, predicted: Sequence[int], ends: Container[int] = 
         for token, trie in level:
             if token in ends:
                 trie.clear()
-            else:
+            elif predicted[place] >= 0:
                 trie.setdefault(predicted[place], {})
             place += 1
         level = below

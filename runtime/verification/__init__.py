@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from runtime.tree import DraftLaw, TokenTree
 from runtime.verification.chain import block, tokenwise
 from runtime.verification.multi_draft import hsd_multi_draft
-from runtime.verification.outcome import OutcomeLaw, Rule, draw_verdict
+from runtime.verification.outcome import NotFiniteError, OutcomeLaw, Rule, draw_verdict
 from runtime.verification.top_down import ANY, NODE_SOLVERS, top_down
 from runtime.verification.traversal import traversal
 
@@ -28,12 +29,47 @@ class Verifier:
     chains_only: bool = False
 
     def __call__(self, tree: TokenTree, target_probs: Tensor) -> OutcomeLaw:
-        """The law of the outcome on ``tree``; `ValueError` if this rule would be lossy on it."""
+        """The law of the outcome on ``tree``; `ValueError` if this rule would be lossy on it.
+
+        A row that is no distribution (NaN, infinity) is a leaf: what was drafted below it is dropped, before its tokens are
+        looked at. ``residual`` of such a row is a `NotFiniteError`.
+        """
         if tree.num_nodes:
             self.require_lossless(tree.law)
         if len(target_probs) != tree.num_nodes + 1:
             raise ValueError(f"target_probs has {len(target_probs)} rows, expected N + 1 = {tree.num_nodes + 1}.")
-        return self.rule(tree, target_probs)
+        sound = target_probs.sum(dim=1).isfinite()
+        return self.rule(tree, target_probs) if bool(sound.all()) else self._pruned(tree, target_probs, sound)
+
+    def _pruned(self, tree: TokenTree, target_probs: Tensor, sound: Tensor) -> OutcomeLaw:
+        """The outcome's law, by the rows of ``tree``, on what is left of it where rows that are not ``sound`` are leaves."""
+        leaf: list[bool] = (~sound).tolist()
+        kept = [0]
+        for node, parent in enumerate(tree.parent_list):
+            if parent + 1 in kept and not leaf[parent + 1]:
+                kept.append(node + 1)
+        nodes, place = [row - 1 for row in kept[1:]], {row: number for number, row in enumerate(kept)}
+        assert tree.draws is not None
+        drawn = [place[node + 1] - 1 for node in tree.draws.tolist() if node + 1 in place]
+        left = TokenTree(
+            tokens=tree.tokens[nodes],
+            parents=torch.tensor([place[tree.parent_list[node] + 1] - 1 for node in nodes], dtype=torch.int64),
+            draws=torch.tensor(drawn, dtype=torch.int64),
+            draft_probs=None if tree.draft_probs is None else tree.draft_probs[kept],
+            law=tree.law,
+        )
+        size = target_probs.shape[1]
+        probs = torch.where(sound.unsqueeze(1), target_probs, 1 / size)[kept]  # what stands at a leaf changes nothing
+        law = self.rule(left, probs)
+        stop = law.stop.new_zeros(len(leaf))
+        stop[kept] = law.stop
+
+        def residual(row: int | Tensor) -> Tensor:
+            if leaf[int(row)]:
+                raise NotFiniteError
+            return law.residual(place[int(row)])
+
+        return OutcomeLaw(stop, tree.depths, residual)
 
     def require_lossless(self, law: DraftLaw) -> None:
         """`ValueError` naming both if this rule is lossy on drafts of ``law``."""

@@ -14,16 +14,16 @@ from runtime.graphs import GraphMaker, Programs
 from runtime.laws import processed_law
 from runtime.randomness import Uniform, inverted
 from runtime.tree import EMPTY_TREE, TokenTree, chain_tree
+from runtime.verification import Verifier, draw_verdict
 from runtime.verification.outcome import Rule
 
 
 @dataclass(frozen=True)
 class GraphedVerdicts:
-    """Draws the verdicts of one request by ``rule``, which ``name`` stands for: two numbers of ``chance`` each, as `draw_verdict`
-    does."""
+    """Draws the verdicts of one request by a ``verifier``: two numbers of ``chance`` each, as `draw_verdict` does. Where a row of
+    the target is no distribution, which is read along, it draws again by plain calls."""
 
-    name: str
-    rule: Rule
+    verifier: Verifier
     settings: SamplingSettings
     chance: Uniform
     programs: Programs
@@ -32,12 +32,16 @@ class GraphedVerdicts:
         """As `draw_verdict`, of the chain ``tree`` and the target's logits, and the law [V] of the token, which holds until the
         next verdict. The tree's tokens are read along."""
         draft_MV = tree.draft_probs
-        key = ("verdict", self.name, self.settings, logits_MV.shape, logits_MV.dtype, draft_MV is None)
+        key = ("verdict", self.verifier.name, self.settings, logits_MV.shape, logits_MV.dtype, draft_MV is None)
         program = self.programs.get(
-            key, lambda maker: VerdictProgram(maker, self.rule, self.settings, logits_MV, draft_MV)
+            key, lambda maker: VerdictProgram(maker, self.verifier.rule, self.settings, logits_MV, draft_MV)
         )
         verdict, law_V = program(tree, logits_MV, self.chance)
-        row, token = tree.read_with(verdict)
+        row, token, sound = tree.read_with(verdict)
+        if not sound:
+            law = self.verifier(tree, processed_law(logits_MV, self.settings))
+            row, token = draw_verdict(law, self.chance)
+            law_V = law.residual(row)
         return row, token, law_V
 
 
@@ -57,7 +61,7 @@ class VerdictProgram:
         self._run = maker.make(self._verdict)
 
     def __call__(self, tree: TokenTree, logits_MV: Tensor, chance: Uniform) -> tuple[Tensor, Tensor]:
-        """Row and token [2] of the verdict, and the law [V] of the token."""
+        """Row and token of the verdict and whether all rows are distributions [3], and the law [V] of the token."""
         self._logits_MV.copy_(logits_MV)
         if self._draft_MV is not None and tree.draft_probs is not None:
             self._tokens.copy_(tree.tokens)
@@ -68,7 +72,9 @@ class VerdictProgram:
 
     def _verdict(self) -> tuple[Tensor, Tensor]:
         tree = EMPTY_TREE if self._draft_MV is None else chain_tree(self._tokens, self._draft_MV)
-        law = self._rule(tree, processed_law(self._logits_MV, self._settings))
+        target_MV = processed_law(self._logits_MV, self._settings)
+        law = self._rule(tree, target_MV)
         row = inverted(law.stop, self._uniform[0])
         law_V = law.residual(row)
-        return torch.stack([row, inverted(law_V, self._uniform[1])]), law_V
+        sound = target_MV[:, 0].isnan().logical_not().all()  # a law is NaN as a whole
+        return torch.stack([row, inverted(law_V, self._uniform[1]), sound.to(row)]), law_V

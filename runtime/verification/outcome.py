@@ -17,6 +17,13 @@ from runtime.tree import TokenTree
 LARGEST_RATIO = 1e30  # finite in float32, where a smaller scale has lost its weight anyway
 
 
+class NotFiniteError(ValueError):
+    """The target has no distribution where the accepted path ends."""
+
+    def __init__(self) -> None:
+        super().__init__("the target's logits are not finite")
+
+
 @dataclass(frozen=True)
 class OutcomeLaw:
     """``stop`` [N + 1] float64, sums to 1: P(the accepted path ends at this row's node); ``depths`` [N + 1] of the rows;
@@ -48,15 +55,25 @@ def greedy_verdict(tree: TokenTree, logits: Tensor) -> tuple[int, int]:
     The target's laws are one-hot there: with p(x*) = 1, a rule whose output has law p emits x*, and it is accepted as a drafted
     token where it was drafted. So the path is found by equality, whatever the rule; the tests compare with each rule's law.
     """
-    return greedy_path(tree, tree.read_with(logits.argmax(dim=-1)))
+    return greedy_path(tree, tree.read_with(likeliest(logits)))
+
+
+def likeliest(logits: Tensor) -> Tensor:
+    """The most likely token [...] of logits [..., V]; -1 where there is no distribution, which no drafted token is."""
+    best = logits.argmax(dim=-1)  # of a row with NaN, the place of one
+    value = logits.gather(-1, best.unsqueeze(-1)).squeeze(-1)
+    return torch.where(value.isfinite(), best, -1)
 
 
 def greedy_path(tree: TokenTree, best: Sequence[int]) -> tuple[int, int]:
-    """The same of the target's most likely token at each of the N + 1 rows."""
+    """The same of the target's most likely token at each of the N + 1 rows (`likeliest`); `NotFiniteError` if it ends at a row
+    that has none."""
     row = 0
     for node, (token, parent) in enumerate(zip(tree.token_list, tree.parent_list, strict=True)):
         if parent == row - 1 and token == best[row]:
             row = node + 1
+    if best[row] < 0:
+        raise NotFiniteError
     return row, best[row]
 
 

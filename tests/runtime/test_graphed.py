@@ -150,7 +150,7 @@ def test_recorded_verdicts_equal_plain_ones(name, setting):
     generator = torch.Generator().manual_seed(2)
     chance, verdicts = (
         Randomness(5),
-        GraphedVerdicts(name, VERIFIERS[name], setting, Randomness(5), Programs(Traced())),
+        GraphedVerdicts(VERIFIERS[name], setting, Randomness(5), Programs(Traced())),
     )
     rows = set()
     for length in (0, 3, 3, 1, 3, 0, 3, 3, 3):
