@@ -148,10 +148,7 @@ def test_chance_without_numbers_of_its_own_is_asked_plainly():
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)
 def test_recorded_verdicts_equal_plain_ones(name, setting):
     generator = torch.Generator().manual_seed(2)
-    chance, verdicts = (
-        Randomness(5),
-        GraphedVerdicts(VERIFIERS[name], setting, Randomness(5), Programs(Traced())),
-    )
+    chance, verdicts = (Randomness(5), GraphedVerdicts(VERIFIERS[name], setting, Randomness(5), Programs(Traced())))
     rows = set()
     for length in (0, 3, 3, 1, 3, 0, 3, 3, 3):
         logits_MV = torch.randn(length + 1, 6, generator=generator)
