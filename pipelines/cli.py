@@ -12,6 +12,7 @@ import inspect
 import os
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from typing import Any
 
 from pipelines import PACKAGES
@@ -94,6 +95,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     chosen = next(iter(argv), None)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # what its encoding lacks is printed as a question mark
+            stream.reconfigure(errors="replace")
     try:
         for name, summary in COMMANDS.items():
             if name == chosen:

@@ -34,6 +34,13 @@ def says_something(logits: Tensor) -> Tensor:
     return logits.amax(dim=-1).isfinite()
 
 
+def recorded_law(logits: Tensor, settings: SamplingSettings) -> Tensor:
+    """As `processed_law`; `ValueError` where a row has no distribution, from which there is nothing to learn."""
+    if not bool(says_something(logits).all()):
+        raise ValueError("logits are not finite: check the weights and dtypes of target and draft.")
+    return processed_law(logits, settings)
+
+
 def _keep_top_k(logits: Tensor, top_k: int) -> Tensor:
     threshold = logits.topk(min(top_k, logits.shape[-1]), dim=-1).values[..., -1:]
     return logits.masked_fill(logits < threshold, -torch.inf)

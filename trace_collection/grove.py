@@ -19,7 +19,7 @@ from predictors.actions import Action
 from predictors.sampling import SamplingSettings
 from runtime.adapter import ModelState
 from runtime.drafting.draft import fit_vocabulary
-from runtime.laws import processed_law
+from runtime.laws import recorded_law
 from runtime.randomness import Chance
 from runtime.tree import TokenTree
 
@@ -118,7 +118,7 @@ class Grove:
         for node in nodes:
             places[node] = len(places) - 1
         logits = self.draft.forward(torch.tensor([self.tokens[node] for node in nodes]), parents).logits
-        laws = processed_law(fit_vocabulary(logits, self.laws[ROOT].shape[-1]), self.settings)
+        laws = recorded_law(fit_vocabulary(logits, self.laws[ROOT].shape[-1]), self.settings)
         self.laws |= dict(zip(nodes, laws, strict=True))
 
     def _child(self, parent: int, token: int) -> int:

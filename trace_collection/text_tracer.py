@@ -30,7 +30,7 @@ from predictors.stopping import StopSpec
 from runtime import ModelPair
 from runtime.adapter import Forward, LanguageModel, ModelState, ReadingState, features_of
 from runtime.drafting.draft import fit_vocabulary
-from runtime.laws import processed_law
+from runtime.laws import recorded_law
 from runtime.randomness import Chance
 from trace_collection.rejections import candidate_hits, rejected_law
 from trace_collection.shards import Rows
@@ -146,7 +146,7 @@ class TextTracer:
 
     def _law(self, logits_NV: Tensor, tokens: Sequence[int], settings: SamplingSettings) -> Tensor:
         """The target's distributions of ``tokens`` [N, V]."""
-        law_NV = processed_law(logits_NV, settings)
+        law_NV = recorded_law(logits_NV, settings)
         if settings.greedy:  # a token has decided, where passes over one row and over many round a near-tie differently
             tokens_N1 = torch.tensor(tokens, device=law_NV.device).unsqueeze(1)
             law_NV = torch.zeros_like(law_NV).scatter_(1, tokens_N1, 1.0)
@@ -286,7 +286,7 @@ class Chains:
 
     def _level(self, roots: np.ndarray, nodes: np.ndarray, out: Forward) -> Level:
         logits_RV = fit_vocabulary(out.logits, self.tracer.pair.target.vocabulary_size)
-        probs_RV = processed_law(logits_RV, self.settings)
+        probs_RV = recorded_law(logits_RV, self.settings)
         unit_RV = probs_RV if self.settings.unfiltered else torch.softmax(logits_RV.to(probs_RV.dtype), dim=-1)
         return Level(roots, nodes, probs_RV, unit_RV, out.hidden_NKD)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair
 from runtime.adapter import LanguageModel, Row, features_of
-from runtime.laws import processed_law
+from runtime.laws import recorded_law
 from runtime.randomness import Chance
 
 MOST_ROWS = 4096  # of one state: what a node sees of the others is a mask of so many rows and columns
@@ -107,4 +107,4 @@ def _draw(one: Trajectory, row: Row, node: int) -> None:
         own_KD = None if hidden_KD is None else hidden_KD.clone()  # no view of the whole prompt's
         one.said.append((logits_V, own_KD))
     one.node = node
-    one.tokens.append(int(one.chance.categorical(processed_law(logits_V, one.settings))))
+    one.tokens.append(int(one.chance.categorical(recorded_law(logits_V, one.settings))))

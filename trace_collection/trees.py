@@ -26,7 +26,7 @@ from predictors.tree_choice import SCALARS, SelectionSpec, scalars_of, state_of
 from runtime import ModelPair
 from runtime.adapter import ReadingState, features_of
 from runtime.drafting.draft import fit_vocabulary
-from runtime.laws import processed_law
+from runtime.laws import recorded_law
 from runtime.randomness import Chance, stream
 from runtime.tree import DraftLaw
 from runtime.verification.top_down import NODE_SOLVERS
@@ -128,8 +128,8 @@ class TreeCollector(Collector):
             (hidden_KD,) = of_layers(ahead.hidden_NKD[-1:], taps, spec.layers)
             root = Root(start + 1, self.extent.depth, settings, None, hidden_KD)
             logits_2V = fit_vocabulary(behind.logits, pair.target.vocabulary_size)
-            laws_2V = processed_law(logits_2V, settings)
-            said = BothModels(processed_law(ahead.logits[-1], settings), laws_2V[0], behind.hidden_NKD[-2:])
+            laws_2V = recorded_law(logits_2V, settings)
+            said = BothModels(recorded_law(ahead.logits[-1], settings), laws_2V[0], behind.hidden_NKD[-2:])
             law = NextLaw(root, settings, 0, logits_2V[1], laws_2V[1])
             grove = Grove(draft, laws_2V[1], self.extent, settings, pair.target.eos_tokens).draw(draws, chance)
             parents = [-1, *(parent + 1 for parent in grove.parents)]
@@ -139,7 +139,7 @@ class TreeCollector(Collector):
             cached = start + 1
             known = text[: cached - begin]
             continuation = known + [-1] * (self.new_tokens - len(known))
-            columns = {**_features(law, said), **self._labels(grove, processed_law(out.logits, settings))}
+            columns = {**_features(law, said), **self._labels(grove, recorded_law(out.logits, settings))}
             yield {"root": index, "position": start + 1, **columns, "continuation": continuation}
 
     def _labels(self, grove: Grove, target_probs_NV: Tensor) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from time import perf_counter
 
 from pipelines.places import read_pair
+from pipelines.terminal import GrowingText
 from predictors.rounds import RoundRecord, block_efficiency, hit_rate, mean_accepted_length
 from runtime import Decoder, ModelPair, Randomness, build_decoder, load_decoder
 
@@ -54,19 +55,18 @@ def run(args: argparse.Namespace) -> None:
     options = {name: getattr(args, name) for name in ("max_new_tokens", "temperature", "top_k", "top_p")}
     rounds: list[RoundRecord] = []
     tokens: list[int] = []
-    printed, start = 0, perf_counter()
+    growing, start = GrowingText(pair.tokenizer), perf_counter()
     for step in decoder.stream(prompt, randomness=Randomness(args.seed), **options):
         rounds.append(step.record)
         tokens += step.tokens
         if not args.json:  # the text as it comes
-            text = pair.tokenizer.decode(tokens)
-            print(text[printed:], end="", flush=True)
-            printed = len(text)
+            growing.show(tokens)
     statistics = _statistics(rounds, tokens, perf_counter() - start)
     if args.json:
         said = {"tokens": tokens, "text": pair.tokenizer.decode(tokens)}
         print(json.dumps(said | statistics))
     else:
+        growing.show(tokens, last=True)
         print("\n" + ", ".join(f"{name} {value:.4g}" for name, value in statistics.items()), file=sys.stderr)
 
 
