@@ -16,6 +16,7 @@ from runtime.tree import DraftLaw, TokenTree
 from runtime.verification import VERIFIERS, Verifier
 from runtime.verification.outcome import NotFiniteError, likeliest
 from tests.ancestral import target_law
+from tests.eagle3 import random_drafter
 from tests.toys import TableModel, enumerate_outcomes, tiny_llama, total_variation
 
 PROMPT, LENGTH = [0, 1], 4
@@ -228,3 +229,16 @@ def test_the_most_likely_token_of_a_row_without_any():
     logits = torch.tensor([[0.0, 1.0], [math.nan, 1.0], [math.inf, 0.0], [-math.inf] * 2, [-math.inf, 0.0]])
     assert likeliest(logits).tolist() == [1, -1, -1, -1, 1]
     assert likeliest(logits.half()).tolist() == [1, -1, -1, -1, 1]
+
+
+def test_a_drafter_that_reads_states_and_says_nothing():
+    target = tiny_llama(seed=0)
+    drafter = random_drafter(target)
+    for place, weight in enumerate(("lm_head.weight", "fc.weight")):
+        broken = random_drafter(target)
+        assert weight in broken.tensors
+        broken.tensors[weight][place] = math.nan
+        decoders = [build_decoder(ModelPair(target, one), METHODS["chain block"]) for one in (broken, drafter)]
+        made = [one.generate([1, 2, 3], max_new_tokens=12, eos_token_id=[]) for one in decoders]
+        assert made[0].tokens == made[1].tokens
+        assert not any(record.drafted for record in made[0].rounds) and any(record.drafted for record in made[1].rounds)

@@ -411,3 +411,10 @@ def draft_logits(pair, context, tokens):
 def draft_laws(pair, context, tokens, settings):
     logits_V = draft_logits(pair, context, tokens)
     return processed_law(logits_V, settings).double(), processed_law(logits_V, SamplingSettings(1.0)).double()
+
+
+def test_a_draft_that_says_nothing_is_not_recorded():
+    draft = TableModel(3, seed=2)
+    draft.table[:, :, 1] = float("nan")
+    with pytest.raises(ValueError, match="not finite"):
+        traced(ModelPair(TableModel(3, seed=1), draft), SamplingSettings(1.0))
