@@ -25,7 +25,7 @@ from runtime.pair import ModelPair
 from runtime.randomness import stream
 from runtime.request import Request
 from runtime.tree import EMPTY_TREE, DraftLaw, TokenTree, behind
-from runtime.verification import VERIFIERS, Verifier, draw_verdict
+from runtime.verification import VERIFIERS, Verifier
 from runtime.verification.graphed import GraphedVerdicts
 from runtime.verification.outcome import greedy_verdict
 
@@ -126,7 +126,7 @@ class SequentialRun(Run):
             assert self.graphed is not None
             row, token, _ = self.graphed.draw(tree, logits)
             return row, token
-        return draw_verdict(self.verify(tree, probs_MV), self.chance)
+        return self.verify.verdict(tree, probs_MV, self.chance)
 
     def _root(self) -> Root:
         root = super()._root()

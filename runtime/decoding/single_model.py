@@ -22,7 +22,7 @@ from runtime.request import Request
 from runtime.self_drafting import Guesser
 from runtime.self_drafting.guesses import NO_ROWS, PassOutcome, Rows, levels
 from runtime.tree import TokenTree
-from runtime.verification import VERIFIERS, draw_verdict
+from runtime.verification import VERIFIERS
 from runtime.verification.outcome import greedy_path, likeliest
 
 
@@ -93,4 +93,4 @@ class SingleModelRun(Run):
         """The row where the accepted path ends, and the token after it."""
         if self.request.settings.greedy or probs_MV is None:
             return greedy_path(tree, predicted)
-        return draw_verdict(VERIFIERS["match"](tree, probs_MV), self.chance)
+        return VERIFIERS["match"].verdict(tree, probs_MV, self.chance)

@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from runtime.randomness import Chance, Uniform
 from runtime.tree import DraftLaw, TokenTree
 from runtime.verification.chain import block, tokenwise
 from runtime.verification.multi_draft import hsd_multi_draft
-from runtime.verification.outcome import NotFiniteError, OutcomeLaw, Rule, draw_verdict
+from runtime.verification.outcome import NotFiniteError, OutcomeLaw, Rule, draw_verdict, read_verdict
 from runtime.verification.top_down import ANY, NODE_SOLVERS, top_down
 from runtime.verification.traversal import traversal
 
@@ -34,12 +35,25 @@ class Verifier:
         A row that is no distribution (NaN, infinity) is a leaf: what was drafted below it is dropped, before its tokens are
         looked at. ``residual`` of such a row is a `NotFiniteError`.
         """
+        self._require(tree, target_probs)
+        sound = target_probs.sum(dim=1).isfinite()
+        return self.rule(tree, target_probs) if bool(sound.all()) else self._pruned(tree, target_probs, sound)
+
+    def verdict(self, tree: TokenTree, target_probs: Tensor, chance: Chance) -> tuple[int, int]:
+        """`draw_verdict` of the law of the outcome. Where draws from what is no distribution do no harm, the host reads along
+        whether all rows are some."""
+        if not isinstance(chance, Uniform):
+            return draw_verdict(self(tree, target_probs), chance)
+        self._require(tree, target_probs)
+        sound = target_probs.sum(dim=1).isfinite()
+        *drawn, all_sound = read_verdict(self.rule(tree, target_probs), chance, sound.all())
+        return (drawn[0], drawn[1]) if all_sound else draw_verdict(self._pruned(tree, target_probs, sound), chance)
+
+    def _require(self, tree: TokenTree, target_probs: Tensor) -> None:
         if tree.num_nodes:
             self.require_lossless(tree.law)
         if len(target_probs) != tree.num_nodes + 1:
             raise ValueError(f"target_probs has {len(target_probs)} rows, expected N + 1 = {tree.num_nodes + 1}.")
-        sound = target_probs.sum(dim=1).isfinite()
-        return self.rule(tree, target_probs) if bool(sound.all()) else self._pruned(tree, target_probs, sound)
 
     def _pruned(self, tree: TokenTree, target_probs: Tensor, sound: Tensor) -> OutcomeLaw:
         """The outcome's law, by the rows of ``tree``, on what is left of it where rows that are not ``sound`` are leaves."""

@@ -43,10 +43,16 @@ Rule = Callable[[TokenTree, Tensor], OutcomeLaw]
 
 def draw_verdict(law: OutcomeLaw, randomness: Chance) -> tuple[int, int]:
     """The row where the accepted path ends and the token emitted after it: two draws, one host read."""
+    row_index, token_id = read_verdict(law, randomness)
+    return row_index, token_id
+
+
+def read_verdict(law: OutcomeLaw, randomness: Chance, *along: Tensor) -> list[int]:
+    """The same, and what is read ``along`` (0-d)."""
     row = randomness.categorical(law.stop)
     token = randomness.categorical(law.residual(row))
-    row_index, token_id = torch.stack([row, token]).tolist()
-    return row_index, token_id
+    read: list[int] = torch.stack([row, token, *(number.to(row) for number in along)]).tolist()
+    return read
 
 
 def greedy_verdict(tree: TokenTree, logits: Tensor) -> tuple[int, int]:

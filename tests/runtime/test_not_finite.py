@@ -112,6 +112,25 @@ def test_a_target_that_says_nothing_is_refused_as_often_as_in_plain_decoding(nam
     assert total_variation(plain, law) < 1e-9
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_no_text_goes_on_where_the_target_says_nothing(name):
+    """As `Randomness` draws, which is told of lost rows only afterwards."""
+    target, served = Holed(4, 3), 0
+    decoder = build_decoder(ModelPair(target, TableModel(3, seed=2)), METHODS[name])
+    for seed in range(60):
+        text = list(PROMPT)
+        try:
+            for step in decoder.stream(
+                PROMPT, max_new_tokens=8, temperature=1.0, randomness=Randomness(seed), eos_token_id=[]
+            ):
+                text += step.tokens
+            served += 1
+        except ValueError as error:
+            assert "not finite after" in str(error)
+        assert all(target.logits(text[:end]).max().isfinite() for end in range(2, len(text)))
+    assert 0 < served < 60
+
+
 def test_a_rule_that_reads_lost_rows_is_caught(monkeypatch):
     """The wrong twin: laws of rows that are none."""
     pair = ModelPair(Holed(4, 3), TableModel(3, seed=2))
