@@ -4,6 +4,7 @@ Also what later stages read of this machine (description, latency profile) and o
 """
 
 import argparse
+import json
 import sys
 from argparse import ArgumentTypeError
 from collections.abc import Mapping
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
 FACTS = "pair.json"
 DTYPES = ("float32", "bfloat16", "float16")
-MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
+TEXTS = ("*.json", "*.model", "*.txt", "*.jinja")  # of a model: configuration, tokenizer, index of the weights
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 def add_place_arguments(parser: argparse.ArgumentParser, places: Mapping[str, str]) -> None:
@@ -150,10 +152,34 @@ def resolve_model(name: str, revision: str | None = None) -> Path:
         return path.resolve()
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise FileNotFoundError(f"model folder {name} does not exist.")
-    from huggingface_hub import snapshot_download
-
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=list(MODEL_FILES)))
+        return _fetched(name, revision)
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ValueError(f"model {name!r} is no local folder and cannot be fetched from the hub: {reason}") from error
+
+
+def weight_files(folder: Path) -> list[str]:
+    """Names of the safetensors files that hold the weights, as transformers chooses them: one, or those that the index names.
+    Where there is neither, all that the folder holds. `ValueError` for a damaged index."""
+    index = folder / INDEX
+    if (folder / WEIGHTS).is_file():
+        return [WEIGHTS]
+    if not index.is_file():
+        return sorted(path.name for path in folder.glob("*.safetensors"))
+    try:
+        return sorted(set(json.loads(index.read_text())["weight_map"].values()))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{index}: damaged index ({error!r}). Fetch it, or save the model, again.") from error
+
+
+def _fetched(name: str, revision: str | None = None) -> Path:
+    """The folder of a hub model's snapshot, which is named after its commit: texts and one copy of the weights, which are fetched
+    unless they are there already."""
+    from huggingface_hub import snapshot_download
+
+    folder = Path(snapshot_download(name, revision=revision, allow_patterns=list(TEXTS)))
+    lacking = [one for one in weight_files(folder) or [WEIGHTS] if not (folder / one).is_file()]
+    if lacking:
+        snapshot_download(name, revision=folder.name, allow_patterns=lacking)
+    return folder

@@ -13,6 +13,7 @@ from runtime.device import native_dtype
 from runtime.eagle3.checkpoint import Checkpoint, eagle3_folder, read_checkpoint
 from runtime.eagle3.drafter import Eagle3Drafter
 from runtime.identity import require_shared_vocabulary
+from runtime.loading import loading, require_weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -157,18 +158,17 @@ def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
 def load_model(
     path: str | Path, device: torch.device, dtype: torch.dtype, device_map: Any = None, quantization: Any = None
 ) -> "PreTrainedModel":
-    """A causal language model in ``dtype``; a ``device_map`` spreads it over devices, and ``quantization`` is Hugging Face's."""
-    from safetensors import SafetensorError
+    """A causal language model in ``dtype``; a ``device_map`` spreads it over devices, and ``quantization`` is Hugging Face's.
+    `ValueError` unless all of its weights are there."""
     from transformers import AutoModelForCausalLM
 
-    options = {} if quantization is None else {"quantization_config": dict(quantization)}
+    options: dict[str, Any] = {} if quantization is None else {"quantization_config": dict(quantization)}
     device_map = device_map or ({"": str(device)} if options else None)  # quantised weights do not move
-    try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            path, dtype=dtype, device_map=device_map, **options
-        )
-    except (ImportError, OSError, SafetensorError) as error:
-        raise ValueError(f"cannot load a model from {path}: {str(error).splitlines()[0]}") from error
+    options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # which ones, `require_weights` says
+    model: PreTrainedModel
+    with loading(path):
+        model, info = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, device_map=device_map, **options)
+    require_weights(path, model, info)
     return model if device_map is not None else model.to(device)
 
 
