@@ -9,6 +9,7 @@ Rows become documents through one of ``column`` (a text), ``template`` (``str.fo
 (a column of role/content mappings) or ``turns`` (a column of a user's messages, in their order).
 """
 
+import codecs
 import io
 import itertools
 import json
@@ -32,6 +33,18 @@ from predictors.config import Checked, Count, one_of
 
 KINDS = ("chat", "file", "datasets")
 SUFFIXES = (".jsonl", ".parquet", ".txt")
+MARKS = {  # those of UTF-32 before those that they begin with
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+CALLS = (
+    "tool_calls",
+    "function_call",
+    "tool_call_id",
+)  # of tools, which a chat template without them leaves out silently
+UTF8 = "Save it in UTF-8 (iconv --from-code ITS_ENCODING --to-code UTF-8)."
 
 
 @dataclass(frozen=True)
@@ -153,19 +166,44 @@ def _rows(source: Source) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
         try:
             found = datasets.load_dataset(source.path, source.config, split=source.split, revision=source.revision)
-        except (OSError, ValueError) as error:
-            reason = str(error).strip().splitlines()[0]
+            yield from ((str(index), row) for index, row in enumerate(found))
+        except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+            reason = str(error.__cause__ or error).strip().splitlines()[0]
             raise ValueError(f"source {source.name!r}: dataset {source.path!r} cannot be loaded: {reason}") from error
-        yield from ((str(index), row) for index, row in enumerate(found))
         return
     for path in _files(source.path):
         name, suffix = Path(path).name, Path(path).suffix
         with _opened(path) as file:
             if suffix == ".txt":
-                yield name, {"text": io.TextIOWrapper(file, "utf-8").read()}
+                yield name, {"text": _text(path, file)}
                 continue
-            rows = _json_rows(path, file) if suffix == ".jsonl" else _parquet_rows(path, file)
+            rows = _json_rows(path, _utf8_lines(path, file)) if suffix == ".jsonl" else _parquet_rows(path, file)
             yield from ((f"{name}:{index}", row) for index, row in enumerate(rows))
+
+
+def _utf8_lines(path: str, file: IO[bytes]) -> Iterator[bytes]:
+    """Of a text in UTF-8, as they are, or in an encoding that its mark tells. `ValueError` where that does not fit."""
+    lines = iter(file)
+    first = next(lines, b"")
+    encoding = next((name for mark, name in MARKS.items() if first.startswith(mark)), None)
+    if encoding is None:
+        yield first
+        yield from lines
+        return
+    try:
+        yield from io.BytesIO(b"".join([first, *lines]).decode(encoding).encode())
+    except UnicodeError as error:
+        raise ValueError(f"{path}: its mark says {encoding}, and it is not ({error}). {UTF8}") from error
+
+
+def _text(path: str, file: IO[bytes]) -> str:
+    try:
+        text = b"".join(_utf8_lines(path, file)).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: no UTF-8 ({error}). {UTF8}") from error
+    if "\0" in text:
+        raise ValueError(f"{path}: no UTF-8, as it holds NUL characters (UTF-16 without its mark?). {UTF8}")
+    return io.StringIO(text, newline=None).read()  # whatever system its line ends are of
 
 
 def _parquet_rows(path: str, file: IO[bytes]) -> Iterator[Mapping[str, Any]]:
@@ -201,14 +239,15 @@ def _opened(path: str) -> IO[bytes]:
 
 def _json_rows(path: str, lines: Iterable[bytes]) -> Iterator[Mapping[str, Any]]:
     for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
         try:
-            row = json.loads(line.decode())
+            text = line.decode("utf-8-sig").strip()
+            row = json.loads(text or "null")
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{path}, line {number}: no valid JSON ({error}).") from error
+            raise ValueError(f"{path}, line {number}: no valid JSON ({error}). {UTF8}") from error
+        if not text:
+            continue
         if not isinstance(row, dict):
-            raise ValueError(f"{path}, line {number}: expected a JSON object, got {line.decode().strip()[:40]!r}.")
+            raise ValueError(f"{path}, line {number}: expected a JSON object, got {text[:40]!r}.")
         yield row
 
 
@@ -245,10 +284,24 @@ def _messages(id: str, value: Any) -> tuple[dict[str, str], ...]:
     valid = isinstance(value, list) and all(isinstance(m, Mapping) and {"role", "content"} <= m.keys() for m in value)
     if not valid or not value:
         raise ValueError(f"document {id!r}: expected a list of messages with role and content, got {value!r}.")
-    messages = [{"role": message["role"], "content": message["content"]} for message in value]
+    messages = list(value)
     while messages and messages[-1]["role"] == "assistant":  # the answer is the model's to give
         messages.pop()
-    return tuple(messages)
+    return tuple({"role": message["role"], "content": _content(id, message)} for message in messages)
+
+
+def _content(id: str, message: Mapping[str, Any]) -> str:
+    """The text of a message, or of its parts, one after the other; `ValueError` for what a prompt of text cannot say."""
+    content, role = message["content"], message["role"]
+    parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
+    texts = [part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else None for part in parts]
+    calls = next((key for key in CALLS if message.get(key)), None)
+    if calls or not isinstance(role, str) or not all(isinstance(text, str) for text in texts):
+        odd = f"{calls} {message[calls]!r}" if calls else f"role {role!r} and content {content!r}"
+        raise ValueError(
+            f"document {id!r}: a message has {odd[:200]}, and prompts are texts. Leave the document out, or write it as text."
+        )
+    return "".join(map(str, texts))
 
 
 def _conversation(id: str, turns: Any, answers: Any) -> tuple[dict[str, str], ...]:
