@@ -33,17 +33,7 @@ from predictors.config import Checked, Count, one_of
 
 KINDS = ("chat", "file", "datasets")
 SUFFIXES = (".jsonl", ".parquet", ".txt")
-MARKS = {  # those of UTF-32 before those that they begin with
-    codecs.BOM_UTF32_LE: "utf-32",
-    codecs.BOM_UTF32_BE: "utf-32",
-    codecs.BOM_UTF16_LE: "utf-16",
-    codecs.BOM_UTF16_BE: "utf-16",
-}
-CALLS = (
-    "tool_calls",
-    "function_call",
-    "tool_call_id",
-)  # of tools, which a chat template without them leaves out silently
+CALLS = ("tool_calls", "function_call", "tool_call_id")  # what most chat templates leave out silently
 UTF8 = "Save it in UTF-8 (iconv --from-code ITS_ENCODING --to-code UTF-8)."
 
 
@@ -174,36 +164,27 @@ def _rows(source: Source) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for path in _files(source.path):
         name, suffix = Path(path).name, Path(path).suffix
         with _opened(path) as file:
-            if suffix == ".txt":
-                yield name, {"text": _text(path, file)}
-                continue
-            rows = _json_rows(path, _utf8_lines(path, file)) if suffix == ".jsonl" else _parquet_rows(path, file)
-            yield from ((f"{name}:{index}", row) for index, row in enumerate(rows))
+            try:
+                if suffix == ".txt":
+                    text = b"".join(_utf8_lines(file)).decode("utf-8-sig")
+                    yield name, {"text": io.StringIO(text, newline=None).read()}  # whatever system its line ends are of
+                    continue
+                rows = _json_rows(path, _utf8_lines(file)) if suffix == ".jsonl" else _parquet_rows(path, file)
+                yield from ((f"{name}:{index}", row) for index, row in enumerate(rows))
+            except UnicodeError as error:
+                raise ValueError(f"{path}: no text in UTF-8 ({error}). {UTF8}") from error
 
 
-def _utf8_lines(path: str, file: IO[bytes]) -> Iterator[bytes]:
-    """Of a text in UTF-8, as they are, or in an encoding that its mark tells. `ValueError` where that does not fit."""
+def _utf8_lines(file: IO[bytes]) -> Iterable[bytes]:
+    """Of a text in UTF-8, or in UTF-16 where its mark says so."""
     lines = iter(file)
     first = next(lines, b"")
-    encoding = next((name for mark, name in MARKS.items() if first.startswith(mark)), None)
-    if encoding is None:
-        yield first
-        yield from lines
-        return
-    try:
-        yield from io.BytesIO(b"".join([first, *lines]).decode(encoding).encode())
-    except UnicodeError as error:
-        raise ValueError(f"{path}: its mark says {encoding}, and it is not ({error}). {UTF8}") from error
-
-
-def _text(path: str, file: IO[bytes]) -> str:
-    try:
-        text = b"".join(_utf8_lines(path, file)).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: no UTF-8 ({error}). {UTF8}") from error
-    if "\0" in text:
-        raise ValueError(f"{path}: no UTF-8, as it holds NUL characters (UTF-16 without its mark?). {UTF8}")
-    return io.StringIO(text, newline=None).read()  # whatever system its line ends are of
+    if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        lines = io.BytesIO(b"".join([first, *lines]).decode("utf-16").encode())
+        first = next(lines, b"")
+    if b"\0" in first:
+        raise UnicodeError("it holds NUL characters, as UTF-32 does, and UTF-16 without its mark")
+    return itertools.chain([first], lines)
 
 
 def _parquet_rows(path: str, file: IO[bytes]) -> Iterator[Mapping[str, Any]]:
@@ -241,7 +222,7 @@ def _json_rows(path: str, lines: Iterable[bytes]) -> Iterator[Mapping[str, Any]]
     for number, line in enumerate(lines, start=1):
         try:
             text = line.decode("utf-8-sig").strip()
-            row = json.loads(text or "null")
+            row = json.loads(text) if text else None
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{path}, line {number}: no valid JSON ({error}). {UTF8}") from error
         if not text:
@@ -291,16 +272,13 @@ def _messages(id: str, value: Any) -> tuple[dict[str, str], ...]:
 
 
 def _content(id: str, message: Mapping[str, Any]) -> str:
-    """The text of a message, or of its parts, one after the other; `ValueError` for what a prompt of text cannot say."""
-    content, role = message["content"], message["role"]
+    """The text of a message, or of its parts together; `ValueError` for what a prompt of text cannot say."""
+    content = message["content"]
     parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
     texts = [part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else None for part in parts]
-    calls = next((key for key in CALLS if message.get(key)), None)
-    if calls or not isinstance(role, str) or not all(isinstance(text, str) for text in texts):
-        odd = f"{calls} {message[calls]!r}" if calls else f"role {role!r} and content {content!r}"
-        raise ValueError(
-            f"document {id!r}: a message has {odd[:200]}, and prompts are texts. Leave the document out, or write it as text."
-        )
+    if any(map(message.get, CALLS)) or not all(isinstance(text, str) for text in (message["role"], *texts)):
+        remedy = "Leave the document out, or rewrite it."
+        raise ValueError(f"document {id!r}: {str(message)[:200]} is no message of text. {remedy}")
     return "".join(map(str, texts))
 
 

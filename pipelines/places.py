@@ -4,7 +4,6 @@ Also what later stages read of this machine (description, latency profile) and o
 """
 
 import argparse
-import json
 import sys
 from argparse import ArgumentTypeError
 from collections.abc import Mapping
@@ -152,8 +151,13 @@ def resolve_model(name: str, revision: str | None = None) -> Path:
         return path.resolve()
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise FileNotFoundError(f"model folder {name} does not exist.")
+    from huggingface_hub import snapshot_download
+
     try:
-        return _fetched(name, revision)
+        folder = Path(snapshot_download(name, revision=revision, allow_patterns=list(TEXTS)))  # named after its commit
+        if lacking := [one for one in weight_files(folder) or [WEIGHTS] if not (folder / one).is_file()]:
+            snapshot_download(name, revision=folder.name, allow_patterns=lacking)
+        return folder
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ValueError(f"model {name!r} is no local folder and cannot be fetched from the hub: {reason}") from error
@@ -162,24 +166,6 @@ def resolve_model(name: str, revision: str | None = None) -> Path:
 def weight_files(folder: Path) -> list[str]:
     """Names of the safetensors files that hold the weights, as transformers chooses them: one, or those that the index names.
     Where there is neither, all that the folder holds. `ValueError` for a damaged index."""
-    index = folder / INDEX
-    if (folder / WEIGHTS).is_file():
-        return [WEIGHTS]
-    if not index.is_file():
-        return sorted(path.name for path in folder.glob("*.safetensors"))
-    try:
-        return sorted(set(json.loads(index.read_text())["weight_map"].values()))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{index}: damaged index ({error!r}). Fetch it, or save the model, again.") from error
-
-
-def _fetched(name: str, revision: str | None = None) -> Path:
-    """The folder of a hub model's snapshot, which is named after its commit: texts and one copy of the weights, which are fetched
-    unless they are there already."""
-    from huggingface_hub import snapshot_download
-
-    folder = Path(snapshot_download(name, revision=revision, allow_patterns=list(TEXTS)))
-    lacking = [one for one in weight_files(folder) or [WEIGHTS] if not (folder / one).is_file()]
-    if lacking:
-        snapshot_download(name, revision=folder.name, allow_patterns=lacking)
-    return folder
+    if (folder / INDEX).is_file() and not (folder / WEIGHTS).is_file():
+        return sorted(set(read_json(folder / INDEX, "Fetch the model again.").get("weight_map", {}).values()))
+    return [WEIGHTS] if (folder / WEIGHTS).is_file() else sorted(path.name for path in folder.glob("*.safetensors"))

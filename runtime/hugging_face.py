@@ -189,11 +189,6 @@ def _tapped(model: PreTrainedModel, layers: tuple[int, ...]) -> Iterator[dict[in
         yield states
 
 
-def blocks_of(model: PreTrainedModel) -> Any:
-    """The module that holds a model's blocks; ``None`` where it has none by the usual names."""
-    return _stack(model)[0]
-
-
 def _stack(model: PreTrainedModel) -> list[Any]:
     """A model's blocks, and the norm behind them; ``None`` for what it lacks."""
     body = model.base_model

@@ -15,10 +15,10 @@ import sys
 from pathlib import Path
 from time import perf_counter
 
-from pipelines.encoding import encoded
 from pipelines.places import read_pair
 from predictors.rounds import RoundRecord, block_efficiency, hit_rate, mean_accepted_length
 from runtime import Decoder, ModelPair, Randomness, build_decoder, load_decoder
+from runtime.request import encoded
 
 DEFAULT_METHOD = '{"method": "speculative"}'
 

@@ -20,6 +20,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from tqdm import tqdm
 from transformers import AutoConfig, AutoTokenizer
+from transformers.quantizers import AutoHfQuantizer
 
 from pipelines.cli import module_of
 from pipelines.drafter.recipe import FOLDER, DrafterRecipe
@@ -31,8 +32,7 @@ from predictors.config import Checked, one_of
 from runtime.device import native_dtype
 from runtime.eagle3.checkpoint import drafter_config, read_checkpoint
 from runtime.identity import require_shared_vocabulary
-from runtime.loading import loading
-from runtime.pair import has_tokenizer, load_model
+from runtime.pair import has_tokenizer, load_model, loading
 
 AUTO = "auto"
 PLACEMENT = ("device_map", "draft_device", "quantization")
@@ -146,34 +146,23 @@ def _tokenizer(folder: Path) -> Any:
 def _vocabulary_size(folder: Path) -> int:
     """Of a model whose weights are all there, which takes no memory to see. Of quantised ones only the package is looked for:
     what reads them needs the device."""
-    from transformers.quantizers import AutoHfQuantizer
-
     if not weight_files(folder):
         raise FileNotFoundError(f"{folder} has no *.safetensors weights; convert the model with save_pretrained first.")
-    _require_files(folder)
-    if drafter_config(folder) is not None:
-        return read_checkpoint(folder).vocabulary_size
-    with loading(folder):
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
-        quantized = getattr(config, "quantization_config", None)
-        if quantized:
-            AutoHfQuantizer.from_config(quantized).validate_environment()
-    if not quantized:
-        load_model(folder, torch.device("meta"), torch.bfloat16, {"": "meta"})
-    return int(config.get_text_config().vocab_size)
-
-
-def _require_files(folder: Path) -> None:
-    """`ValueError` for files of weights that are missing or cut off."""
     for name in weight_files(folder):
         try:
             with safe_open(folder / name, "pt"):
                 pass
-        except FileNotFoundError as error:
-            raise ValueError(f"{folder} lacks {name}, which its index names. Fetch the model again.") from error
-        except SafetensorError as error:
-            remedy = "Fetch them, or save them, again."
-            raise ValueError(f"{folder / name}: damaged weights ({error}). {remedy}") from error
+        except (OSError, SafetensorError) as error:
+            raise ValueError(f"{folder / name}: damaged weights ({error}). Fetch them, or save them, again.") from error
+    if drafter_config(folder) is not None:
+        return read_checkpoint(folder).vocabulary_size
+    with loading(folder):
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        if quantized := getattr(config, "quantization_config", None):
+            AutoHfQuantizer.from_config(quantized).validate_environment()
+    if not quantized:
+        load_model(folder, torch.device("meta"), torch.bfloat16, {"": "meta"})
+    return int(config.get_text_config().vocab_size)
 
 
 def _hashes(folder: Path) -> dict[str, str]:

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pipelines.documents import Source, load_documents
-from pipelines.encoding import encoded
 from pipelines.parameters import add_pair_arguments, load_parameters
 from pipelines.places import read_pair
 from pipelines.prompt_table import FILE, SPLITS, Prompt, write_prompts
 from pipelines.recipes import chat_template
 from pipelines.shares import Document, Shares, share_documents
 from predictors.config import Checked, Count, Whole, not_empty
+from runtime.request import encoded
 
 Queues = Mapping[str, list[Iterator[Prompt]]]  # the prompts of every document, by slice
 

@@ -15,13 +15,11 @@ import torch
 from torch import Tensor
 
 from runtime.compact.applicable import FIXED_ROTARY
-from runtime.loading import loading
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 CONFIG = "config.json"
-OLDER = "pytorch_model.bin"
 BODIES = ("llama", "qwen3")
 ARCHITECTURES = (  # of the former form, then of speculators'
     *("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "Eagle3Qwen3ForCausalLM"),
@@ -99,21 +97,16 @@ def eagle3_folder(path: str | Path) -> Path | None:
         if found is None or not is_eagle3(json.loads(Path(found).read_text())):
             return None
         if not Path(path).is_dir():
-            return _fetched(str(path))
+            from huggingface_hub import snapshot_download
+
+            for weights in ("model.safetensors", "*.safetensors", "pytorch_model.bin"):  # one copy of them
+                folder = Path(snapshot_download(str(path), allow_patterns=[CONFIG, weights]))
+                if any(folder.glob(weights)):
+                    break
+            return folder
     except (OSError, ValueError):  # whoever loads it as a model says what is wrong
         return None
     return Path(path)
-
-
-def _fetched(name: str) -> Path:
-    """The folder of a hub's drafter with one copy of its weights."""
-    from huggingface_hub import snapshot_download
-
-    for weights in ("model.safetensors", "*.safetensors", OLDER):
-        folder = Path(snapshot_download(name, allow_patterns=[CONFIG, weights]))
-        if any(folder.glob(weights)):
-            break
-    return folder
 
 
 def drafter_config(folder: str | Path) -> Mapping[str, Any] | None:
@@ -195,12 +188,11 @@ def _tensors(place: Path) -> dict[str, Tensor]:
     from safetensors.torch import load_file
 
     found: dict[str, Tensor] = {}
-    older = place / OLDER
-    with loading(place):
-        for path in sorted(place.glob("*.safetensors")):
-            found |= load_file(path)
-        if not found and older.is_file():
-            found = torch.load(older, map_location="cpu", weights_only=True)
+    for path in sorted(place.glob("*.safetensors")):
+        found |= load_file(path)
+    older = place / "pytorch_model.bin"
+    if not found and older.is_file():
+        found = torch.load(older, map_location="cpu", weights_only=True)
     if not found:
         raise ValueError(f"{place} has neither *.safetensors nor {older.name}. Fetch the drafter again.")
     named = {}

@@ -8,8 +8,8 @@ from transformers import PreTrainedTokenizerFast
 
 from pipelines.cli import main
 from pipelines.documents import Source
-from pipelines.encoding import encoded
 from pipelines.stages.prompts import PromptParameters, draw_prompts
+from runtime.request import encoded
 from tests.toys import tiny_llama
 
 SPECIAL = ["[UNK]", "<s>", "</s>", "[CLS]", "[SEP]"]
