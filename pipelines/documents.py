@@ -9,6 +9,7 @@ Rows become documents through one of ``column`` (a text), ``template`` (``str.fo
 (a column of role/content mappings) or ``turns`` (a column of a user's messages, in their order).
 """
 
+import codecs
 import io
 import itertools
 import json
@@ -32,6 +33,8 @@ from predictors.config import Checked, Count, one_of
 
 KINDS = ("chat", "file", "datasets")
 SUFFIXES = (".jsonl", ".parquet", ".txt")
+CALLS = ("tool_calls", "function_call", "tool_call_id")  # what most chat templates leave out silently
+UTF8 = "Save it in UTF-8 (iconv --from-code ITS_ENCODING --to-code UTF-8)."
 
 
 @dataclass(frozen=True)
@@ -153,19 +156,35 @@ def _rows(source: Source) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
         try:
             found = datasets.load_dataset(source.path, source.config, split=source.split, revision=source.revision)
-        except (OSError, ValueError) as error:
-            reason = str(error).strip().splitlines()[0]
+            yield from ((str(index), row) for index, row in enumerate(found))
+        except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+            reason = str(error.__cause__ or error).strip().splitlines()[0]
             raise ValueError(f"source {source.name!r}: dataset {source.path!r} cannot be loaded: {reason}") from error
-        yield from ((str(index), row) for index, row in enumerate(found))
         return
     for path in _files(source.path):
         name, suffix = Path(path).name, Path(path).suffix
         with _opened(path) as file:
-            if suffix == ".txt":
-                yield name, {"text": io.TextIOWrapper(file, "utf-8").read()}
-                continue
-            rows = _json_rows(path, file) if suffix == ".jsonl" else _parquet_rows(path, file)
-            yield from ((f"{name}:{index}", row) for index, row in enumerate(rows))
+            try:
+                if suffix == ".txt":
+                    text = b"".join(_utf8_lines(file)).decode("utf-8-sig")
+                    yield name, {"text": io.StringIO(text, newline=None).read()}  # whatever system its line ends are of
+                    continue
+                rows = _json_rows(path, _utf8_lines(file)) if suffix == ".jsonl" else _parquet_rows(path, file)
+                yield from ((f"{name}:{index}", row) for index, row in enumerate(rows))
+            except UnicodeError as error:
+                raise ValueError(f"{path}: no text in UTF-8 ({error}). {UTF8}") from error
+
+
+def _utf8_lines(file: IO[bytes]) -> Iterable[bytes]:
+    """Of a text in UTF-8, or in UTF-16 where its mark says so."""
+    lines = iter(file)
+    first = next(lines, b"")
+    if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        lines = io.BytesIO(b"".join([first, *lines]).decode("utf-16").encode())
+        first = next(lines, b"")
+    if b"\0" in first:
+        raise UnicodeError("it holds NUL characters, as UTF-32 does, and UTF-16 without its mark")
+    return itertools.chain([first], lines)
 
 
 def _parquet_rows(path: str, file: IO[bytes]) -> Iterator[Mapping[str, Any]]:
@@ -201,14 +220,15 @@ def _opened(path: str) -> IO[bytes]:
 
 def _json_rows(path: str, lines: Iterable[bytes]) -> Iterator[Mapping[str, Any]]:
     for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
         try:
-            row = json.loads(line.decode())
+            text = line.decode("utf-8-sig").strip()
+            row = json.loads(text) if text else None
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{path}, line {number}: no valid JSON ({error}).") from error
+            raise ValueError(f"{path}, line {number}: no valid JSON ({error}). {UTF8}") from error
+        if not text:
+            continue
         if not isinstance(row, dict):
-            raise ValueError(f"{path}, line {number}: expected a JSON object, got {line.decode().strip()[:40]!r}.")
+            raise ValueError(f"{path}, line {number}: expected a JSON object, got {text[:40]!r}.")
         yield row
 
 
@@ -245,10 +265,21 @@ def _messages(id: str, value: Any) -> tuple[dict[str, str], ...]:
     valid = isinstance(value, list) and all(isinstance(m, Mapping) and {"role", "content"} <= m.keys() for m in value)
     if not valid or not value:
         raise ValueError(f"document {id!r}: expected a list of messages with role and content, got {value!r}.")
-    messages = [{"role": message["role"], "content": message["content"]} for message in value]
+    messages = list(value)
     while messages and messages[-1]["role"] == "assistant":  # the answer is the model's to give
         messages.pop()
-    return tuple(messages)
+    return tuple({"role": message["role"], "content": _content(id, message)} for message in messages)
+
+
+def _content(id: str, message: Mapping[str, Any]) -> str:
+    """The text of a message, or of its parts together; `ValueError` for what a prompt of text cannot say."""
+    content = message["content"]
+    parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
+    texts = [part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else None for part in parts]
+    if any(map(message.get, CALLS)) or not all(isinstance(text, str) for text in (message["role"], *texts)):
+        remedy = "Leave the document out, or rewrite it."
+        raise ValueError(f"document {id!r}: {str(message)[:200]} is no message of text. {remedy}")
+    return "".join(map(str, texts))
 
 
 def _conversation(id: str, turns: Any, answers: Any) -> tuple[dict[str, str], ...]:

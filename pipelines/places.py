@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 FACTS = "pair.json"
 DTYPES = ("float32", "bfloat16", "float16")
-MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
+TEXTS = ("*.json", "*.model", "*.txt", "*.jinja")  # of a model: configuration, tokenizer, index of the weights
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 def add_place_arguments(parser: argparse.ArgumentParser, places: Mapping[str, str]) -> None:
@@ -153,7 +154,18 @@ def resolve_model(name: str, revision: str | None = None) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=list(MODEL_FILES)))
+        folder = Path(snapshot_download(name, revision=revision, allow_patterns=list(TEXTS)))  # named after its commit
+        if lacking := [one for one in weight_files(folder) or [WEIGHTS] if not (folder / one).is_file()]:
+            snapshot_download(name, revision=folder.name, allow_patterns=lacking)
+        return folder
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ValueError(f"model {name!r} is no local folder and cannot be fetched from the hub: {reason}") from error
+
+
+def weight_files(folder: Path) -> list[str]:
+    """Names of the safetensors files that hold the weights, as transformers chooses them: one, or those that the index names.
+    Where there is neither, all that the folder holds. `ValueError` for a damaged index."""
+    if (folder / INDEX).is_file() and not (folder / WEIGHTS).is_file():
+        return sorted(set(read_json(folder / INDEX, "Fetch the model again.").get("weight_map", {}).values()))
+    return [WEIGHTS] if (folder / WEIGHTS).is_file() else sorted(path.name for path in folder.glob("*.safetensors"))

@@ -1,7 +1,9 @@
 """A model pair: one target, an optional draft, over one vocabulary."""
 
+import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 DRAFT_PRIORITY = -1  # beside the target a draft's many small steps go first
+OF_BLOCKS = re.compile(r"(model|transformer|gpt_neox)\.((language_model|decoder)\.)?(layers|h|blocks)\.")
+LEFTOVERS = re.compile(r"(inv_freq|masked_bias|(attn|attention)\.bias|[kv]_scale)$")  # of other versions and engines
 TOKENIZER_FILES = ("tokenizer*", "vocab.*", "*.model", "tekken.json")
 
 
@@ -124,7 +128,8 @@ class ModelPair:
                 models[name] = CausalLanguageModel(load_model(path, at, number, **options), forward, priority, whole)
         shared = _load_tokenizer(tokenizer or target)
         draft_tokenizer = None if draft is None else _load_tokenizer(draft) or (shared if tokenizer else None)
-        drafting = models.get("draft") if drafter is None else read_checkpoint(drafter)
+        with loading(draft or target):
+            drafting = models.get("draft") if drafter is None else read_checkpoint(drafter)
         return cls(models["target"], drafting, tokenizer=shared, draft_tokenizer=draft_tokenizer)
 
 
@@ -158,18 +163,38 @@ def load_model(
     path: str | Path, device: torch.device, dtype: torch.dtype, device_map: Any = None, quantization: Any = None
 ) -> "PreTrainedModel":
     """A causal language model in ``dtype``; a ``device_map`` spreads it over devices, and ``quantization`` is Hugging Face's."""
-    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
-    options = {} if quantization is None else {"quantization_config": dict(quantization)}
+    options: dict[str, Any] = {} if quantization is None else {"quantization_config": dict(quantization)}
     device_map = device_map or ({"": str(device)} if options else None)  # quantised weights do not move
-    try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            path, dtype=dtype, device_map=device_map, **options
-        )
-    except (ImportError, OSError, SafetensorError) as error:
-        raise ValueError(f"cannot load a model from {path}: {str(error).splitlines()[0]}") from error
+    options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # which ones, `_require_weights` says
+    with loading(path):
+        model, info = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, device_map=device_map, **options)
+    _require_weights(path, info)
     return model if device_map is not None else model.to(device)
+
+
+@contextmanager
+def loading(path: str | Path) -> Iterator[None]:
+    """`ValueError` in one line where what lies at ``path`` cannot be loaded."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (ImportError, OSError, RuntimeError, SafetensorError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0].rstrip(".")
+        raise ValueError(f"cannot load a model from {path}: {reason}. Mend that, or fetch the model again.") from error
+
+
+def _require_weights(path: str | Path, info: Mapping[str, Any]) -> None:
+    """`ValueError` unless transformers' ``info`` of a loading has all weights, in their shapes, and none of blocks unread."""
+    other = [f"{name} {tuple(held)}, not {tuple(own)}" for name, held, own in info["mismatched_keys"]]
+    unread = [name for name in filter(OF_BLOCKS.match, info["unexpected_keys"]) if not LEFTOVERS.search(name)]
+    wrong = {"missing": info["missing_keys"], "of another shape": other, "unread": unread}
+    told = [f"{len(names)} {what}: {', '.join(sorted(names)[:3])}" for what, names in wrong.items() if names]
+    if told:
+        remedy = "Fetch the model again, or save it with save_pretrained, out of any wrapper."
+        raise ValueError(f"{path}: the weights do not fit config.json ({'; '.join(told)}). {remedy}")
 
 
 def _load_tokenizer(path: str | Path) -> Any:

@@ -96,3 +96,14 @@ def checked_chance(randomness: Any) -> Chance:
     if not (hasattr(randomness, "categorical") or hasattr(randomness, "stream")):
         raise ValueError(f"randomness must be a source of draws, got {randomness!r}: pass Randomness(seed=…).")
     return cast(Chance, randomness)
+
+
+def encoded(tokenizer: Any, text: str) -> tuple[list[int], list[int]]:
+    """What a tokenizer puts before every text, such as a token that begins one, and the ``text``'s own tokens. What it puts after
+    one, as ``</s>`` or ``[SEP]``, would end a prompt and is left out."""
+    own, whole = (
+        list(tokenizer(text or "a", add_special_tokens=special, verbose=False)["input_ids"])
+        for special in (False, True)
+    )
+    starts = (place for place in range(len(whole)) if whole[place : place + len(own)] == own)
+    return whole[: next(starts, 0)], own if text else []

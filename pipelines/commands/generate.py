@@ -19,6 +19,7 @@ from pipelines.places import read_pair
 from pipelines.terminal import GrowingText
 from predictors.rounds import RoundRecord, block_efficiency, hit_rate, mean_accepted_length
 from runtime import Decoder, ModelPair, Randomness, build_decoder, load_decoder
+from runtime.request import encoded
 
 DEFAULT_METHOD = '{"method": "speculative"}'
 
@@ -51,7 +52,8 @@ def run(args: argparse.Namespace) -> None:
     pair = _load_pair(args)
     decoder = _decoder(args, pair)
     text = sys.stdin.read() if args.prompt == "-" else args.prompt
-    prompt = asked(pair, text) if args.chat else pair.tokenizer(text)["input_ids"]
+    before, own = encoded(pair.tokenizer, text)
+    prompt = asked(pair, text) if args.chat else before + own
     options = {name: getattr(args, name) for name in ("max_new_tokens", "temperature", "top_k", "top_p")}
     rounds: list[RoundRecord] = []
     tokens: list[int] = []

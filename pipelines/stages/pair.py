@@ -20,18 +20,19 @@ import torch
 from safetensors import SafetensorError, safe_open
 from tqdm import tqdm
 from transformers import AutoConfig, AutoTokenizer
+from transformers.quantizers import AutoHfQuantizer
 
 from pipelines.cli import module_of
 from pipelines.drafter.recipe import FOLDER, DrafterRecipe
 from pipelines.gguf_file import GgufFile, convert
 from pipelines.outputs import file_sha256, replacing, write_json
 from pipelines.parameters import add_pair_arguments, load_parameters
-from pipelines.places import DTYPES, FACTS, MODEL_FILES, resolve_model
+from pipelines.places import DTYPES, FACTS, TEXTS, resolve_model, weight_files
 from predictors.config import Checked, one_of
 from runtime.device import native_dtype
-from runtime.eagle3.checkpoint import drafter_config
+from runtime.eagle3.checkpoint import drafter_config, read_checkpoint
 from runtime.identity import require_shared_vocabulary
-from runtime.pair import has_tokenizer
+from runtime.pair import has_tokenizer, load_model, loading
 
 AUTO = "auto"
 PLACEMENT = ("device_map", "draft_device", "quantization")
@@ -104,12 +105,7 @@ def _resolved(models: Models, given: Mapping[str, str | None], made: Mapping[str
     tokenizers, sizes = {}, {}
     for key, folder in folders.items():
         tokenizers[key] = _tokenizer(folder) if has_tokenizer(folder) else None
-        drafter = drafter_config(folder)
-        if drafter is None:
-            config = AutoConfig.from_pretrained(folder, local_files_only=True)
-            sizes[key] = int(config.get_text_config().vocab_size)
-        else:
-            sizes[key] = int(drafter.get("transformer_layer_config", drafter)["vocab_size"])
+        sizes[key] = _vocabulary_size(folder)
     if "draft" in names:
         require_shared_vocabulary(tokenizers["target"], tokenizers["draft"], sizes["target"], sizes["draft"])
     owner = next((key for key, tokenizer in tokenizers.items() if tokenizer is not None), None)
@@ -147,15 +143,28 @@ def _tokenizer(folder: Path) -> Any:
         raise ValueError(f"{folder}: its tokenizer cannot be read ({reason}). Mend that, or fetch it again.") from error
 
 
-def _hashes(folder: Path) -> dict[str, str]:
-    paths = sorted({path for pattern in MODEL_FILES for path in folder.glob(pattern)})
-    if not any(path.suffix == ".safetensors" for path in paths):
+def _vocabulary_size(folder: Path) -> int:
+    """Of a model whose weights are all there, which takes no memory to see. Of quantised ones only the package is looked for:
+    what reads them needs the device."""
+    if not weight_files(folder):
         raise FileNotFoundError(f"{folder} has no *.safetensors weights; convert the model with save_pretrained first.")
-    for path in paths:
-        if path.suffix == ".safetensors":
-            try:
-                with safe_open(path, "pt"):
-                    pass
-            except SafetensorError as error:
-                raise ValueError(f"{path}: damaged weights ({error}). Fetch them, or save them, again.") from error
+    for name in weight_files(folder):
+        try:
+            with safe_open(folder / name, "pt"):
+                pass
+        except (OSError, SafetensorError) as error:
+            raise ValueError(f"{folder / name}: damaged weights ({error}). Fetch them, or save them, again.") from error
+    if drafter_config(folder) is not None:
+        return read_checkpoint(folder).vocabulary_size
+    with loading(folder):
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        if quantized := getattr(config, "quantization_config", None):
+            AutoHfQuantizer.from_config(quantized).validate_environment()
+    if not quantized:
+        load_model(folder, torch.device("meta"), torch.bfloat16, {"": "meta"})
+    return int(config.get_text_config().vocab_size)
+
+
+def _hashes(folder: Path) -> dict[str, str]:
+    paths = sorted({path for pattern in (*TEXTS, *weight_files(folder)) for path in folder.glob(pattern)})
     return {path.name: file_sha256(path) for path in tqdm(paths, desc=f"hash {folder.name}", unit="file", leave=False)}

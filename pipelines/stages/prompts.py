@@ -23,6 +23,7 @@ from pipelines.prompt_table import FILE, SPLITS, Prompt, write_prompts
 from pipelines.recipes import chat_template
 from pipelines.shares import Document, Shares, share_documents
 from predictors.config import Checked, Count, Whole, not_empty
+from runtime.request import encoded
 
 Queues = Mapping[str, list[Iterator[Prompt]]]  # the prompts of every document, by slice
 
@@ -155,17 +156,11 @@ class _Drawer:
             said = self.tokenizer.decode(tokens)
             yield Prompt(f"{name}#{number}", name, source.name, document.slice, split, said, tokens)
 
-    def _start(self) -> list[int]:
-        """What the tokenizer puts before every text, if anything."""
-        return list(self.tokenizer("")["input_ids"])
-
-    def _encode(self, text: str) -> list[int]:
-        return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
-
     def _token_lists(self, document: Document, source: Source, name: str) -> Iterator[list[int]]:
+        start, own = ([], []) if source.converses else encoded(self.tokenizer, document.text)
         if source.cut == "window":
-            windows = self._windows(self._encode(document.text), random.Random(f"{self.parameters.seed} {name}"))
-            yield from (self._start() + window for window in windows)
+            windows = self._windows(own, random.Random(f"{self.parameters.seed} {name}"))
+            yield from (start + window for window in windows)
             return
         texts: Iterable[list[int]]
         if source.converses:
@@ -174,7 +169,7 @@ class _Drawer:
             several = [[one] for one in said] if source.kind == "chat" else [said[:end] for end in ends]
             texts = (self._conversation(messages, source) for messages in several)
         else:
-            texts = [list(self.tokenizer(document.text)["input_ids"])]
+            texts = [start + own]
         for tokens in texts:
             if not tokens:
                 raise ValueError(f"document {name!r} gives an empty prompt.")

@@ -99,7 +99,11 @@ def eagle3_folder(path: str | Path) -> Path | None:
         if not Path(path).is_dir():
             from huggingface_hub import snapshot_download
 
-            return Path(snapshot_download(str(path), allow_patterns=[CONFIG, "*.safetensors", "pytorch_model.bin"]))
+            for weights in ("model.safetensors", "*.safetensors", "pytorch_model.bin"):  # one copy of them
+                folder = Path(snapshot_download(str(path), allow_patterns=[CONFIG, weights]))
+                if any(folder.glob(weights)):
+                    break
+            return folder
     except (OSError, ValueError):  # whoever loads it as a model says what is wrong
         return None
     return Path(path)

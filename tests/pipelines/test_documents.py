@@ -1,3 +1,4 @@
+import codecs
 import json
 import re
 
@@ -118,3 +119,53 @@ def test_missing_and_unreadable_files_are_refused(tmp_path):
     for path in (tmp_path, tmp_path / "a.csv"):
         with pytest.raises(ValueError, match=r"expected \.jsonl, \.parquet, \.txt"):
             texts(kind="file", path=str(path))
+
+
+SAID = "naïve – 東京"
+CODECS = ["utf-8", "utf-8-sig", "utf-16"]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_mark_tells_the_encoding_and_is_no_text(tmp_path, codec):
+    for place, folder in enumerate((tmp_path, tmp_path / "more")):
+        folder.mkdir(exist_ok=True)
+        (folder / "a.txt").write_bytes(f"{SAID} {place}\r\nend".encode(codec))
+        (folder / "b.jsonl").write_bytes(f'{{"text": "{SAID} row {place}"}}\r\n\r\n{{"text": "{place}"}}'.encode(codec))
+    expected = [f"{SAID} 0\nend", f"{SAID} row 0", "0", f"{SAID} 1\nend", f"{SAID} row 1", "1"]
+    assert texts(kind="file", path=str(tmp_path)) == expected
+
+
+def test_big_endian_texts_and_joined_files(tmp_path):
+    (tmp_path / "a.txt").write_bytes(codecs.BOM_UTF16_BE + SAID.encode("utf-16-be"))
+    lines = [f'{{"text": "{number}"}}\n'.encode("utf-8-sig") for number in range(2)]
+    (tmp_path / "b.jsonl").write_bytes(b"".join(lines))
+    assert texts(kind="file", path=str(tmp_path)) == [SAID, "0", "1"]
+
+
+OTHERS = [
+    ("ü".encode("cp1252"), "0xfc"),
+    ("日本".encode("shift-jis"), "UTF-8"),
+    (b"plain".decode().encode("utf-16-le"), "NUL"),
+    (codecs.BOM_UTF16_LE + b"odd", "utf-16"),
+    ("32 bits".encode("utf-32"), "NUL"),
+]
+
+
+@pytest.mark.parametrize(("content", "reason"), OTHERS)
+@pytest.mark.parametrize("name", ["x.txt", "x.jsonl"])
+def test_other_encodings_are_refused_with_the_file_and_the_remedy(tmp_path, name, content, reason):
+    (tmp_path / "a.txt").write_text("fine")
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=rf"{tmp_path / name}.*Save it in UTF-8") as error:
+        texts(kind="file", path=str(tmp_path))
+    assert "\n" not in str(error.value) and (reason in str(error.value) or name == "x.jsonl")
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv"])
+def test_other_encodings_in_a_dataset_are_refused(tmp_path, name, monkeypatch):
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    (tmp_path / "data").mkdir()
+    row = '{"text": "ü"}' if name.endswith("jsonl") else "text\nü"
+    (tmp_path / "data" / name).write_bytes(row.encode("latin-1"))
+    with pytest.raises(ValueError, match=r"'s': dataset .* cannot be loaded: .*0xfc"):
+        texts(kind="datasets", path=str(tmp_path / "data"))

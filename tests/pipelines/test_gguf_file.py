@@ -50,7 +50,7 @@ def write_gguf(path: Path, architecture: str = "llama", more: np.ndarray | None 
     for name in ["output_norm", *(f"{block}{part}_norm" for block in blocks for part in ("attn", "ffn"))]:
         writer.add_tensor(f"{name}.weight", random.uniform(0.5, 1.5, HIDDEN).astype(np.float32))
     if more is not None:
-        writer.add_tensor("rope_freqs.weight", more, raw_dtype=dtype)
+        writer.add_tensor("rope_factors_long.weight", more, raw_dtype=dtype)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

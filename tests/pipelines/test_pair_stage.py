@@ -10,6 +10,7 @@ from pipelines.places import read_facts, read_pair
 from pipelines.stages import pair
 from runtime import ModelPair
 from tests.eagle3 import random_drafter, save_drafter
+from tests.weights import changed
 
 
 def rewrite(folder, **changes):
@@ -24,7 +25,7 @@ def test_a_real_pair_keeps_its_number_format_on_every_machine(run_pair, save_mod
     assert read_pair(folder).dtype == "bfloat16"
     monkeypatch.setattr(pair, "native_dtype", lambda device: torch.float32)
     assert read_pair(run_pair(models, folder)).dtype == "bfloat16"
-    shutil.copy(save_model(hidden=24) / "model.safetensors", models["draft"])  # other weights are another pair
+    changed(models["draft"], lambda name, weight: weight + 1)  # other weights are another pair
     assert read_pair(run_pair(models, folder)).dtype == "float32"
 
 
@@ -135,7 +136,6 @@ def test_a_hub_pair_is_pinned_to_its_commits(run_pair, save_model, tmp_path, mon
 
     def snapshot_download(name, revision, allow_patterns):
         asked.append((name, revision))
-        assert "*.safetensors" in allow_patterns
         snapshot = tmp_path / name.replace("/", "--") / "c0ffee"
         if not snapshot.exists():
             shutil.copytree(save_model(), snapshot)
