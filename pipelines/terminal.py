@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -48,8 +49,9 @@ class GrowingText:
         text: str = self._tokenizer.decode(tokens)
         if not last:
             text = settled(text, bool(getattr(self._tokenizer, "clean_up_tokenization_spaces", False)))
-        if text.startswith(self._printed):
-            print(text[len(self._printed) :], end="", flush=True)
+        common = os.path.commonprefix([text, self._printed])  # all that was printed, but for decoders that look far ahead
+        if last or common == self._printed:
+            print(text[len(common) :], end="", flush=True)
             self._printed = text
 
 

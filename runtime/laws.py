@@ -19,8 +19,8 @@ def processed_law(logits: Tensor, settings: SamplingSettings) -> Tensor:
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if settings.greedy:
         return torch.zeros_like(logits).scatter_(-1, logits.argmax(dim=-1, keepdim=True), 1.0)
-    if settings.temperature != 1:
-        logits = logits / settings.temperature
+    if settings.temperature != 1:  # of the largest, which is 0 then, no temperature makes an infinity
+        logits = (logits - logits.amax(dim=-1, keepdim=True)) / settings.temperature
     if settings.top_k:
         logits = _keep_top_k(logits, settings.top_k)
     if settings.top_p < 1:

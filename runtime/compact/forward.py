@@ -36,24 +36,63 @@ class Pass:
     lost: "Lost | None" = None
 
 
-class Lost:
-    """Rows ``rows_T`` [capacity] of a cache whose states were not finite. Their keys and values are zeros: 0 · NaN is no 0, and
-    NaN would reach nodes that may not see it. Nodes that may see it get no logits (NaN).
+FARTHEST = 1e17  # of a query's or a key's coordinates: their products are finite in float32
+SCALE = 1e-22  # brings finite values below it
 
-    Where the host may look (not in a graphed pass), nothing is done before there is ``some`` such row.
+
+def farthest(dtype: torch.dtype) -> float:
+    """The most that a coordinate of a query or a key may be in ``dtype``."""
+    return min(FARTHEST, torch.finfo(dtype).max)
+
+
+class Lost:
+    """Rows ``rows_T`` [capacity] of a cache without a state: a query, key or value there is not finite, or a product of two would
+    not be. Keys and values are made finite, as 0 · NaN is no 0 and NaN would reach nodes that may not see it. Nodes that may
+    see such a row get no logits (NaN).
+
+    Where the host may look (not in a graphed pass), a pass only looks whether there is ``some`` such row, and is done again.
     """
 
     def __init__(self, rows: Tensor, some: bool) -> None:
         self.rows_T = torch.zeros_like(rows, dtype=torch.bool)
         self.some = some or rows.device.type != "cpu"
+        self.reach: list[
+            Tensor
+        ] = []  # of a pass by layer: how far queries, keys and values [N] are from 0; one number to look at
 
-    def seen_by(self, x_NC: Tensor, call: Pass) -> Tensor | None:
-        """Which nodes [N], with last states ``x_NC``, see a row that was lost, their own included; ``None``: none of them."""
-        sound_N = x_NC.abs().amax(dim=1).isfinite()
-        if not self.some and bool(sound_N.all()):
+    def watch(self, turned: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Look at what a layer computes for the nodes: queries and keys, ``turned``, of which ``keys`` are a part, and values."""
+        if not self.some:
+            self.reach.append(torch.linalg.vector_norm(turned, torch.inf))
+            return
+        self.reach.append(torch.linalg.vector_norm(turned, torch.inf, dim=(0, 1, 3)))
+        self.reach.append(SCALE * torch.linalg.vector_norm(values, torch.inf, dim=(0, 1, 3)))
+        most = farthest(keys.dtype)
+        keys.nan_to_num_(0.0, 0.0, 0.0).clamp_(-most, most)
+        values.nan_to_num_(0.0, 0.0, 0.0)
+
+    def found(self, x_NC: Tensor, call: Pass, caches: Sequence[LayerCache]) -> bool:
+        """Whether a pass that ended in states ``x_NC`` must be done again, as there is a first such row, here or from before."""
+        if self.some:
+            return False
+        most = farthest(x_NC.dtype)
+        fine = (torch.stack(self.reach).amax() <= most) & x_NC.abs().amax().isfinite()
+        self.some = not bool(fine)
+        before = call.num_rows - len(x_NC)
+        for place, held in enumerate(rows[:, :, :before] for cache in caches for rows in cache) if self.some else ():
+            reach = torch.linalg.vector_norm(held, torch.inf, dim=(0, 1, 3)) * (SCALE if place % 2 else 1)
+            self.rows_T[:before] |= ~(reach <= most)
+            held.nan_to_num_(0.0, 0.0, 0.0)
+            if place % 2 == 0:
+                held.clamp_(-most, most)
+        return self.some
+
+    def seen_by(self, call: Pass) -> Tensor | None:
+        """Which nodes [N] of a pass see a row that was lost, their own included; ``None``: none of them."""
+        if not self.some:
             return None
-        self.some = True
-        self.rows_T.index_copy_(0, call.rows_N, ~sound_N)
+        reach_N = torch.stack(self.reach).amax(dim=0)
+        self.rows_T.index_copy_(0, call.rows_N, ~(reach_N <= farthest(reach_N.dtype)))
         lost_T = self.rows_T[: call.num_rows]
         if call.mask_NT is None:
             return lost_T.cumsum(0)[call.rows_N] > 0
@@ -67,7 +106,9 @@ def forward(
 
     ``caches`` are those of the layers; the nodes' rows are written. Ids that the vocabulary lacks read its last row.
     """
-    own, call = call, per_head(weights, call)
+    own, call, lost = call, per_head(weights, call), call.lost
+    if lost is not None:
+        lost.reach.clear()
     x_NC, added_NC, states = embedded(weights, call.tokens_N), None, []
     for number, (layer, cache) in enumerate(zip(weights.layers, caches, strict=True)):
         x_NC, read_NC = added_norm(weights, x_NC, added_NC, layer.attention_norm)
@@ -80,10 +121,12 @@ def forward(
     if len(weights.layers) in taps:
         states.append(rows)
     logits = product(weights, rows[-last:], weights.head, weights.head_bias)
-    lost_N = None if own.lost is None else own.lost.seen_by(x_NC + added_NC, own)
-    if lost_N is not None:
-        logits = logits.masked_fill(lost_N[-last:].unsqueeze(1), torch.nan)
-    return logits, states
+    if lost is None:
+        return logits, states
+    if lost.found(x_NC + added_NC, own, caches):
+        return forward(weights, own, caches, last, taps)
+    lost_N = lost.seen_by(own)
+    return logits if lost_N is None else logits.masked_fill(lost_N[-last:].unsqueeze(1), torch.nan), states
 
 
 def embedded(weights: CompactWeights, tokens_N: Tensor) -> Tensor:
@@ -117,21 +160,26 @@ def signed(sin: Tensor) -> Tensor:
 
 
 def write_heads(weights: CompactWeights, layer: LayerWeights, cache: LayerCache, call: Pass, read_NI: Tensor) -> Tensor:
-    """Queries [1, H, N, D] of the nodes, after writing their keys and values into the cache; zeros where they are not finite."""
+    """Queries [1, H, N, D] of the nodes, after writing their keys and values into the cache."""
     heads, key_heads = weights.heads, weights.key_heads
     joint = product(weights, read_NI, layer.qkv, layer.qkv_bias)
     if weights.kernels is not None:
         norms = None if layer.query_norm is None else (layer.query_norm, layer.key_norm)
         angles = call.cos_ND, call.sin_ND
-        queries: Tensor = weights.kernels.turned(joint, norms, angles, call.rows_N, cache, heads, weights.epsilon)
+        queries: Tensor
+        queries, reach_NH = weights.kernels.turned(joint, norms, angles, call.rows_N, cache, heads, weights.epsilon)
+        if call.lost is not None:
+            call.lost.reach.append(reach_NH.amax(dim=1))
         return queries
     joint = joint.view(len(read_NI), -1, weights.head_dim).transpose(0, 1).unsqueeze(0)
-    joint[:, heads:].nan_to_num_(0.0, 0.0, 0.0)
     turned, values = joint.split([heads + key_heads, key_heads], dim=1)
     if layer.query_norm is not None and layer.key_norm is not None:
         normed = norm(turned[:, :heads], layer.query_norm, weights.epsilon)
         turned = torch.cat([normed, norm(turned[:, heads:], layer.key_norm, weights.epsilon)], dim=1)
-    queries, keys = _rotated(turned, call).split([heads, key_heads], dim=1)
+    turned = _rotated(turned, call)
+    queries, keys = turned.split([heads, key_heads], dim=1)
+    if call.lost is not None:
+        call.lost.watch(turned, keys, values)
     all_keys, all_values = cache
     all_keys.index_copy_(2, call.rows_N, keys)
     all_values.index_copy_(2, call.rows_N, values)

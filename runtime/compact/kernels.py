@@ -58,28 +58,31 @@ def turned(
     cache: tuple[Tensor, Tensor],
     heads: int,
     epsilon: float,
-) -> Tensor:
+    farthest: float = 1e17,
+) -> tuple[Tensor, Tensor]:
     """Queries [1, H, N, D] of ``joint_NO`` (queries, keys and values of all heads, side by side), which are turned by the cosines
     and signed sines ``angles`` [N, D]; keys and values go to ``rows_N`` of the ``cache`` [1, K, rows, D]. ``norms``: of a query's
-    and of a key's head, before they are turned."""
+    and of a key's head, before they are turned. With them [N, H + 2 K]: infinity for heads with coordinates beyond ``farthest``
+    (a value's: not finite), which are zeros in the cache, else 0."""
     keys, values = cache
     cos_ND, sin_ND = angles
     key_heads, room, size = keys.shape[1:]
     queries = joint_NO.new_empty(1, heads, len(joint_NO), size)
     query_norm, key_norm = norms or (cos_ND, cos_ND)  # read where there are norms
+    reach_NH = queries.new_empty(len(joint_NO), heads + 2 * key_heads, dtype=torch.float32)
     with torch.cuda.device_of(joint_NO):
         _turned[(len(joint_NO), heads + 2 * key_heads)](
-            joint_NO.contiguous(), query_norm, key_norm, cos_ND, sin_ND, rows_N, queries, keys, values, len(joint_NO), room,
-            epsilon,
+            joint_NO.contiguous(), query_norm, key_norm, cos_ND, sin_ND, rows_N, queries, keys, values, reach_NH,
+            len(joint_NO), room, epsilon, FARTHEST=farthest,
             HEADS=heads, KEY_HEADS=key_heads, SIZE=size, HALF=triton.next_power_of_2(size // 2), NORMS=norms is not None,
             num_warps=1,
         )  # fmt: skip
-    return queries
+    return queries, reach_NH
 
 
 @triton.jit
 def _turned(  # type: ignore[no-untyped-def]
-    joint, query_norm, key_norm, cos, sin, rows, queries, keys, values, count, room, epsilon,
+    joint, query_norm, key_norm, cos, sin, rows, queries, keys, values, reach, count, room, epsilon, FARTHEST: tl.constexpr,
     HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, SIZE: tl.constexpr, HALF: tl.constexpr, NORMS: tl.constexpr,
 ) -> None:  # fmt: skip
     node, head = tl.program_id(0), tl.program_id(1)
@@ -88,14 +91,12 @@ def _turned(  # type: ignore[no-untyped-def]
     source = joint + (node * (HEADS + 2 * KEY_HEADS) + head) * SIZE + place
     first = tl.load(source, mask=inside, other=0.0)
     second = tl.load(source + SIZE // 2, mask=inside, other=0.0)
-    if head >= HEADS:  # a key or a value: zeros where it is not finite
-        first = tl.where(tl.abs(first.to(tl.float32)) < float("inf"), first, 0.0).to(first.dtype)
-        second = tl.where(tl.abs(second.to(tl.float32)) < float("inf"), second, 0.0).to(second.dtype)
     row = tl.load(rows + node)
     if head >= HEADS + KEY_HEADS:
         out = values + ((head - HEADS - KEY_HEADS) * room + row) * SIZE + place
-        tl.store(out, first, mask=inside)
-        tl.store(out + SIZE // 2, second, mask=inside)
+        fine, right_fine = tl.abs(first.to(tl.float32)) < float("inf"), tl.abs(second.to(tl.float32)) < float("inf")
+        tl.store(out, tl.where(fine, first, 0.0).to(first.dtype), mask=inside)
+        tl.store(out + SIZE // 2, tl.where(right_fine, second, 0.0).to(first.dtype), mask=inside)
     else:
         left, right = first.to(tl.float32), second.to(tl.float32)
         if NORMS:
@@ -114,8 +115,17 @@ def _turned(  # type: ignore[no-untyped-def]
         out = queries + (head * count + node) * SIZE + place
         if head >= HEADS:
             out = keys + ((head - HEADS) * room + row) * SIZE + place
-        tl.store(out, (left * cos_left + right * sin_left).to(first.dtype), mask=inside)
-        tl.store(out + SIZE // 2, (right * cos_right + left * sin_right).to(first.dtype), mask=inside)
+        one, other = (
+            (left * cos_left + right * sin_left).to(first.dtype),
+            (right * cos_right + left * sin_right).to(first.dtype),
+        )
+        fine, right_fine = tl.abs(one.to(tl.float32)) < FARTHEST, tl.abs(other.to(tl.float32)) < FARTHEST
+        if head >= HEADS:
+            one, other = tl.where(fine, one, 0.0).to(first.dtype), tl.where(right_fine, other, 0.0).to(first.dtype)
+        tl.store(out, one, mask=inside)
+        tl.store(out + SIZE // 2, other, mask=inside)
+    lost = tl.sum((inside & ~(fine & right_fine)).to(tl.int32))
+    tl.store(reach + node * (HEADS + 2 * KEY_HEADS) + head, tl.where(lost > 0, float("inf"), 0.0))
 
 
 def gated(joint_NF: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from runtime.adapter import Forward
 from runtime.causal_model import CausalLanguageModel
 from runtime.compact.batch import BatchWriter, Wanted
 from runtime.drafting.draft import ModelDraft, fit_vocabulary
+from runtime.laws import processed_law
 from runtime.tree import DraftLaw, TokenTree
 from runtime.verification import VERIFIERS, Verifier
 from runtime.verification.outcome import NotFiniteError, likeliest
@@ -205,6 +206,65 @@ def test_a_lost_state_reaches_nobody_who_may_not_see_it(path, way, worth):
         state.keep([node])
         state.logits = state.forward([4]).logits
     torch.testing.assert_close(spoiled.logits, sound.logits, atol=1e-6, rtol=1e-6)
+
+
+SPOILT = {  # of one layer, the coordinate of token 9 that only finite weights bring beyond what is finite
+    "key": ("k_proj", torch.float32, 3e38),
+    "value": ("v_proj", torch.float32, 3e38),
+    "score": ("k_proj", torch.float32, 5e37),
+    "turned": ("k_proj", torch.float16, 6e4),
+    "query": ("q_proj", torch.float32, 3e38),
+}
+
+
+def overflowing(what, layer=0):
+    """Token 9 has a coordinate of its own, and one matrix makes too much of it."""
+    name, dtype, much = SPOILT[what]
+    model = tiny_llama(seed=0).to(dtype)
+    with torch.no_grad():
+        model.model.embed_tokens.weight[:, 5] = 0.0
+        model.model.embed_tokens.weight[9, 5] = 1.0
+        getattr(model.model.layers[layer].self_attn, name).weight[:, 5] = much
+    return model
+
+
+@pytest.mark.parametrize("what", SPOILT)
+@pytest.mark.parametrize("path", ["compact", "packed", "graphed"])
+def test_what_overflows_in_attention_is_lost_in_every_shape_of_pass(path, what):
+    """And only there: as a token alone, in a chain, in a tree and in the prompt."""
+    if (path, what) == ("packed", "turned"):
+        pytest.skip("float16 has no packed product")
+    state = CausalLanguageModel(overflowing(what), path).open(64)
+    state.forward([1, 2, 3])
+    state.keep([0, 1, 2])
+    kept = {}
+    for name, tokens, parents in (
+        ("alone", [9], None),
+        ("chain", [5, 9, 4], None),
+        ("tree", [5, 9, 6, 4], [-1, -1, 0, 1]),
+        ("sound", [5, 6], None),
+    ):
+        kept[name] = state.forward(tokens, parents).logits.float()
+        state.keep([])
+    assert [kept[name].isnan().all(dim=1).tolist() for name in kept] == [
+        [True],
+        [False, True, True],
+        [False, True, False, True],
+        [False, False],
+    ]
+    tolerance = 1e-2 if what == "turned" else 1e-5
+    for name, rows in (("chain", [0]), ("tree", [0, 2])):
+        torch.testing.assert_close(kept[name][rows], kept["sound"][: len(rows)], atol=tolerance, rtol=tolerance)
+    with pytest.raises(ValueError, match="after the prompt"):
+        build_decoder(ModelPair(overflowing(what), forward=path), {"method": "autoregressive"}).generate([1, 9, 3])
+
+
+@pytest.mark.parametrize("heat", [1e-30, 0.3])
+@pytest.mark.parametrize("scale", [1e10, 1e38])
+def test_no_temperature_makes_an_infinity_of_finite_logits(heat, scale):
+    logits = scale * torch.tensor([[1.0, 2.0, -3.0], [2.0, 2.0, 0.0]])
+    law = processed_law(logits, SamplingSettings(heat))
+    torch.testing.assert_close(law, torch.tensor([[0.0, 1.0, 0.0], [0.5, 0.5, 0.0]]))
 
 
 @pytest.mark.parametrize("path", FORWARDS)
