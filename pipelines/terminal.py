@@ -49,7 +49,7 @@ class GrowingText:
         text: str = self._tokenizer.decode(tokens)
         if not last:
             text = settled(text, bool(getattr(self._tokenizer, "clean_up_tokenization_spaces", False)))
-        common = os.path.commonprefix([text, self._printed])  # all that was printed, but for decoders that look far ahead
+        common = os.path.commonprefix([text, self._printed])  # noqa: RUF071 (all that was printed, or a decoder looks far ahead)
         if last or common == self._printed:
             print(text[len(common) :], end="", flush=True)
             self._printed = text

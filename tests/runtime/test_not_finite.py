@@ -281,6 +281,22 @@ def test_what_was_lost_in_the_prompt_is_refused(path, method):
     decoder.generate([1, 2, 3], max_new_tokens=1)  # other requests are served
 
 
+@pytest.mark.parametrize("path", FORWARDS)
+def test_a_draft_of_nothing_but_nan_drafts_nothing(path):
+    draft = tiny_llama(seed=1)
+    with torch.no_grad():
+        draft.model.norm.weight[3] = math.nan
+    decoders = [
+        build_decoder(ModelPair(tiny_llama(seed=0), draft, forward=path), METHODS[name])
+        for name in ("chain block", "tree nss")
+    ]
+    plain = tiny_llama(seed=0).generate(torch.tensor([[1, 2, 3]]), max_new_tokens=8, do_sample=False, eos_token_id=None)
+    for decoder in decoders:
+        made = decoder.generate([1, 2, 3], max_new_tokens=8, eos_token_id=[])
+        assert made.tokens == plain[0, 3:].tolist()
+        assert path == "graphed" or not any(record.drafted for record in made.rounds), "a graphed draft may not look"
+
+
 def test_weights_that_overflow_in_half_precision_draft_nothing():
     draft = tiny_llama(seed=1)
     with torch.no_grad():
