@@ -12,6 +12,7 @@ Rows become documents through one of ``column`` (a text), ``template`` (``str.fo
 import io
 import itertools
 import json
+import os
 import re
 import string
 from collections.abc import Iterable, Iterator, Mapping
@@ -177,7 +178,7 @@ def _parquet_rows(path: str, file: IO[bytes]) -> Iterator[Mapping[str, Any]]:
 
 
 def _files(named: str) -> list[str]:
-    path = Path(named).expanduser()
+    path = Path(os.path.expanduser(named))
     if "://" in named:
         files = [named]
     elif not path.exists():

@@ -1,5 +1,6 @@
 """A model pair: one target, an optional draft, over one vocabulary."""
 
+import os
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -187,4 +188,4 @@ def _load_tokenizer(path: str | Path) -> Any:
 
 def has_tokenizer(path: str | Path) -> bool:
     """Whether a folder holds files of a tokenizer."""
-    return any(any(Path(path).expanduser().glob(pattern)) for pattern in TOKENIZER_FILES)
+    return any(any(Path(os.path.expanduser(path)).glob(pattern)) for pattern in TOKENIZER_FILES)

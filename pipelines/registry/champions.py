@@ -248,7 +248,11 @@ def _now() -> str:
 
 
 def _who() -> str:
-    return f"{getpass.getuser()}@{socket.gethostname()} (process {os.getpid()})"
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # nobody of that number in the system's list; Python 3.13 says OSError
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()} (process {os.getpid()})"
 
 
 def _shown(sha256: str | None) -> str:
