@@ -134,16 +134,12 @@ class Loader(yaml.SafeLoader):
         for key, _ in node.value:
             kind = key.tag.rpartition(":")[2]
             if kind not in ("str", "merge"):
-                said = (
-                    f"key {key.value!r} is read as {kind}, not as a text. Write it in quotes, or give it another name"
-                )
+                said = f"key {key.value!r} is no text but {kind}: put it in quotes, or change it"
                 raise yaml.constructor.ConstructorError(None, None, said, key.start_mark)
         return super().construct_mapping(node, deep)
 
 
-Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), [*"-+.0123456789"]
-)
+Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), None)
 
 
 @functools.lru_cache(maxsize=2)

@@ -8,7 +8,6 @@ draftwright latency data/smollm2/latency/some-device.json
 
 import argparse
 from collections.abc import Iterator
-from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,11 +33,7 @@ def run(args: argparse.Namespace) -> None:
     from pipelines.report.latency_table import latency_table, prediction_table
     from predictors.latency.profile import read_profile
 
-    paths = (
-        [args.data]
-        if args.data.is_file()
-        else sorted(args.data.glob(f"{escape(args.pair or '') or '*'}/latency/*.json"))
-    )
+    paths = [args.data] if args.data.is_file() else sorted(args.data.glob(f"{args.pair or '*'}/latency/*.json"))
     if not paths:
         of_pair = f" of pair {args.pair!r}" if args.pair else ""
         raise ValueError(f"no latency profile{of_pair} below {args.data}. Run dvc repro (or make repro) first.")

@@ -73,9 +73,7 @@ def _git(*arguments: str) -> str | None:
     own = {name: value for name, value in os.environ.items() if name not in OF_HOOKS}
     try:
         for command in (["ls-files", "--error-unmatch", __file__], arguments):
-            answer = subprocess.run(
-                ["git", "-C", str(ROOT), *command], capture_output=True, text=True, check=True, env=own
-            )
+            answer = subprocess.run(["git", *command], cwd=ROOT, env=own, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return None
     return answer.stdout.strip()
