@@ -6,6 +6,7 @@ INSTALL = pip install --quiet --progress-bar off --no-compile -c constraints.txt
 # Imports are compiled once, and not by each process. Libraries stay quiet, and neither phone home nor unpickle.
 unexport PYTHONDONTWRITEBYTECODE
 export DVC_NO_ANALYTICS = 1
+export LOGNAME ?= $(or $(USER),uid-$(shell id -u))# DVC asks for a name, which a container's user may lack
 export MLFLOW_DISABLE_TELEMETRY = true
 export MLFLOW_ALLOW_PICKLE_DESERIALIZATION = false
 WORKERS := -n auto --dist loadfile --no-loadscope-reorder# as many as cores, in the order that tests/conftest.py gives

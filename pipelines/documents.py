@@ -13,6 +13,7 @@ import codecs
 import io
 import itertools
 import json
+import os
 import re
 import string
 from collections.abc import Iterable, Iterator, Mapping
@@ -196,7 +197,7 @@ def _parquet_rows(path: str, file: IO[bytes]) -> Iterator[Mapping[str, Any]]:
 
 
 def _files(named: str) -> list[str]:
-    path = Path(named).expanduser()
+    path = Path(os.path.expanduser(named))
     if "://" in named:
         files = [named]
     elif not path.exists():

@@ -4,6 +4,7 @@ transformers saves what it read from such a file only where it was told to dequa
 its weights are quantised.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ class GgufFile:
         FileNotFoundError, ValueError
             For a package that is not installed, no such file, or one that is no GGUF; with the remedy.
         """
-        path = Path(self.gguf).expanduser() if self.package is None else _packaged(self.package, self.gguf)
+        path = Path(os.path.expanduser(self.gguf)) if self.package is None else _packaged(self.package, self.gguf)
         if not path.is_file():
             raise FileNotFoundError(f"GGUF file {path} does not exist. Mend models.target.gguf, or fetch the file.")
         with path.open("rb") as file:

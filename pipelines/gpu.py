@@ -30,6 +30,7 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 
 from pipelines.hardware import copy_bandwidth, joules, pass_bytes, watched
 from pipelines.inflation import InflatedDraft, InflatedShape, inflated_bundle, inflated_to
+from pipelines.measuring.provenance import provenance
 from pipelines.outputs import write_json
 from pipelines.stages.device import describe_device
 from predictors.latency.branching import rounds_seconds
@@ -98,8 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def writer(folder: Path, part: str) -> Callable[..., None]:
     """A function that adds what ``part`` has found to the device's file."""
-    git = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True)
-    commit = os.environ.get("COMMIT") or git.stdout.strip()  # of a copy without its history, its owner says it
+    commit = os.environ.get("COMMIT") or provenance({})["commit"]  # of a copy without its history, its owner says it
     origin: dict[str, Any] = {"device": describe_device(), "torch": torch.__version__, "commit": commit}
     path = folder / f"{origin['device']['slug']}.json"
 

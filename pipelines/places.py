@@ -4,6 +4,7 @@ Also what later stages read of this machine (description, latency profile) and o
 """
 
 import argparse
+import os
 import sys
 from argparse import ArgumentTypeError
 from collections.abc import Mapping
@@ -144,7 +145,7 @@ def read_pair(folder: Path) -> PairLocation:
 
 def resolve_model(name: str, revision: str | None = None) -> Path:
     """The folder of a local model, or of a hub model's snapshot (fetched unless it is there already)."""
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise FileNotFoundError(f"{path} is no model folder: it has no config.json.")

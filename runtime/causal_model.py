@@ -196,15 +196,21 @@ def sampled_weights(parameters: Mapping[str, Tensor]) -> tuple[float, ...]:
 
 def context_limit(config: Any) -> tuple[int, str]:
     """Positions the model serves, and what bounds them if not its training: a sliding window equals full attention up to the
-    window's width, and rotary angles that change where a text gets long are not those of the keys in the cache."""
+    window's width, and rotary angles that change where a text gets long are not those of the keys in the cache. Angles that are
+    scaled for ``factor`` times the original positions (YaRN, linear) serve so many, whatever ``max_position_embeddings`` says."""
     sizes = (getattr(config, name, None) for name in ("max_position_embeddings", "max_seq_len"))  # the latter MPT's
     limits = [(int(next(filter(None, sizes), sys.maxsize)), "")]
+    given = getattr(config, "rope_parameters", None) or {}
+    rotaries = [given] if "rope_type" in given else [one for one in given.values() if isinstance(one, dict)]
+    for rotary in rotaries:  # of every type of layers
+        original, factor = rotary.get("original_max_position_embeddings"), rotary.get("factor")
+        if rotary.get("rope_type") in ("yarn", "linear") and original and factor:
+            limits = [max(*limits, (int(original * factor), ""))]
     window = getattr(config, "sliding_window", None)
     layer_types = getattr(config, "layer_types", None) or ["sliding_attention" if window else "full_attention"]
     if window and "sliding_attention" in layer_types:
         limits.append((int(window), "the width of a sliding attention window"))
-    rotary = getattr(config, "rope_parameters", None) or {}
-    if rotary.get("rope_type") == "longrope":
+    for rotary in (one for one in rotaries if one.get("rope_type") == "longrope"):
         room = int(rotary["original_max_position_embeddings"]) - SCRATCH_ROOM  # drafts reach as far beyond the text
         limits.append((room, f"{SCRATCH_ROOM} short of where its rotary angles (longrope) change"))
     return min(limits)

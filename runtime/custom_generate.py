@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from transformers import (
+    LogitNormalization,
     LogitsProcessorList,
     MaxLengthCriteria,
     StoppingCriteriaList,
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
     from runtime.decoding.base import Decoder
     from runtime.pair import ModelPair
 
+REFUSED = (  # settings of other processors; None turns each off
+    "repetition_penalty no_repeat_ngram_size encoder_repetition_penalty encoder_no_repeat_ngram_size min_p top_h typical_p "
+    "epsilon_cutoff eta_cutoff min_length min_new_tokens bad_words_ids sequence_bias forced_bos_token_id forced_eos_token_id "
+    "suppress_tokens begin_suppress_tokens guidance_scale exponential_decay_length_penalty watermarking_config "
+    "remove_invalid_values"
+)
 WARPERS = {TemperatureLogitsWarper: "temperature", TopKLogitsWarper: "top_k", TopPLogitsWarper: "top_p"}
 
 
@@ -41,7 +48,7 @@ def decode_for_generate(
     if fault := next(_faults(decoder.pair, model, input_ids, generation_config, model_kwargs), None):
         raise ValueError(fault)
     criteria = stopping_criteria or StoppingCriteriaList()
-    options = _sampling_options(logits_processor or [], generation_config)
+    options = _sampling_options(logits_processor or [], generation_config, model.generation_config)
     budget = _budget(criteria, generation_config, input_ids.shape[1])
     streamer = _argument_of_generate("streamer")
     sequence, done = input_ids, False
@@ -117,8 +124,9 @@ def _append(sequence: Tensor, tokens: list[int], criteria: StoppingCriteriaList,
     return sequence, False
 
 
-def _sampling_options(processors: Any, generation_config: Any) -> dict[str, Any]:
+def _sampling_options(given: Any, generation_config: Any, own: Any) -> dict[str, Any]:
     """Our settings for exactly what ``generate`` would apply: temperature, top-k, top-p, each at most once, in this order."""
+    processors = [one for one in given if type(one) is not LogitNormalization]  # it changes no distribution
     ends = generation_config.eos_token_id
     options: dict[str, Any] = {"temperature": 1.0, "eos_token_id": () if ends is None else ends}
     order = [type(processor) for processor in processors]
@@ -126,7 +134,7 @@ def _sampling_options(processors: Any, generation_config: Any) -> dict[str, Any]
         if kind not in WARPERS:
             raise ValueError(
                 f"logits processor {kind.__name__} is not supported: verification would need it at every drafted position. "
-                "Supported: temperature, top_k, top_p."
+                f"Supported: temperature, top_k, top_p. {_remedy(generation_config, own)}"
             )
         options[WARPERS[kind]] = getattr(processor, WARPERS[kind])
         if getattr(processor, "min_tokens_to_keep", 1) != 1:
@@ -141,6 +149,16 @@ def _sampling_options(processors: Any, generation_config: Any) -> dict[str, Any]
     if not generation_config.do_sample:
         options["temperature"] = 0.0  # none of the three moves the most probable token
     return options
+
+
+def _remedy(given: Any, own: Any) -> str:
+    """Who set what is refused, and what turns it off."""
+    values = {name: getattr(given, name, None) for name in REFUSED.split()}
+    found = [name for name, one in values.items() if one not in (None, 0) and (type(one), one) != (float, 1.0)]
+    if not found:
+        return "Leave it out of logits_processor."
+    who = "the target's own generation_config" if any(getattr(own, name, None) for name in found) else "this call"
+    return f"Set by {who}: pass {', '.join(f'{name}=None' for name in found)} to turn it off."
 
 
 def _budget(criteria: StoppingCriteriaList, generation_config: Any, prompt_length: int) -> int:

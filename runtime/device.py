@@ -1,6 +1,7 @@
 """What a device computes in, whether it is out of memory, and host numbers on it, or its own on the host, without waiting."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import Tensor
@@ -32,6 +33,18 @@ def read_later(numbers: Tensor) -> Callable[[], list[int]]:
         return found
 
     return read
+
+
+@contextmanager
+def own_settings(devices: Iterable[torch.device]) -> Iterator[None]:
+    """A block in which a caller's ``torch.autocast`` and default device decide nothing."""
+    with ExitStack() as off:
+        if torch.get_default_device().type != "cpu":
+            off.enter_context(torch.device("cpu"))
+        for kind in {device.type for device in devices}:
+            if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+                off.enter_context(torch.autocast(kind, enabled=False))
+        yield
 
 
 def is_out_of_memory(error: Exception) -> bool:

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import re
+import warnings
 from copy import copy
 from dataclasses import asdict
 from functools import cache
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
     from runtime.pair import ModelPair
 
+MARKUP = re.compile(r"<.+>|\[.+\]")  # what special tokens look like: <|user|>, [PAD]
 SHARE = (
     "A draft model must share its target's vocabulary: choose a draft of the target's own model family, or one trained on its "
     "tokenizer."
@@ -59,8 +62,8 @@ def require_shared_vocabulary(
     remedy.
 
     Equal tokens must have equal ids and equal ids equal tokens; a token that only one tokenizer knows is allowed. Embeddings may
-    be padded to different sizes, as long as both have a row for every token. Where a tokenizer is unknown (``None``), only equal
-    sizes are accepted.
+    be padded to different sizes, as long as both have a row for every token. Special tokens may differ, with a warning: texts are
+    the target's own whatever a draft proposes. Where a tokenizer is unknown (``None``), only equal sizes are accepted.
     """
     if target_tokenizer is None or draft_tokenizer is None:
         if target_size != draft_size:
@@ -70,17 +73,23 @@ def require_shared_vocabulary(
             )
         return
     target, draft = target_tokenizer.get_vocab(), draft_tokenizer.get_vocab()
-    if difference := _first_difference(target, draft):
+    special = set().union(*(getattr(one, "get_added_vocab", dict)() for one in (target_tokenizer, draft_tokenizer)))
+    special |= set(filter(MARKUP.fullmatch, [*target, *draft]))
+    plain = [{token: id for token, id in one.items() if token not in special} for one in (target, draft)]
+    if difference := _first_difference(*plain):
         raise ValueError(
             f"target and draft have different vocabularies ({len(target)} and {len(draft)} tokens): {difference}. {SHARE}"
         )
-    needed = max(max(target.values()), max(draft.values())) + 1
+    needed = max((id for one in plain for id in one.values()), default=-1) + 1
     for name, size in (("target", target_size), ("draft", draft_size)):
         if size < needed:
             raise ValueError(
                 f"the {name} model embeds {size} tokens (target {target_size}, draft {draft_size}), but the tokenizers use "
                 f"{needed}. {SHARE}"
             )
+    beyond = [f"{token!r} ({id}) has no embedding" for token, id in target.items() if id >= target_size]
+    if found := _first_difference(target, draft) or next(iter(beyond), None):
+        warnings.warn(f"special tokens differ, and texts are the target's own all the same: {found}", stacklevel=4)
 
 
 def _first_difference(target: dict[str, int], draft: dict[str, int]) -> str | None:

@@ -1,11 +1,12 @@
 """A model pair: one target, an optional draft, over one vocabulary."""
 
+import os
 import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 DRAFT_PRIORITY = -1  # beside the target a draft's many small steps go first
 OF_BLOCKS = re.compile(r"(model|transformer|gpt_neox)\.((language_model|decoder)\.)?(layers|h|blocks)\.")
 LEFTOVERS = re.compile(r"(inv_freq|masked_bias|(attn|attention)\.bias|[kv]_scale)$")  # of other versions and engines
+# Where what holds a model, and computes as it does, has it.
+INNER = {"OptimizedModule": "_orig_mod", **dict.fromkeys(("DataParallel", "DistributedDataParallel"), "module")}
 TOKENIZER_FILES = ("tokenizer*", "vocab.*", "*.model", "tekken.json")
 
 
@@ -33,7 +36,8 @@ class ModelPair:
     target, draft
         Hugging Face causal LMs, kept in their own dtype and on their own device; ``draft=None`` for single-model methods. A draft
         may also be an EAGLE-3 drafter as `runtime.eagle3.checkpoint.read_checkpoint` reads it, which takes the target's dtype and
-        device. Anything with the `LanguageModel` interface is taken as it is.
+        device. Anything with the `LanguageModel` interface is taken as it is, and of a model that is compiled, wrapped for data
+        parallelism or has PEFT adapters the one inside.
     tokenizer, draft_tokenizer
         Optional. Both together prove that the models share a vocabulary; without them the vocabulary sizes must be equal.
     forward
@@ -146,7 +150,33 @@ def usable(device: str) -> torch.device:
 
 def _adapt(model: Any, forward: ForwardPath, priority: int = 0) -> LanguageModel:
     kinds = [kind.__name__ for kind in type(model).__mro__]  # without the class's import of seconds
-    return CausalLanguageModel(model, forward, priority) if "PreTrainedModel" in kinds else model
+    for kind in (kind for kind in kinds if kind in INNER):
+        return _adapt(getattr(model, INNER[kind]), forward, priority)
+    if hasattr(type(model), "get_base_model"):
+        return _adapt(_without_peft(model), forward, priority)
+    plain = "PreTrainedModel" in kinds and not isinstance(model, type)
+    if plain and not model.config.is_encoder_decoder and model.get_output_embeddings() is not None:
+        return CausalLanguageModel(model, forward, priority)
+    if plain or not hasattr(model, "vocabulary_size"):
+        raise ValueError(
+            f"{model if isinstance(model, str) else kinds[0]} is no causal language model. Pass one of Hugging Face "
+            "(AutoModelForCausalLM) without what wraps it, or load it from its folder or hub id by ModelPair.load."
+        )
+    return cast(LanguageModel, model)
+
+
+def _without_peft(model: Any) -> Any:
+    """The model in a PEFT one, adapters included; `ValueError` if it computes something else alone."""
+    inner, settings = model.get_base_model(), getattr(model, "active_peft_config", None)
+    ids = torch.arange(8, device=inner.device)[None] % inner.config.get_text_config().vocab_size
+    with torch.inference_mode():
+        whole, alone = (one.eval()(input_ids=ids).logits for one in (model, inner))
+    if getattr(settings, "is_prompt_learning", False) or whole.shape != alone.shape or not torch.allclose(whole, alone):
+        raise ValueError(
+            f"{type(model).__name__} is more than the model inside (prompt learning): merge_and_unload() it where its method "
+            "can, or decode with get_base_model() alone."
+        )
+    return inner
 
 
 def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
@@ -212,4 +242,4 @@ def _load_tokenizer(path: str | Path) -> Any:
 
 def has_tokenizer(path: str | Path) -> bool:
     """Whether a folder holds files of a tokenizer."""
-    return any(any(Path(path).expanduser().glob(pattern)) for pattern in TOKENIZER_FILES)
+    return any(any(Path(os.path.expanduser(path)).glob(pattern)) for pattern in TOKENIZER_FILES)

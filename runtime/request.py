@@ -51,7 +51,7 @@ def checked_prompt(
 ) -> list[int]:
     """The prompt as a list of ids, or a `ValueError` that names what is wrong. ``bound``: why the context ends there."""
     try:
-        ids = torch.as_tensor(prompt_ids)
+        ids = torch.as_tensor(prompt_ids, device="cpu")
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(
             f"prompt_ids must be one sequence of token ids, got {type(prompt_ids).__name__} ({error}). A text is encoded first: "
@@ -84,7 +84,7 @@ def checked_ends(eos_token_id: int | Collection[int] | Tensor) -> frozenset[int]
     """Tokens that end a generation; `ValueError` for what is no token id or several."""
     given = list(eos_token_id) if isinstance(eos_token_id, (set, frozenset)) else eos_token_id
     try:
-        return frozenset(map(int, torch.as_tensor(given).reshape(-1).tolist()))
+        return frozenset(map(int, torch.as_tensor(given, device="cpu").reshape(-1).tolist()))
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"eos_token_id must be a token id or several, got {eos_token_id!r}.") from error
 
@@ -92,7 +92,7 @@ def checked_ends(eos_token_id: int | Collection[int] | Tensor) -> frozenset[int]
 def checked_chance(randomness: Any) -> Chance:
     """``randomness``, or one seeded from torch's global generator for ``None``; `ValueError` for what draws nothing."""
     if randomness is None:
-        return Randomness(int(torch.randint(2**62, ())))
+        return Randomness(int(torch.randint(2**62, (), device="cpu")))
     if not (hasattr(randomness, "categorical") or hasattr(randomness, "stream")):
         raise ValueError(f"randomness must be a source of draws, got {randomness!r}: pass Randomness(seed=…).")
     return cast(Chance, randomness)

@@ -161,6 +161,24 @@ def test_the_pipeline_holds_together_in_dvc():
     assert needed >= set(by_name) - {"report@smollm2"}
 
 
+def test_a_pair_whose_name_begins_another_is_chosen_alone(tmp_path, monkeypatch):
+    """And without git: what was downloaded as an archive has none."""
+    names = ["small", "small-2", "small-2-report", "2-small"]
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump({"pairs": {name: {} for name in names}}))
+    for file in ("dvc.yaml", ".dvc/config"):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text((ROOT / file).read_text())
+    monkeypatch.chdir(tmp_path)
+    repo = Repo()
+    for name in names:
+        (chosen,) = repo.stage.collect(f"report@{name}")
+        needed = {made.addressing for made in networkx.descendants(repo.index.graph, chosen)} - {"device"}
+        assert len(needed) > 10 and {re.split("[@]", made)[1].removesuffix("-auto") for made in needed} <= {
+            *(f"{name}{end}" for end in ("", "-texts", "-trees", "-guesses", "-of0", "-of1", "-of2", "-bundle0"))
+        }
+    assert repo.config["core"]["no_scm"] and not (tmp_path / ".git").exists()
+
+
 def test_nine_predictors_are_fitted_by_default():
     from pipelines.parameters import read_section
 

@@ -22,6 +22,7 @@ from predictors.sampling import SamplingSettings
 from predictors.schema import MANIFEST, SPLITS, Prompt
 from runtime import ModelPair, Randomness
 from runtime.causal_model import CausalLanguageModel
+from runtime.device import own_settings
 from runtime.eagle3.drafter import Eagle3Drafter
 from runtime.identity import pair_identity
 from trace_collection import shards
@@ -157,7 +158,8 @@ def described(collector: Collector, code: str) -> Collection:
 def shard_rows(collector: Collector, shard: tuple[str, Sequence[Job]]) -> Iterator[Rows]:
     """The rows of every job of a shard, which is given by name and jobs: a worker's task."""
     torch.set_num_threads(collector.config.threads)
-    return collector.rows(shard[1])
+    with own_settings(model.device for model in collector.pair.models.values()):
+        yield from collector.rows(shard[1])
 
 
 def collect(over: Over, folder: Path, progress: Progress, max_gigabytes: float, code: str = "") -> dict[str, int]:

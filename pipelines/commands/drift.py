@@ -33,6 +33,7 @@ import math
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +112,7 @@ def run(args: argparse.Namespace) -> None:
 
 def read_records(path: Path) -> tuple[list[dict[str, Any]], int]:
     """Records in the order of their writing, and how many lines are damaged."""
-    rotated = [file for file in path.parent.glob(f"{path.name}.*") if file.suffix[1:].isdigit()]
+    rotated = [file for file in path.parent.glob(f"{escape(path.name)}.*") if file.suffix[1:].isdigit()]
     files = sorted(rotated, key=lambda file: -int(file.suffix[1:])) + [path] * path.is_file()
     if not files:
         raise ValueError(f"{path}: no monitor wrote there. Serve with draftwright generate --monitor {path}.")

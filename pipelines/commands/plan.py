@@ -8,6 +8,7 @@ disk from the rows that the collectors would write.
 """
 
 import argparse
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -120,7 +121,7 @@ def _configuration(
     hub. An EAGLE-3 drafter's is a mapping."""
     if isinstance(name, GgufFile):
         return read_config(name.path())
-    folder = Path(name).expanduser()
+    folder = Path(os.path.expanduser(name))
     drafter = drafter_config(folder) or (fields if fields is not None and is_eagle3(fields) else None)
     if drafter is not None:
         return drafter

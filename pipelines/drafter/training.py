@@ -24,6 +24,7 @@ from pipelines.drafter.muon import Muon
 from pipelines.drafter.network import DrafterNetwork
 from pipelines.drafter.recipe import DrafterRecipe
 from pipelines.drafter.texts import StatedText, batches
+from predictors.training.trainer import OneProcess
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
@@ -184,9 +185,7 @@ def train(
         def on_train_epoch_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
             rows.epoch = trainer.current_epoch
 
-    trainer = L.Trainer(
-        accelerator="cpu",
-        devices=1,
+    trainer = OneProcess(
         max_epochs=recipe.epochs,
         logger=logger or False,
         callbacks=[Bar(), Next(), ModelCheckpoint(folder, "last", save_last=False, save_on_train_epoch_end=True)],

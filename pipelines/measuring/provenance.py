@@ -1,6 +1,7 @@
 """Where a measurement comes from: commit, versions, machine. Recorded beside every number, never compared."""
 
 import hashlib
+import os
 import subprocess
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -12,6 +13,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 MEASURED_CODE = ("runtime", "predictors", "pipelines/measuring")  # what decides what is measured
 NO_LOCKS = (":(exclude,glob)**/dvc.lock",)  # DVC rewrites them while it runs
+OF_HOOKS = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
 PACKAGES = ("torch", "transformers", "safetensors", "numpy", "scikit-learn")
 
 
@@ -67,8 +69,11 @@ def _version(name: str) -> str | None:
 
 
 def _git(*arguments: str) -> str | None:
+    """What git says of this repository; ``None`` where there is none. One around a copy, or named by a hook, is another."""
+    own = {name: value for name, value in os.environ.items() if name not in OF_HOOKS}
     try:
-        answer = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True)
+        for command in (["ls-files", "--error-unmatch", __file__], arguments):
+            answer = subprocess.run(["git", *command], cwd=ROOT, env=own, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return None
     return answer.stdout.strip()

@@ -73,14 +73,15 @@ class Champions:
         return [Event(**json.loads(tags[key])) for key in sorted(tags) if key.startswith(EVENT)]
 
     def _standing(self) -> list[Version]:
-        """The promoted versions that stand, the newest last."""
+        """The promoted versions that stand, the newest last; one that was deleted stands no more."""
         standing: list[Version] = []
         for event in self.history():
             if event.action == PROMOTED:
                 standing.append(Version(event.version, event.sha256))
             else:
-                standing.pop()
-        return standing
+                while standing.pop().version != event.version:
+                    pass  # deleted since
+        return [one for one in standing if self._version(one.version) is not None]
 
     def champion(self) -> Version | None:
         """The version on top of the history's stack."""
@@ -223,7 +224,9 @@ class Champions:
             return None
         try:
             found = self.client.get_model_version(self.name, version)
-        except MlflowException:
+        except MlflowException as error:
+            if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+                raise
             return None
         return Version(str(found.version), found.tags.get(BUNDLE_TAG, ""))
 
@@ -248,7 +251,11 @@ def _now() -> str:
 
 
 def _who() -> str:
-    return f"{getpass.getuser()}@{socket.gethostname()} (process {os.getpid()})"
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # nobody of that number in the system's list; Python 3.13 says OSError
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()} (process {os.getpid()})"
 
 
 def _shown(sha256: str | None) -> str:

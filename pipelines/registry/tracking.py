@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -80,6 +81,13 @@ class Tracking:
         from mlflow.exceptions import MlflowException
 
         found = self.client.get_experiment_by_name(self.experiment)
+        if found is not None and found.lifecycle_stage == "deleted":
+            remedy = f"mlflow experiments restore --experiment-id {found.experiment_id}"
+            raise ValueError(f"experiment {self.experiment} was deleted at {without_password(self.uri)}. Run {remedy}.")
+        place = found and Path(found.artifact_location.removeprefix("file://"))
+        if place and place.is_absolute() and not place.exists() and not place.is_relative_to(Path.cwd()):  # moved
+            self.client.rename_experiment(found.experiment_id, f"{self.experiment} at {place}")
+            found = None
         try:
             return str(self.client.create_experiment(self.experiment) if found is None else found.experiment_id)
         except MlflowException:
@@ -136,6 +144,7 @@ def new_client(uri: str) -> Any:
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # a server's links, among our own lines
     from mlflow import MlflowClient
 
     for name in ("mlflow", "alembic"):

@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 import warnings
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import version as installed
 from pathlib import Path
@@ -48,46 +48,66 @@ class Registry:
         self.client = new_client(self.uri)
 
     def register(self, pair: str, folder: Path) -> Registration:
-        """Register the bundle unless a version with its content hash exists; alias ``challenger`` then points to it.
+        """Register the bundle unless a version holds it, whole; alias ``challenger`` then points to it.
         `ValueError` if the bundle, or one in it, is damaged or was edited."""
         bundle = read_bundle(folder)
         _require_nested(folder, bundle)
         name, digest = f"{pair}-{folder.name}", bundle_hash(folder)
-        known = self.client.search_model_versions(f"name = '{name}' and tags.{BUNDLE_TAG} = '{digest}'")
-        version = max((str(one.version) for one in known), key=int, default=None)
+        with tempfile.TemporaryDirectory() as place:
+            version, _ = self._stored(name, digest, place)
         made = version or self._new_version(name, pair, folder, bundle, digest)
         self.client.set_registered_model_alias(name, CHALLENGER, made)
         return Registration(name, made, version is None)
 
     def fetch(self, name: str, version: str, folder: Path) -> str:
-        """Download the bundle of a version into ``folder``, whole or not at all; its content hash.
+        """Download the bundle of a version into ``folder``, whole or not at all; its content hash. Another version of the same
+        content serves where its files are gone.
 
-        `ValueError` if the version does not exist, holds no bundle, or another one than it was tagged with; if
-        ``folder`` holds something else than a bundle, which is all that may be replaced.
+        `ValueError` if the version does not exist, or no version holds the bundle that it was tagged with; if ``folder`` holds
+        something else than a bundle, which is all that may be replaced.
         """
-        from mlflow.artifacts import download_artifacts
         from mlflow.exceptions import MlflowException
 
         require_replaceable(folder)
         try:
-            tagged = self.client.get_model_version(name, version).tags.get(BUNDLE_TAG)
+            made = self.client.get_model_version(name, version)
         except MlflowException as error:
             raise ValueError(f"{name} has no version {version} at {without_password(self.uri)}.") from error
         with tempfile.TemporaryDirectory() as place:
-            files = download_artifacts(
-                f"models:/{name}/{version}", dst_path=place, tracking_uri=self.uri, registry_uri=self.uri
-            )
-            found = sorted(Path(files).glob(f"artifacts/*/{CARD}"))
-            if len(found) != 1:
-                raise ValueError(f"{name} version {version} holds no bundle. Register it again (draftwright register).")
-            bundle = found[0].parent
-            sha256 = bundle_hash(bundle)
-            if sha256 != tagged:
-                raise ValueError(
-                    f"{name} version {version} was registered with content {(tagged or 'unknown')[:12]}, and what the registry "
-                    f"holds now is {sha256[:12]}: not fetched. Register the bundle again."
-                )
-            return copy_bundle(bundle, folder)
+            _, found = self._stored(name, made.tags.get(BUNDLE_TAG, ""), place, version)
+            if isinstance(found, Path):
+                return copy_bundle(found, folder)
+        raise ValueError(
+            f"{name} version {version} does not hold its bundle any more at {without_password(self._place(made))} ({found}). "
+            "Register it again (draftwright register), or put its files back."
+        )
+
+    def _place(self, version: Any) -> str:
+        """Where a version's files are. MLflow would look the version up in what ``MLFLOW_REGISTRY_URI`` says."""
+        source, logged = version.source, version.source.rpartition("/")[2]
+        return str(self.client.get_logged_model(logged).artifact_location if source == f"models:/{logged}" else source)
+
+    def _stored(self, name: str, digest: str, place: str, first: str = "") -> tuple[str | None, Path | str]:
+        """The newest version of that content, or ``first``, whose bundle is whole, and that, downloaded; or ``None``,
+        and what was found instead."""
+        from mlflow.artifacts import download_artifacts
+        from mlflow.exceptions import MlflowException
+
+        known = self.client.search_model_versions(f"name = '{name}' and tags.{BUNDLE_TAG} = '{digest}'")
+        found: list[str] = []
+        for one in sorted(known, key=lambda one: (str(one.version) != first, -int(one.version))):
+            to = Path(place) / str(one.version)
+            try:
+                to.mkdir()
+                files = download_artifacts(f"{self._place(one)}/artifacts", dst_path=str(to), tracking_uri=self.uri)
+                bundle = next((card.parent for card in to.rglob(f"artifacts/*/{CARD}")), Path(files))
+                _require_nested(bundle, read_bundle(bundle))
+                if bundle_hash(bundle) == digest:
+                    return str(one.version), bundle
+                found.append(f"content {bundle_hash(bundle)[:12]} instead of {digest[:12]}")
+            except (MlflowException, OSError, ValueError) as error:
+                found.append(str(error).replace(f"{to}/", "").partition(":")[0])
+        return None, next(iter(found), "no content hash")
 
     def _new_version(self, name: str, pair: str, folder: Path, bundle: Bundle, digest: str) -> str:
         tracking = Tracking(pair, self.uri)
@@ -193,11 +213,13 @@ def _log_model(tracking: Tracking, run_id: str | None, folder: Path, bundle: Bun
     import predictors
 
     kind = bundle.card["kind"]
+    named = os.environ.get("MLFLOW_TRACKING_URI")
     mlflow.set_tracking_uri(tracking.uri)
     model_id = None
     if run_id is None:  # its experiment is the pair's all the same
         model_id = tracking.client.create_logged_model(tracking.experiment_id, name=kind).model_id
-    with warnings.catch_warnings(), mlflow.start_run(run_id=run_id) if run_id else nullcontext():
+    with ExitStack() as after, warnings.catch_warnings(), mlflow.start_run(run_id=run_id) if run_id else nullcontext():
+        after.callback(mlflow.set_tracking_uri, named)  # which it leaves in the environment, for all that comes after
         warnings.filterwarnings("ignore", message=".*input example was not provided")  # the signature is explicit
         return mlflow.pyfunc.log_model(
             name=kind,

@@ -10,6 +10,7 @@ one pair can be put into one table.
 
 import argparse
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -116,7 +117,7 @@ def _resolved(models: Models, given: Mapping[str, str | None], made: Mapping[str
         "tokenizer": names[owner],
         # A hub snapshot's folder is named after its commit.
         "revisions": {
-            key: None if key in made or Path(names[key]).expanduser().is_dir() else one.name
+            key: None if key in made or os.path.isdir(os.path.expanduser(names[key])) else one.name
             for key, one in folders.items()
         },
         "vocabulary": sizes,

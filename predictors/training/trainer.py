@@ -12,6 +12,8 @@ import lightning as L
 import torch
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loggers import Logger
+from lightning.pytorch.plugins.environments import LightningEnvironment
+from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
@@ -73,6 +75,21 @@ class Training(L.LightningModule, Generic[Network]):
         if self.scheduler is None:
             return optimizer
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": self.scheduler(optimizer), "monitor": "val_loss"}}
+
+
+class OneProcess(L.Trainer):
+    """Trains in this process alone, on the CPU, whatever the environment says of clusters, ranks and ``PL_TRAINER_*``: Lightning
+    reads the latter by the name of the class."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(accelerator="cpu", devices=1, plugins=[LightningEnvironment()], **options)
+
+    def fit(self, *arguments: Any, **options: Any) -> None:
+        rank, rank_zero_only.rank = rank_zero_only.rank, 0  # another rank's logger would log nothing
+        try:
+            super().fit(*arguments, **options)
+        finally:
+            rank_zero_only.rank = rank
 
 
 class BestEpoch(L.Callback):
@@ -146,9 +163,7 @@ def fitted(
 ) -> Trained[Network]:
     """Train ``module`` on ``rows`` until ``val_loss`` on ``held_out`` falls no more."""
     config, best = module.config, BestEpoch()
-    trainer = L.Trainer(
-        accelerator="cpu",
-        devices=1,
+    trainer = OneProcess(
         max_epochs=config.epochs,
         gradient_clip_val=config.gradient_clip,
         logger=logger or False,
@@ -181,7 +196,8 @@ def seeded(config: TrainConfig) -> Iterator[None]:
         torch.set_num_threads(config.threads)
         for log in loggers:
             log.setLevel(logging.ERROR)
-        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        # a caller's autocast would round what is learned
+        with torch.autocast("cpu", enabled=False), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
             warnings.filterwarnings("ignore", module=r"lightning\..*")
             torch.manual_seed(config.seed)
             yield

@@ -12,6 +12,7 @@ from predictors.controllers import Controller, build_controller
 from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
 from predictors.signals import NextLaw, Root
+from runtime.device import own_settings
 from runtime.monitor import Monitor
 from runtime.pair import ModelPair
 from runtime.request import Request, checked_chance, checked_ends, checked_prompt
@@ -71,10 +72,14 @@ class Decoder(ABC):
 
     def _steps(self, request: Request) -> Generator[Step, None, None]:
         """The decoding loop: the prefill, then rounds until the request is done or given up."""
-        run = self._open(request)
+        devices = [model.device for model in self.pair.models.values()]
+        with own_settings(devices):
+            run = self._open(request)
         try:
             while not run.done:
-                yield run.step()
+                with own_settings(devices):
+                    step = run.step()
+                yield step
         finally:
             run.close()
 

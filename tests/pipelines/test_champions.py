@@ -228,3 +228,17 @@ def test_models_of_a_pair_are_found_page_by_page():
         return page
 
     assert names_of(SimpleNamespace(search_model_versions=search), "p") == ["p-1", "p-3", "p-5"]
+
+
+@pytest.mark.parametrize("error", [KeyError, OSError])  # before Python 3.13 and from there on
+def test_a_user_whom_nobody_knows_by_name_is_a_number(champions, monkeypatch, error):
+    def unknown(uid):
+        raise error(f"getpwuid(): uid not found: {uid}")
+
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    assert champions.promote("1", None, PASSED).by.startswith(f"{os.getuid()}@")
+    second = Champions(champions.client, NAME).lock(seconds=0)
+    with champions.lock(), pytest.raises(ValueError, match=f"changed by {os.getuid()}@"), second:
+        pass

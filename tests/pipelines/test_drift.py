@@ -11,7 +11,7 @@ import pytest
 
 import pipelines.commands.drift
 from pipelines.cli import main
-from pipelines.commands.drift import DRIFT, LEAST, UNKNOWN
+from pipelines.commands.drift import DRIFT, LEAST, UNKNOWN, read_records
 from predictors.bundle import bundle_hash, read_bundle
 from predictors.monitoring import Level, Reference, RequestCounts, fractions_of, read_reference
 from runtime import ModelPair
@@ -107,6 +107,14 @@ def test_rotated_files_come_first(bundle, tmp_path):
     assert drift(bundle, tmp_path, "--window", "32") == 0
     write(tmp_path, served(bundle, 40, 1.0))
     assert drift(bundle, tmp_path, "--window", "32") == DRIFT
+
+
+def test_a_name_is_no_pattern(tmp_path):
+    (tmp_path / "served1.1").write_text("{}\n")
+    with pytest.raises(ValueError, match="no monitor wrote there"):
+        read_records(tmp_path / "served[1]")
+    (tmp_path / "served[1].1").write_text("{}\n{}\n")
+    assert read_records(tmp_path / "served[1]") == ([], 2), "both damaged"
 
 
 def damaged(bundle):

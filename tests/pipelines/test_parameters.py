@@ -1,5 +1,6 @@
 """Sections of a pair: what they leave out is the machine's, what they say is their own."""
 
+import re
 from dataclasses import dataclass, field
 
 import pytest
@@ -71,3 +72,36 @@ def test_keys_besides_are_the_callers(load):
 def test_what_is_named_no_more_is_stale(tmp_path, sections, wanted):
     (tmp_path / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": sections}}))
     assert tuple(is_fitted("p", name, tmp_path / "params.yaml") for name in ("hrad", "old")) == wanted
+
+
+@pytest.mark.parametrize("name", ["407", "2023-12-31", "yes", "Off", "null", "~", "2e5", "012", "3.5"])
+def test_a_name_that_is_no_text_to_yaml_is_refused_in_one_line(tmp_path, name):
+    path = tmp_path / "params.yaml"
+    path.write_text(f"pairs:\n  other: {{s: {{threads: 1}}}}\n  {name}: {{s: {{threads: 2}}}}\n")
+    for asked in (name, "other"):  # DVC would leave the pair out, in silence
+        with pytest.raises(ValueError, match=f"(?s)line 3.*{re.escape(name)}|{re.escape(name)}.*quotes") as error:
+            load_parameters(Stage, asked, "s", path)
+        assert "\n" not in str(error.value)
+    path.write_text(path.read_text().replace(f"  {name}:", f'  "{name}":'))
+    assert load_parameters(Stage, name, "s", path).threads == 2
+
+
+@pytest.mark.parametrize("key", ["no", "12"])
+def test_sections_and_settings_have_texts_as_names_too(tmp_path, key):
+    (tmp_path / "params.yaml").write_text(f"pairs:\n  p: {{s: {{threads: 1, {key}: 2}}, {key}: {{}}}}\n")
+    with pytest.raises(ValueError, match=f"{key}.*quotes"):
+        load_parameters(Stage, "p", "gone", tmp_path / "params.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("2e-4", 2e-4), ("1E3", 1e3), ("1.5e2", 150.0), ("+.5e1", 5.0), ("5.e-1", 0.5), ("7", 7.0)]
+)
+def test_numbers_are_read_as_dvc_reads_them(tmp_path, text, value):
+    (tmp_path / "params.yaml").write_text(f"pairs:\n  p: {{s: {{threads: 1, max_minutes: {text}}}}}\n")
+    assert load_parameters(Stage, "p", "s", tmp_path / "params.yaml").max_minutes == value
+
+
+def test_a_number_in_quotes_is_none(tmp_path):
+    (tmp_path / "params.yaml").write_text("pairs:\n  p: {s: {threads: 1, max_minutes: '1e-3'}}\n")
+    with pytest.raises(ValueError, match="expected float, got '1e-3'"):
+        load_parameters(Stage, "p", "s", tmp_path / "params.yaml")

@@ -77,13 +77,19 @@ def test_trees_are_worth_what_their_roots_say_beside_chains(replayed):
     places = [replayed / name for name in ("replay", "fit")]
     for rule, static, selector, action in (("block", 50.0, 60.0, "chain-3"), ("nss", 30.0, 40.0, "delayed-2.0.2")):
         rates = {"T=0": {"static": static, "selector": selector}, "T=1": {"static": 1.0, "selector": 9.0}}
-        record = {"validation": rates, "static_actions": {"T=0": action}}
+        record = {"family": "tree", "validation": rates, "static_actions": {"T=0": action}}
         write_json(replayed / "fit" / f"delayed_tree-{rule}.json", record)
     found = {one.name: one for one in candidates(*places, "T=0")}
     assert found["delayed_tree-nss"].predicted == pytest.approx(found["chain-3"].predicted * 40 / 50)
     assert found["delayed_tree-nss"].served == {"bundle": "delayed_tree-nss"}
     assert (found["delayed_tree-nss"].basis, found["chain-3"].basis) == (ROOTS, TEXTS)
-    unknown = {"validation": rates, "static_actions": {"T=0": "chain-99"}}
+    mine = {"family": "head", "validation": {}}
+    write_json(replayed / "fit" / "delayed_tree-mine.json", mine)
+    write_json(replayed / "fit" / "mine.json", record)
+    found = {one.name: one for one in candidates(*places, "T=0")}
+    assert found["mine"].predicted == found["delayed_tree-nss"].predicted, "whatever a predictor is called"
+    assert "delayed_tree-mine" not in found
+    unknown = {"family": "tree", "validation": rates, "static_actions": {"T=0": "chain-99"}}
     write_json(replayed / "fit" / "delayed_tree-block.json", unknown)
     assert "delayed_tree-nss" not in {one.name for one in candidates(*places, "T=0")}
 

@@ -1,6 +1,9 @@
 import pytest
 
+from runtime import ModelPair, build_decoder
 from runtime.identity import require_shared_vocabulary
+from tests.runtime.test_pair_and_build import tokenizer as plain
+from tests.toys import tiny_llama
 
 
 class Tokenizer:
@@ -41,6 +44,44 @@ def test_an_id_with_two_tokens_is_refused():
 def test_an_embedding_without_a_row_for_every_token_is_refused():
     with pytest.raises(ValueError, match=r"draft model embeds 3 tokens .* tokenizers use 4"):
         require_shared_vocabulary(Tokenizer("a", "b", "c", "d"), ABC, 4, 3)
+
+
+SPECIAL = {
+    "other names": (("a", "b", "<|im_start|>"), ("a", "b", "[unused7]")),
+    "another place": (("a", "<eos>", "b"), ("a", "<pad>", "b", "<eos>")),
+    "one beside a plain token": (("a", "b", "<user>"), ("a", "b", "z")),
+    "no row in the target": (("a", "b", "c", "<|pad|>", "[MASK]"), ("a", "b", "c")),
+}
+
+
+@pytest.mark.parametrize("named", SPECIAL)
+def test_special_tokens_may_differ_with_a_warning(named):
+    target, draft = SPECIAL[named]
+    with pytest.warns(UserWarning, match="special tokens differ"):
+        require_shared_vocabulary(Tokenizer(*target), Tokenizer(*draft), 3, 4)
+
+
+def test_added_tokens_are_special_whatever_they_look_like():
+    added = Tokenizer("a", "b", "user")
+    added.get_added_vocab = lambda: {"user": 2}
+    with pytest.warns(UserWarning, match="'user'"):
+        require_shared_vocabulary(added, Tokenizer("a", "b", "bot"), 3, 3)
+    with pytest.raises(ValueError, match="token 'a' is 0 in the target and 1 in the draft"):
+        require_shared_vocabulary(added, Tokenizer("user", "a", "b"), 3, 3)
+
+
+def test_a_pair_with_other_special_tokens_decodes_the_targets_own_text():
+    words = [f"w{place}" for place in range(29)]
+    given = {
+        "tokenizer": plain([*words, "<a>", "<b>", "<pad>"]),
+        "draft_tokenizer": plain(["<x>", *words[1:], "<c>", "<d>"]),
+    }
+    with pytest.warns(UserWarning, match="special tokens differ"):
+        pair = ModelPair(tiny_llama(31), tiny_llama(32, layers=1), **given)
+    alone = build_decoder(pair, {"method": "autoregressive"}).generate([29, 30, 1], max_new_tokens=30).tokens
+    assert build_decoder(pair, {"method": "speculative"}).generate([29, 30, 1], max_new_tokens=30).tokens == alone
+    with pytest.raises(ValueError, match="prompt token 31 is outside"):
+        build_decoder(pair, {"method": "speculative"}).generate([31])
 
 
 def test_without_a_tokenizer_sizes_must_be_equal():

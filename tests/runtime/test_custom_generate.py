@@ -141,6 +141,55 @@ def test_what_is_not_supported_is_refused_by_name(pair, decoder, options, messag
         pair.target.model.generate(PROMPT, custom_generate=decoder, do_sample=False, max_new_tokens=5, **options)
 
 
+SETTINGS = {
+    "repetition_penalty": 1.2,
+    "encoder_repetition_penalty": 1.2,
+    "no_repeat_ngram_size": 3,
+    "encoder_no_repeat_ngram_size": 3,
+    "bad_words_ids": [[3]],
+    "sequence_bias": [[[3], 1.0]],
+    "min_length": 7,
+    "min_new_tokens": 3,
+    "forced_bos_token_id": 1,
+    "forced_eos_token_id": 3,
+    "exponential_decay_length_penalty": (2, 1.1),
+    "suppress_tokens": [3],
+    "begin_suppress_tokens": [3],
+    "guidance_scale": 1.5,
+    "remove_invalid_values": True,
+    "watermarking_config": {"bias": 2.5, "greenlist_ratio": 0.25},
+    "min_p": 0.1,
+    "top_h": 0.5,
+    "typical_p": 0.9,
+    "epsilon_cutoff": 0.01,
+    "eta_cutoff": 0.01,
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("of_the_target", [True, False])
+def test_a_refusal_says_who_set_it_and_what_turns_it_off(pair, decoder, name, of_the_target, monkeypatch):
+    model, options = pair.target.model, {"max_new_tokens": 4, "do_sample": True}
+    monkeypatch.setattr(model.generation_config, "eos_token_id", 2)
+    if of_the_target:
+        monkeypatch.setattr(model.generation_config, name, SETTINGS[name])
+    given = {} if of_the_target else {name: SETTINGS[name]}
+    with pytest.raises(ValueError, match=f"(?s){name}=None") as error:
+        model.generate(PROMPT, custom_generate=decoder, **options, **given)
+    assert ("the target's own" in str(error.value)) == of_the_target
+    set_seed(5)
+    text = model.generate(PROMPT, custom_generate=decoder, **options, **{name: None})
+    monkeypatch.setattr(model.generation_config, name, None)
+    set_seed(5)
+    assert torch.equal(text, model.generate(PROMPT, custom_generate=decoder, **options)), "what it names turns it off"
+
+
+def test_logits_that_are_only_normalised_are_served(pair, decoder):
+    options = {"max_new_tokens": 12, "do_sample": False, "renormalize_logits": True}
+    model = pair.target.model
+    assert torch.equal(model.generate(PROMPT, custom_generate=decoder, **options), model.generate(PROMPT, **options))
+
+
 def test_a_cache_that_the_models_own_configuration_names_is_no_request(pair, decoder, monkeypatch):
     """As Gemma's names one."""
     model = pair.target.model

@@ -5,8 +5,9 @@ import torch
 
 from runtime import ModelPair, build_decoder
 from runtime.adapter import SCRATCH_ROOM
-from runtime.causal_model import CausalLanguageModel
+from runtime.causal_model import CausalLanguageModel, context_limit
 from tests.families import COMPACT, FAMILIES, WINDOW, WINDOWED, family_model
+from tests.toys import tiny_llama
 
 LAYERS = (0, 1, 2)
 SERVED = [
@@ -81,6 +82,48 @@ def test_beyond_the_window_the_mask_would_be_another_one(family):
     state.keep(range(len(text) - 2))
     wrong = state.forward(text[-2:]).logits[-1]
     assert (wrong - cache_free(model, text)[0]).abs().max() > 1e-2
+
+
+SCALED = {"rope_theta": 1e4, "factor": 3.0, "original_max_position_embeddings": 40}
+
+
+@pytest.mark.parametrize(
+    ("rotary", "limit"),
+    [
+        ({"rope_type": "yarn", **SCALED}, 120),
+        ({"rope_type": "linear", **SCALED}, 120),
+        ({"rope_type": "yarn", **SCALED, "factor": 0.5}, 40),  # never less than it was trained for
+        (
+            {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, **SCALED},
+            40,
+        ),  # counts it in already
+        ({"rope_type": "linear", "rope_theta": 1e4, "factor": 3.0}, 40),
+        ({"rope_type": "dynamic", "rope_theta": 1e4, "factor": 3.0}, 40),  # its angles change there
+    ],
+)
+def test_a_context_is_what_rotary_angles_are_scaled_for(rotary, limit):
+    model = tiny_llama(seed=0, max_position_embeddings=40, rope_parameters=rotary)
+    for forward in ("auto", "hugging_face"):
+        decoder = build_decoder(ModelPair(model, forward=forward), {"method": "autoregressive"})
+        text = decoder.generate([1, 2, 3], max_new_tokens=limit - 3).tokens
+        assert (
+            text == model.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=limit - 3, do_sample=False)[0, 3:].tolist()
+        )
+        with pytest.raises(ValueError, match=f"context of {limit}"):
+            decoder.generate([1, 2, 3], max_new_tokens=limit - 2)
+
+
+def test_angles_of_each_type_of_layers_are_looked_at():
+    config = family_model("gemma3").config.get_text_config()
+    config.layer_types, config.sliding_window = ["full_attention"] * config.num_hidden_layers, None
+    config.rope_parameters = {
+        "full_attention": {"rope_type": "yarn", **SCALED},
+        "sliding_attention": {"rope_type": "default"},
+    }
+    config.max_position_embeddings = 100
+    assert context_limit(config) == (120, "")
+    config.rope_parameters["full_attention"] = {"rope_type": "longrope", "original_max_position_embeddings": 150}
+    assert context_limit(config)[0] == 150 - SCRATCH_ROOM
 
 
 def test_contexts_in_which_rotary_angles_change_are_refused():

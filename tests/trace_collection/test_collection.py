@@ -80,6 +80,12 @@ def test_the_manifest_says_what_there_is(name, collected, pair, prompts):
     assert manifest["bytes_per_row"] == pytest.approx(held / len(rows), abs=0.1)
 
 
+def test_settings_of_torch_around_it_decide_nothing(name, collected, pair, prompts, tmp_path):
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.device("meta"):
+        gather(made(name, pair, prompts), tmp_path)
+    assert contents(tmp_path) == contents(collected)
+
+
 @pytest.mark.parametrize("after", [0, 3, 8])
 def test_an_interrupted_collection_ends_in_the_same_bytes(name, collected, pair, prompts, tmp_path, after):
     with pytest.raises(KeyboardInterrupt):

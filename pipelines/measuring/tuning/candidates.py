@@ -130,7 +130,7 @@ def _trees(records: Records, setting: str, replayed: Mapping[str, float]) -> Ite
     chain = replayed.get(chains["static_actions"].get(setting, ""))
     if chain is not None:
         for name, record in records.items():
-            if name.startswith(names.TREE_BUNDLE):
+            if record.get("family") == "tree":
                 share = record["validation"][setting]["selector"] / chains["validation"][setting]["static"]
                 yield Candidate(name, names.SELECTOR, {"bundle": name}, chain * share)
 
