@@ -167,7 +167,9 @@ def write_heads(weights: CompactWeights, layer: LayerWeights, cache: LayerCache,
         norms = None if layer.query_norm is None else (layer.query_norm, layer.key_norm)
         angles = call.cos_ND, call.sin_ND
         queries: Tensor
-        queries, reach_NH = weights.kernels.turned(joint, norms, angles, call.rows_N, cache, heads, weights.epsilon)
+        queries, reach_NH = weights.kernels.turned(
+            joint, norms, angles, call.rows_N, cache, heads, weights.epsilon, FARTHEST
+        )
         if call.lost is not None:
             call.lost.reach.append(reach_NH.amax(dim=1))
         return queries

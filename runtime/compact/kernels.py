@@ -58,7 +58,7 @@ def turned(
     cache: tuple[Tensor, Tensor],
     heads: int,
     epsilon: float,
-    farthest: float = 1e17,
+    farthest: float,
 ) -> tuple[Tensor, Tensor]:
     """Queries [1, H, N, D] of ``joint_NO`` (queries, keys and values of all heads, side by side), which are turned by the cosines
     and signed sines ``angles`` [N, D]; keys and values go to ``rows_N`` of the ``cache`` [1, K, rows, D]. ``norms``: of a query's
