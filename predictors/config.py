@@ -163,7 +163,8 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
         element = typing.get_args(hint)[0]
         return tuple(_convert(element, item, f"{where}[{index}]") for index, item in enumerate(value))
     of = typing.get_args(hint)[-1:]  # what a mapping is to
-    if origin is Mapping and isinstance(value, Mapping) and of and dataclasses.is_dataclass(of[0]):
+    nested = any(dataclasses.is_dataclass(option) for one in of for option in (one, *typing.get_args(one)))
+    if origin is Mapping and isinstance(value, Mapping) and nested:
         return {key: _convert(of[0], item, f"{where}.{key}") for key, item in value.items()}
     if origin is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)

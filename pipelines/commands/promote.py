@@ -1,11 +1,11 @@
 """Promote a registered bundle to champion, if the gate lets it pass.
 
 The version under alias ``challenger`` is timed against the champion, if there is one, plain decoding and static chains (minutes;
-an interrupted trial goes on where it stopped). Without a champion, what stage ``trial`` found of this very bundle is the first
-look. The gate's verdict is printed in short, written in full to the output folder, and kept as a tag of the version before
-anything else is done: a look counts, with ``--dry-run``, too. Refused and inconclusive end with exit code 1 and change nothing
-else. After an inconclusive verdict the next call takes the next look, on new documents of the reserve; a refusal stands; a pass
-that was not yet acted on is not measured again. ``--evidence`` judges an earlier trial's file again.
+an interrupted trial goes on where it stopped). Without a champion, what stage ``trial`` found of this very bundle is its first
+trial. The gate's verdict is printed in short, written in full to the output folder, and kept as a tag of the version before
+anything else is done: a trial counts, with ``--dry-run``, too. Refused and inconclusive end with exit code 1 and change nothing
+else. After an inconclusive verdict the next call tries the bundle on documents of the reserve, too; a refusal stands; a pass that
+was not yet acted on is not measured again. ``--evidence`` judges an earlier trial's file again.
 
     draftwright promote --pair smollm2 --predictor hrad
     draftwright promote --pair smollm2 --predictor hrad --force "outage of the old one"
@@ -17,10 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pipelines.gate.conditions import fingerprint, judged
-from pipelines.gate.plan import Record, load_plan, looks_among, next_look, require_new, require_same_bounds
-from pipelines.gate.trial_evidence import Evidence, evidence_on, other_code, read_evidence, require_match
-from pipelines.gate.verdict import CHALLENGER, CHAMPION, PASSED, VERDICT, lines, reasons
+from pipelines.gate.evidence import Evidence, evidence_on, other_code, read_evidence, require_match
+from pipelines.gate.plan import Record, load_plan, require_new, require_same_bounds, reserve_opens, trials_among
+from pipelines.gate.verdict import CHALLENGER, CHAMPION, PASSED, VERDICT, fingerprint, judged, lines, reasons
 from pipelines.outputs import write_json
 from pipelines.parameters import add_pair_arguments
 from pipelines.places import add_place_arguments, fill_in, read_device
@@ -50,8 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="REASON",
         help="promote even if it does not pass, unless the bundle cannot be tried; the reason is recorded",
     )
-    parser.add_argument("--dry-run", action="store_true", help="measure and judge only; a measured look counts")
-    parser.add_argument("--break-lock", action="store_true", help="of a promotion or rollback that was killed")
+    parser.add_argument("--dry-run", action="store_true", help="measure and judge only; a measured trial counts")
     add_json_argument(parser)
 
 
@@ -71,7 +69,7 @@ def _run(args: argparse.Namespace, show: Callable[[Any], None]) -> None:
     slug = read_device(args.device)["slug"]
     _, bounds = load_plan(args.pair, args.params)
     registry = Registry()
-    champions = Champions(registry.client, f"{args.pair}-{args.predictor}", args.break_lock)
+    champions = Champions(registry.client, f"{args.pair}-{args.predictor}")
     if not args.dry_run:
         champions.mend()
     challenger, champion = champions.challenger(), champions.champion()
@@ -86,21 +84,21 @@ def _run(args: argparse.Namespace, show: Callable[[Any], None]) -> None:
     if not args.force:
         require_same_bounds(bounds, earlier)
     over = None if champion is None else champion.sha256
-    evidence, is_look = _evidence(args, registry, champions.name, challenger, champion, earlier, len(bounds.looks))
+    evidence, is_trial = _evidence(args, registry, champions.name, challenger, champion, earlier)
     require_match(evidence, (args.pair, args.predictor), challenger, over, slug)
     record = judged(evidence, bounds)
     require_new(record, earlier)
     write_json(args.output / VERDICT, record)
     kept = {name: value for name, value in record.items() if name != "evidence"}
-    is_look = is_look and evidence.problem is None
-    if is_look or not args.dry_run:
+    is_trial = is_trial and evidence.problem is None
+    if is_trial or not args.dry_run:
         champions.keep(challenger.version, kept)
     show(record)
     print(brief(lines(record), LINES - 1))
     warning = other_code(evidence)
     if warning is not None:
         print(warning, file=sys.stderr)
-    _act(args, champions, challenger, over, record, "the look counts, nothing else" if is_look else "nothing")
+    _act(args, champions, challenger, over, record, "the trial counts, nothing else" if is_trial else "nothing")
 
 
 def _act(
@@ -129,28 +127,27 @@ def _evidence(
     challenger: Version,
     champion: Version | None,
     earlier: list[Record],
-    planned: int,
 ) -> tuple[Evidence, bool]:
-    """Evidence to judge, and whether it is the next look: what is given; that of a kept look which can still be promoted by (one
+    """Evidence to judge, and whether it is a new trial: what is given; that of a kept trial which can still be promoted by (one
     that passed, or any by force); what stage ``trial`` found of this bundle; or measured now, with bundles fetched from the
     registry."""
     if args.evidence is not None:
         return read_evidence(args.evidence), False
     over = None if champion is None else champion.sha256
-    verdicts = {kept["evidence_sha256"]: kept["verdict"] for kept in looks_among(earlier)}
+    verdicts = {kept["evidence_sha256"]: kept["verdict"] for kept in trials_among(earlier)}
     found = evidence_on(args.output / VERDICT, challenger, over)
     verdict = None if found is None else verdicts.get(fingerprint(found))
     if found is not None and (verdict == PASSED or (verdict is not None and args.force)):
         return found, False
-    number = next_look(earlier, name, challenger.version, planned)
+    reserve = reserve_opens(earlier, name, challenger.version)
     place = args.trials / args.predictor / read_device(args.device)["slug"] / VERDICT
-    tried = evidence_on(place, challenger, None) if number == 1 and champion is None else None
+    tried = None if reserve or champion is not None else evidence_on(place, challenger, None)
     if tried is not None:
         return tried, True
     fetched = {CHALLENGER: challenger} | ({} if champion is None else {CHAMPION: champion})
     bundles = {who: args.output / who for who in fetched}
     for who, version in fetched.items():
         registry.fetch(name, version.version, bundles[who])
-    from pipelines.gate.attempt import attempt  # it loads models, which evidence at hand needs not
+    from pipelines.gate.trial import attempt  # it loads models, which evidence at hand needs not
 
-    return attempt(args, args.predictor, bundles, number), True
+    return attempt(args, args.predictor, bundles, reserve), True

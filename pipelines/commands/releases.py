@@ -33,8 +33,6 @@ def add_arguments(parser: ArgumentParser, command: str) -> None:
         add_json_argument(parser)
     if command in ("history", "rollback"):
         parser.add_argument("--predictor", required=True, help="name of the bundle")
-    if command == "rollback":
-        parser.add_argument("--break-lock", action="store_true", help="of a promotion or rollback that was killed")
 
 
 def register(args: Namespace) -> None:
@@ -115,7 +113,7 @@ def _record(champions: "Champions") -> dict[str, Any]:
 def _line(name: str, *, verdict: dict[str, Any] | None, alias_follows: bool, **versions: dict[str, str] | None) -> str:
     known = {role: made and f"{made['version']} ({made['sha256'][:12]})" for role, made in versions.items()}
     who = ", ".join(f"{role} {version or 'none'}" for role, version in known.items())
-    judged = "" if verdict is None else f", {verdict['verdict']} at look {verdict['look']} of {verdict['looks']}"
+    judged = "" if verdict is None else f", {verdict['verdict']}{' with the reserve' if verdict['reserve'] else ''}"
     return f"{name}: {'' if alias_follows else '(stale alias) '}{who}{judged}"
 
 
@@ -126,11 +124,11 @@ def history(args: Namespace) -> None:
     """
     champions = _champions(args.pair, args.predictor)
     events = champions.history()
-    for event in events:
+    for number, event in enumerate(events, 1):
         forced = f", forced: {event.forced}" if event.forced else ""
         changed = f"version {event.version} ({event.sha256[:12]}) {event.action}"
         gate = f", gate: {event.verdict}" if event.verdict else ""
-        print(f"{event.number:4d}  {event.at}  {changed} by {event.by}{gate}{forced}")
+        print(f"{number:4d}  {event.at}  {changed} by {event.by}{gate}{forced}")
     if not events:
         print(f"{champions.name} never had a champion")
 
@@ -142,18 +140,18 @@ def rollback(args: Namespace) -> None:
 
         draftwright rollback --pair smollm2 --predictor hrad
     """
-    champions = _champions(args.pair, args.predictor, args.break_lock)
+    champions = _champions(args.pair, args.predictor)
     event = champions.rollback()
     standing = champions.champion()
     assert standing is not None
     print(f"{champions.name}: version {event.version} rolled back, version {standing.version} is champion again")
 
 
-def _champions(pair: str, predictor: str, break_lock: bool = False) -> "Champions":
+def _champions(pair: str, predictor: str) -> "Champions":
     from pipelines.registry.champions import Champions
     from pipelines.registry.versions import Registry
 
-    return Champions(Registry().client, f"{pair}-{predictor}", break_lock)
+    return Champions(Registry().client, f"{pair}-{predictor}")
 
 
 def reports(args: Namespace) -> None:

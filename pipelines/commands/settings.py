@@ -8,16 +8,13 @@ one request at a time, on the machine that tuned: measure them in the engine. Na
 
 import argparse
 import json
-import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from typing import Any
 
-from pipelines.measuring.names import CHOICES, PROVENANCE
-from pipelines.measuring.tuning.candidates import Candidate
-from pipelines.measuring.tuning.speedups import Speedup, fastest
+from pipelines.measuring.names import CHOICES, PLAIN, PROVENANCE
 from pipelines.outputs import read_json
 from pipelines.places import add_place_arguments, fill_in, model_of, read_device, read_facts
 from predictors.config import parse_config
@@ -27,7 +24,6 @@ from predictors.sampling import SamplingSettings
 from runtime.drafting.chain import LookupConfig
 
 PLACES = {"pair_folder": "pair", "tuning": "tuning"}
-SURE = 1.96  # standard errors to either side: 95 %
 CHAIN, CONFIDENCE, MOVING, LOOKUP = "a chain", "a confidence threshold", "a moving threshold", "lookup"
 LEAST, BEFORE, LEARNED = "a least match", "lookup before a chain", "what was learned or calibrated"
 LIKELIEST = "Drafts the likeliest token, which counts if the target draws it."
@@ -89,21 +85,22 @@ def lines(engine: str, choices: Sequence[Any], origin: Mapping[str, Any], models
     yield f"# measured in Draftwright on {device['cpu']} ({device['slug']}), commit {origin['commit']}, {origin['date']}"
     yield f"# {ENGINES[engine][1]}" + ("\nSETTINGS = {}" if engine == "transformers" else "")
     for choice in choices:
-        rows = [dict(row) for row in choice["candidates"]]
-        speedups = {row["name"]: Speedup(**row.pop("speedup")) for row in rows}
-        found = [Candidate(**row) for row in rows]
-        missing = {one.name: rule_of(one.served).missing(engine) for one in found}
-        best = fastest((one for one in found if not missing[one.name]), speedups, origin["parameters"]["tie"])
-        plain = speedups[best.name]
-        gain = _gain(*(math.expm1(plain.value + side * SURE * plain.error) for side in (0, -1, 1)))
-        over_plain = f"{gain} over plain decoding by replay and {plain.documents} timed documents"
-        yield f"\n# {choice['setting']}: {best.name}, {over_plain if plain.error else 'not sped up'}"
-        scores = [f"{_gain(**one['gain'])} over {rival}" for rival, one in (choice["score"] or {}).items()]
-        yield f"#   tuning chose {choice['winner']}; on test prompts: {', '.join(scores) or 'not measured'}"
-        for one in found:
-            if missing[one.name] and speedups[one.name].value > speedups[best.name].value:
-                yield f"#   faster, but {engine} has no words for it: {one.name} ({', '.join(missing[one.name])})"
-        yield said(engine, rule_of(best.served), by_name[choice["setting"]], models)
+        served = {one["name"]: one["served"] for one in choice["candidates"]}
+        speedups = {one["name"]: one["speedup"] for one in choice["candidates"] if one["speedup"]}
+        missing = {name: rule_of(how).missing(engine) for name, how in served.items()}
+        ranked = sorted(speedups, key=lambda name: -speedups[name]["gain"]["value"])
+        best = next((name for name in ranked if not missing[name]), PLAIN)
+        found = speedups[best]["gain"]
+        sure = best != PLAIN and found["low"] > 0
+        best = best if sure else PLAIN
+        over_plain = f"{_gain(**found)} over plain decoding on {speedups[best]['prompts']} prompts"
+        yield f"\n# {choice['setting']}: {best}, {over_plain if sure else 'not surely sped up'}"
+        gains = [f"{_gain(**one['gain'])} over {rival}" for rival, one in choice["gains"].items() if one]
+        yield f"#   tuning chose {choice['winner']}: {', '.join(gains) or 'as nothing was surely faster'}"
+        for name in ranked:
+            if missing[name] and speedups[name]["gain"]["value"] > found["value"]:
+                yield f"#   faster, but {engine} has no words for it: {name} ({', '.join(missing[name])})"
+        yield said(engine, rule_of(served[best]), by_name[choice["setting"]], models)
 
 
 def rule_of(served: Mapping[str, Any]) -> Rule:

@@ -1,1 +1,1 @@
-"""From evidence to the gate's verdict on a challenger."""
+"""The promotion gate: trials of challengers, and verdicts on them."""

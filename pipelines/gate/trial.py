@@ -1,24 +1,35 @@
-"""A challenger on trial: at which settings it serves, whether it can be tried at all, whether it is exact and how well its model
-is calibrated; and what is timed beside it (champion, plain decoding, static chains), on documents that nothing was trained on.
+"""A trial of a bundle, from folders to evidence: what the stage ``trial`` and ``draftwright promote`` share.
 
-Look 1 times prompts of the test share, every further look new ones of the reserve. Decodes of earlier looks are kept, so that
-looks accumulate. Arms are paired by block at every sampling setting that challenger or champion was captured at.
+Whether it can be tried at all, whether it is exact and how well its model is calibrated; and its speed. Challenger, champion,
+plain decoding and static chains are timed together, interleaved, on documents that nothing was trained on, at every sampling
+setting that challenger or champion was captured at. An interrupted trial goes on where it stopped.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import argparse
+import gc
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from pipelines.gate.plan import TrialConfig
-from pipelines.gate.verdict import RESERVE
+from tqdm import tqdm
+
+from pipelines.gate.evidence import Comparison, Evidence, compared
+from pipelines.gate.plan import TrialConfig, load_plan
+from pipelines.gate.verdict import CHALLENGER, CHAMPION, RESERVE
 from pipelines.measuring.arm_rows import ArmRow, chain, expanded
-from pipelines.measuring.bench import allocated, mix_of
-from pipelines.measuring.exactness import format_of, greedy_differences
-from pipelines.measuring.names import CHAIN, PLAIN, PLAIN_FAMILY, TEST
+from pipelines.measuring.arms import ArmBuilder
+from pipelines.measuring.bench import Bench, allocated, mix_of, open_bench
+from pipelines.measuring.exactness import float32_pair, format_of, greedy_differences
+from pipelines.measuring.gain import Timed
+from pipelines.measuring.harness import Harness, apart
+from pipelines.measuring.measurement_log import Blocks, Rows
+from pipelines.measuring.names import CHAIN, CHOICES, PLAIN, PLAIN_FAMILY, PROVENANCE, TEST, VALIDATION
+from pipelines.measuring.recorded import Accounts, RecordedTexts, same_decoders
+from pipelines.measuring.tables import write_timed
+from pipelines.outputs import digest, read_json, write_json
+from pipelines.places import read_device, read_device_profile, read_pair
 from pipelines.prompt_table import Prompt, read_prompts
-from predictors.bundle import AUTO, bundle_hash, read_bundle
-from predictors.config import parse_config
+from predictors.bundle import CARD, TENSORS, bundle_hash, read_bundle
 from predictors.controllers import DelayedTree, is_learned
 from predictors.sampling import SamplingSettings
 from runtime import Decoder, ModelPair, load_decoder
@@ -26,26 +37,124 @@ from runtime.decoding.base import RoutedDecoder
 from runtime.decoding.branch_parallel import BranchParallelDecoder
 
 
+def attempt(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path], reserve: bool = False) -> Evidence:
+    """Evidence on the ``challenger`` among ``bundles``, timed with the ``champion`` there, if any; on prompts of the ``reserve``,
+    too, if that is said.
+
+    Reads from ``args`` what `open_bench` does, ``latency``, and ``output``, below which decodes and provenance are written. A
+    bundle that does not serve the pair is not timed. The static chains that tuning found fastest, below ``args.tuning`` if there
+    is such a folder, are rivals besides the trial's own.
+    """
+    for folder in bundles.values():
+        lacking = [name for name in (CARD, TENSORS) if not (folder / name).is_file()]
+        if lacking:
+            raise ValueError(f"{folder} is no bundle, it lacks {' and '.join(lacking)}. Export it first (dvc repro).")
+    hashes = {f"{name}_sha256": bundle_hash(folder) for name, folder in bundles.items()}
+    champion = hashes.get(f"{CHAMPION}_sha256")
+    config, bounds = load_plan(args.pair, args.params)
+    config = replace(config, gammas=tuple(sorted({*config.gammas, *_tuned_lengths(args)})))
+    texts = RecordedTexts(args.texts, config.max_new_tokens)
+    prompts = prompts_of(args.prompts, config, texts, reserve)
+    checked = [prompt.tokens for prompt in prompts[: config.exactness_prompts]]
+    place = read_pair(args.pair_folder)
+    pair = float32_pair(place, checked, config.max_new_tokens) or ModelPair.load(**place.models, whole=True)
+    problem = problem_of(bundles[CHALLENGER], pair)
+    who = {"pair": args.pair, "predictor": predictor, "bundle_sha256": hashes[f"{CHALLENGER}_sha256"]}
+    who |= {"champion": champion, "reserve": reserve, "problem": problem}
+    if problem is not None:
+        unknown = Comparison(gains={}, reference=None, settings={}, slices={}, documents=())
+        return Evidence(**who, **vars(unknown), exactness={}, calibration_error=None, trained_documents=())
+    old = None if champion is None else problem_of(bundles[CHAMPION], pair)
+    if old is not None:
+        raise ValueError(f"the champion cannot be timed ({old}). Roll it back first (draftwright rollback).")
+    exactness = exact(pair, bundles[CHALLENGER], checked, config.max_new_tokens)
+    del pair  # the one that is timed is loaded next
+    gc.collect()
+    named = {"prompts_sha256": digest([prompt.tokens for prompt in prompts])}
+    bench = open_bench(args, config, {}, {**hashes, "texts_sha256": texts.sha256, **named})
+    trained = {one.document for split in ("train", VALIDATION) for one in read_prompts(args.prompts, split)}
+    found = compared(timed_on(bench, args, config, bundles, prompts, texts, trained), bounds, champion is not None)
+    calibration = calibration_of(bundles[CHALLENGER])
+    origin = bench.origin(args.pair)
+    write_json(bench.folder / PROVENANCE, origin)
+    bench.log.remove()  # no earlier: what fails before is not timed again
+    return Evidence(
+        **who,
+        **vars(found),
+        exactness=exactness,
+        calibration_error=calibration.error,
+        exemption=calibration.exemption,
+        trained_documents=tuple(sorted(trained)),
+        origin={**origin, "lineage": read_bundle(bundles[CHALLENGER]).card.get("lineage")},
+    )
+
+
+def timed_on(
+    bench: Bench,
+    args: argparse.Namespace,
+    config: TrialConfig,
+    bundles: Mapping[str, Path],
+    prompts: Sequence[Prompt],
+    texts: RecordedTexts,
+    trained: set[str],
+) -> Timed:
+    """Time all arms on ``prompts``, and replay them on recorded test ``texts``. `ValueError` if one of these is of a document
+    that was ``trained`` on; timed ones are the gate's to judge."""
+    texts.require(bench.pair)
+    recorded = texts.of(TEST)
+    if learned := sorted({text.document for text in recorded} & trained):
+        raise ValueError(
+            f"recorded texts are of documents that were trained on ({', '.join(learned[:3])}): what replay says of them is no "
+            "evidence. Collect the texts of these prompts (dvc repro traces)."
+        )
+    settings = settings_of(*bundles.values())
+    arms = ArmBuilder(bench.pair, Path(), config.max_new_tokens).build(arms_of(config, bundles))
+    with tqdm(desc="trial", unit="decode") as bar:
+        harness = Harness(Blocks(bench.log, bar), settings, config.seed, config.repeats)
+        decodes, rounds = apart(harness.race(arms, prompts))
+    decoders = {name: arm.decoder for name, arm in arms.items() if arm.decoder is not None}
+    replayed: Rows = []
+    if recorded and bench.pair.draft is not None:
+        profile = read_device_profile(args.latency, bench.device["slug"])
+        accounts = Accounts(profile, decoders, settings)
+        decodes, replayed = accounts.profiled(decodes, rounds), accounts.replayed(recorded)
+    write_timed(bench.folder, args.pair, decodes, rounds)
+    return Timed.of(decodes, replayed, same_decoders(decoders, settings))
+
+
+def prompts_of(folder: Path, config: TrialConfig, texts: RecordedTexts, reserve: bool) -> list[Prompt]:
+    """Test prompts below ``folder``, recorded ones first, of every slice as many as its share of the documents; and such of the
+    ``reserve``. `ValueError` if there are none."""
+    known = read_prompts(folder, TEST)
+    if not known:
+        raise ValueError(f"{folder} has no {TEST} prompts: there is nothing to try a bundle on. Draw some.")
+    mix = mix_of(known)
+    chosen = allocated(texts.first(known), mix, config.test_prompts)
+    if not reserve:
+        return chosen
+    further = allocated(read_prompts(folder, RESERVE), mix, config.reserve_prompts)
+    if not {prompt.document for prompt in further} - {prompt.document for prompt in chosen}:
+        raise ValueError(f"the {RESERVE} has no new document. Add documents, or raise prompts.reserve, and draw again.")
+    return chosen + further
+
+
+def _tuned_lengths(args: argparse.Namespace) -> Iterator[int]:
+    """Lengths of the static chains that tuning found fastest on this machine, one for every sampling setting that has any."""
+    place = getattr(args, "tuning", None)
+    path = None if place is None else place / read_device(args.device)["slug"] / CHOICES
+    for choice in read_json(path, kind=list) if path is not None and path.is_file() else []:
+        for one in choice["candidates"]:
+            decoder = one["served"].get("decoder", {})
+            drafted = decoder.get("controller", {}).get("gamma") or decoder.get("drafter", {}).get("gamma")
+            if one["name"] == choice["static"] and drafted:
+                yield drafted
+
+
 def settings_of(*bundles: Path) -> tuple[SamplingSettings, ...]:
     """The sampling settings that any of ``bundles`` was captured at."""
     return tuple(
         dict.fromkeys(one for bundle in bundles for one in read_bundle(bundle).contract.serving_range.sampling)
     )
-
-
-def served_at(bundle: Path, name: str, settings: SamplingSettings) -> tuple[dict[str, Any], dict[str, str]]:
-    """How the bundle called ``name`` serves ``settings``: as a decoder's configuration or the name of a bundle, its own or a
-    route's; and the content hash of that bundle."""
-    card = read_bundle(bundle).card
-    if card["kind"] != AUTO:
-        return {"bundle": name}, {name: bundle_hash(bundle)}
-    known = [
-        (parse_config(SamplingSettings, route["settings"], f"{bundle}: routes"), route) for route in card["routes"]
-    ]
-    _, route = min(known, key=lambda one: one[0].distance(settings))
-    if route.get("bundle") is None:
-        return {"decoder": route["decoder"]}, {}
-    return {"bundle": route["bundle"]}, {route["bundle"]: route["sha256"]}
 
 
 def problem_of(bundle: Path, pair: ModelPair) -> str | None:
@@ -118,44 +227,6 @@ def calibration_of(folder: Path) -> Calibration:
     quality = bundle.card.get("measured_quality", {})
     errors = [quality.get(part, {}).get("ece") for part in ("metrics", "tokens")]
     return Calibration(max((float(error) for error in errors if error is not None), default=None))
-
-
-@dataclass(frozen=True)
-class Look:
-    """The ``number``-th look (from 1): its ``prompts`` with those of earlier looks, how many documents it leaves unopened, and
-    the ``mix`` that gains are weighed by: of all test prompts."""
-
-    number: int
-    prompts: tuple[Prompt, ...]
-    documents_left: int
-    mix: Mapping[str, float] | None = None
-
-    @staticmethod
-    def of(
-        number: int,
-        folder: Path,
-        config: TrialConfig,
-        least: int = 0,
-        sort: Callable[[list[Prompt]], list[Prompt]] = list,
-    ) -> "Look":
-        """Of the prompts below ``folder``, allocated to slices by their documents, at first at least ``least`` of each; ``sort``:
-        which test prompts go first. `ValueError` if there are no test prompts, or a further look finds no new document."""
-        opened, before = ((look - 1) * config.reserve_prompts for look in (number, number - 1))
-        known, reserve = read_prompts(folder, TEST), read_prompts(folder, RESERVE)
-        if not known:
-            raise ValueError(f"{folder} has no {TEST} prompts: there is nothing to try a bundle on. Draw some.")
-        mix = mix_of(known)
-        test = allocated(sort(known), mix, config.test_prompts, least)
-        reserve = allocated(reserve, mix, len(reserve))
-        seen = {prompt.document for prompt in (*test, *reserve[: max(before, 0)])}
-        if number > 1 and not {prompt.document for prompt in reserve[before:opened]} - seen:
-            raise ValueError(
-                f"look {number} finds no new document among {len(reserve)} prompts of the {RESERVE}: documents exhausted. "
-                "Add documents, or raise prompts.reserve, and draw again."
-            )
-        prompts = (*test, *reserve[:opened])
-        left = {prompt.document for prompt in reserve[opened:]} - {prompt.document for prompt in prompts}
-        return Look(number, prompts, len(left), mix)
 
 
 def arms_of(config: TrialConfig, bundles: Mapping[str, Path]) -> list[ArmRow]:

@@ -1,15 +1,36 @@
-"""The gate's verdict: passed, refused, or inconclusive, by every check, with what this evidence could have shown."""
+"""The promotion gate: a pure function from evidence to a verdict, and its verdicts in words.
 
-from collections.abc import Mapping
+    contract      the bundle can be read, was made for the pair that was measured, keeps the target's distribution, and runs on
+                  the wall's clock
+    exactness     every exactness check of each of its decoders is green, and there is one
+    calibration   its calibration error is within the bound, or there is a stated reason why it has none (settings alone)
+    untrained     no document of the evidence was trained on, and there are enough documents
+    gain          over the champion, plain decoding and every static chain: the lower bound lies above the margin. All must hold,
+                  so that no choice among rivals costs any error (intersection-union)
+    guardrail     over the champion, or the static chain that came closest: no sampling setting and no slice loses more than the
+                  guardrail, by a one-sided 95 % bound. A slice with too few documents is not judged, and named
+
+A gain is refused only if the promised one is ruled out, a guardrail if the 95 % bound from above lies below it; all else is
+inconclusive. Source of intersection-union: Berger, Technometrics 24, 1982.
+"""
+
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-VERSION = 2
+from pipelines.outputs import digest
+
+if TYPE_CHECKING:
+    from pipelines.gate.evidence import Evidence
+    from pipelines.gate.plan import Bounds
+    from pipelines.measuring.gain import Estimate
+
+VERSION = 3
 PASSED, REFUSED, INCONCLUSIVE = "passed", "refused", "inconclusive"
-EXHAUSTED = "documents exhausted"
 VERDICT = "verdict.json"
 CHALLENGER, CHAMPION = "challenger", "champion"  # aliases in the registry, and arms of a trial
-RESERVE = "reserve"  # the split that further looks open
+RESERVE = "reserve"  # the split that a trial after an inconclusive one opens
+FEW = "fewer than 2 documents", "2 documents or more at every setting"  # found, and wanted
 
 
 @dataclass(frozen=True)
@@ -31,12 +52,10 @@ class Verdict:
     """On a challenger: any check that refuses refuses, and all must pass to pass."""
 
     checks: tuple[Check, ...]
-    look: int
-    looks: int  # planned
-    level: float | None  # one-sided, of the look; None: past the plan
+    level: float  # one-sided, of the gains
+    reserve: bool = False  # whether the reserve's documents were timed, too
     smallest_gain: float | None = None  # true one that passes as often as the gate promises; None: nothing was measured
     documents_needed: int | None = None  # for the estimated gain to pass as often; None: no number, or none needed
-    documents_left: int = 0  # in the reserve
     static_slices: tuple[str, ...] = ()  # not judged, for too few documents: keep static drafting there
 
     @property
@@ -49,16 +68,107 @@ class Verdict:
     def passed(self) -> bool:
         return self.outcome == PASSED
 
-    @property
-    def exhausted(self) -> bool:
-        """Whether it is inconclusive, and a check says that no document is left to look at."""
-        return self.outcome == INCONCLUSIVE and any(check.found.startswith(EXHAUSTED) for check in self.checks)
-
     def to_record(self) -> dict[str, Any]:
         """As JSON."""
-        said = {"version": VERSION, "verdict": self.outcome, "passed": self.passed, "exhausted": self.exhausted}
+        said = {"version": VERSION, "verdict": self.outcome, "passed": self.passed}
         checks = [asdict(check) | {"passed": check.passed} for check in self.checks]
         return asdict(self) | said | {"checks": checks}
+
+
+def judge(evidence: "Evidence", bounds: "Bounds") -> Verdict:
+    """The gate's verdict."""
+    wanted = "a lossless bundle that serves this pair in real time"
+    checks = [Check("contract", PASSED if evidence.problem is None else REFUSED, evidence.problem or "valid", wanted)]
+    if evidence.problem is None:
+        checks += [_exactness(evidence), _calibration(evidence, bounds), _untrained(evidence, bounds)]
+        checks += [*_gains(evidence, bounds), *_guardrails(evidence, bounds)]
+    closest = min(evidence.known.values(), key=lambda one: one.value, default=None)
+    asked = (bounds.alpha, bounds.margin, bounds.power)
+    return Verdict(
+        tuple(checks),
+        bounds.alpha,
+        evidence.reserve,
+        closest.detectable(*asked) if closest else None,
+        closest.documents_needed(*asked) if closest else None,
+        tuple(name for name, one in evidence.slices.items() if one is None),
+    )
+
+
+def judged(evidence: "Evidence", bounds: "Bounds") -> dict[str, Any]:
+    """The verdict with what it rests on, as JSON."""
+    found = {"bounds": asdict(bounds), "evidence": asdict(evidence), "evidence_sha256": fingerprint(evidence)}
+    return judge(evidence, bounds).to_record() | found | {"documents_sha256": digest(sorted(evidence.documents))}
+
+
+def fingerprint(evidence: "Evidence") -> str:
+    """Hash by which one measurement is known again."""
+    return digest(asdict(evidence))
+
+
+def _exactness(evidence: "Evidence") -> Check:
+    red = sorted(name for name, green in evidence.exactness.items() if not green)
+    found = f"not green: {', '.join(red)}" if red else f"{len(evidence.exactness)} checks green"
+    outcome = PASSED if evidence.exactness and not red else REFUSED
+    return Check("exactness", outcome, found, "at least one check, and all green")
+
+
+def _calibration(evidence: "Evidence", bounds: "Bounds") -> Check:
+    error, wanted = evidence.calibration_error, f"at most {bounds.calibration_error:g}"
+    if error is None:
+        outcome = PASSED if evidence.exemption is not None else REFUSED
+        return Check("calibration", outcome, evidence.exemption or "unknown", wanted)
+    return Check("calibration", PASSED if error <= bounds.calibration_error else REFUSED, f"error {error:.3f}", wanted)
+
+
+def _untrained(evidence: "Evidence", bounds: "Bounds") -> Check:
+    documents = set(evidence.documents)
+    seen = sorted(documents & set(evidence.trained_documents))
+    wanted = f"at least {bounds.min_documents} documents, none of them trained on"
+    if seen:
+        named = ", ".join(seen[:3]) + (", …" if len(seen) > 3 else "")
+        found = f"{len(seen)} of {len(documents)} documents were trained on ({named})"
+        return Check("untrained", REFUSED, found, wanted)
+    if not evidence.trained_documents:
+        return Check("untrained", REFUSED, f"{len(documents)} documents, what was trained on is unknown", wanted)
+    outcome = PASSED if len(documents) >= bounds.min_documents else INCONCLUSIVE
+    return Check("untrained", outcome, f"{len(documents)} documents", wanted)
+
+
+def _gains(evidence: "Evidence", bounds: "Bounds") -> Iterator[Check]:
+    if evidence.unknown_rivals:
+        yield Check("gain", REFUSED, f"unknown over {', '.join(evidence.unknown_rivals)}", "a gain over every rival")
+    wanted = f"a lower bound above {bounds.margin:.1%} at level {bounds.alpha:.2%}"
+    for name, one in evidence.gains.items():
+        if one is None:
+            yield Check(f"gain over {name}", INCONCLUSIVE, *FEW)
+            continue
+        found = f"{one.gain:+.1%} ({one.basis}), at least {one.low(bounds.alpha):+.1%}"
+        if one.low(bounds.alpha) > bounds.margin:
+            yield Check(f"gain over {name}", PASSED, found, wanted)
+        elif one.high() < bounds.promised:
+            yield Check(f"gain over {name}", REFUSED, f"{found}, at most {one.high():+.1%}", wanted)
+        else:
+            yield Check(f"gain over {name}", INCONCLUSIVE, found, wanted)
+
+
+def _guardrails(evidence: "Evidence", bounds: "Bounds") -> Iterator[Check]:
+    judged = {name: one for name, one in evidence.slices.items() if one is not None}
+    for what, some in (("setting", evidence.settings), ("slice", judged)):
+        if not some:
+            yield Check(f"guardrail {what}s", INCONCLUSIVE, f"no {what} known", f"every {what} known")
+    for name, one in {**evidence.settings, **judged}.items():
+        yield _guardrail(name, one, evidence, bounds)
+
+
+def _guardrail(name: str, one: "Estimate | None", evidence: "Evidence", bounds: "Bounds") -> Check:
+    if one is None:
+        return Check(f"guardrail {name}", INCONCLUSIVE, *FEW)
+    found = f"{one.gain:+.1%} over {evidence.reference}, at least {one.low():+.1%}, at most {one.high():+.1%}"
+    wanted = f"a lower bound above {-bounds.guardrail:.1%}"
+    if one.low() > -bounds.guardrail:
+        return Check(f"guardrail {name}", PASSED, found, wanted)
+    outcome = REFUSED if one.high() < -bounds.guardrail else INCONCLUSIVE
+    return Check(f"guardrail {name}", outcome, found, wanted)
 
 
 def reasons(record: Mapping[str, Any]) -> str:
@@ -73,13 +183,14 @@ def lines(record: Mapping[str, Any]) -> list[str]:
     evidence, checks = record["evidence"], record["checks"]
     gains = [check for check in checks if check["name"].startswith("gain")]
     others = [check for check in checks if check not in gains]
-    level = "" if record["level"] is None else f", one-sided level {record['level']:.2%}"
     name = f"{evidence['pair']}-{evidence['predictor']} ({evidence['bundle_sha256'][:12]})"
-    outcome = f"{record['verdict']}: {EXHAUSTED}" if record["exhausted"] else record["verdict"]
     documents, small = f"{len(evidence['documents'])} documents", record["static_slices"]
+    where = (
+        f"{documents}{', the reserve among them' if record['reserve'] else ''}, one-sided level {record['level']:.2%}"
+    )
     unjudged = f"; not judged: {', '.join(small)}; keep static drafting there" if small else ""
     return [
-        f"{name}: {outcome} at look {record['look']} of {record['looks']} ({documents}{level})",
+        f"{name}: {record['verdict']} ({where})",
         f"gains: {_listed(gains)}{_least(evidence['gains'], gains)}",
         f"checks: {_listed(others)}{unjudged}",
         f"power: {_power(record)}",
@@ -112,5 +223,6 @@ def _power(record: Mapping[str, Any]) -> str:
     share = record["bounds"]["power"]
     text = f"a true gain of {record['smallest_gain']:+.1%} would pass in {share:.0%} of cases"
     if record["documents_needed"] is not None and record["verdict"] == INCONCLUSIVE:
-        text += f"; the estimated gain would with {record['documents_needed']} documents"
-    return f"{text}; {record['documents_left']} documents left in the reserve"
+        more = max(0, record["documents_needed"] - len(record["evidence"]["documents"]))
+        text += f"; the estimated gain would with {more} more documents"
+    return text

@@ -45,17 +45,14 @@ class Bench:
         return provenance(self.device) | self.inputs | place
 
 
-def add_bench_arguments(parser: argparse.ArgumentParser, profiled: bool = True) -> None:
-    """The inputs that ``open_bench`` reads; ``profiled``: and those of what is replayed."""
+def add_bench_arguments(parser: argparse.ArgumentParser, prompts: bool = True) -> None:
+    """The inputs that ``open_bench`` reads; ``prompts``: those too, and recorded texts of them."""
     add_pair_arguments(parser)
     parser.add_argument("device", type=Path, help="JSON file of the device stage")
     parser.add_argument("pair_folder", type=Path, help="folder of the pair stage")
-    if profiled:
+    if prompts:
         parser.add_argument("prompts", type=Path, help="folder or file of prompts")
-        help_text = "folder of the latency stage: its profile of this device prices what is replayed"
-        parser.add_argument("--latency", type=Path, required=True, help=help_text)
-        texts_help = "folder of text traces: their prompts are timed first, and replayed"
-        parser.add_argument("--texts", type=place_of, help=texts_help)
+        parser.add_argument("--texts", type=place_of, help="folder of text traces: their prompts are timed first")
 
 
 def open_bench(

@@ -1,8 +1,7 @@
 """The one clock: arms decode prompts, interleaved and paired, and every decode becomes a row.
 
 A *block* is one prompt at one sampling setting and one repeat: its arms decode one after the other, in an order drawn from the
-seed. All draw with one seed, which no arm's name enters; above temperature 0 those that can be are led along one text of the
-target's own (`pipelines.measuring.led`), so that they emit the same tokens.
+seed. All draw with one seed, which no arm's name enters.
 """
 
 import hashlib
@@ -12,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from time import perf_counter, thread_time
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -22,10 +20,6 @@ from pipelines.measuring.measurement_log import Blocks, Rows
 from pipelines.prompt_table import Prompt
 from predictors.sampling import SamplingSettings
 from runtime.graphs import CudaGraphs
-from runtime.leading import OffTapeError
-
-if TYPE_CHECKING:  # it reads recorded texts, and whoever measures a GPU has no pyarrow
-    from pipelines.measuring.led import TextLeader
 
 RETRIES = 3  # of a decode that recorded programs, or was disturbed
 # The share of a decode's time that other processes took. Two cores of an Intel Xeon: quiet up to .03, with one other
@@ -39,13 +33,12 @@ Planned = Iterable[tuple[Prompt, Sequence[TimedArm]]]
 
 @dataclass
 class Harness:
-    """Times arms at ``settings``, each decode ``repeats`` times, in kept ``blocks``; ``leading`` gives a block one text."""
+    """Times arms at ``settings``, each decode ``repeats`` times, in kept ``blocks``."""
 
     blocks: Blocks
     settings: Sequence[SamplingSettings]
     seed: int = 0
     repeats: int = 1
-    leading: "TextLeader | None" = None
 
     def warm_up(self, arms: Mapping[str, TimedArm], prompt: Prompt) -> None:
         """A few unrecorded tokens of every arm, at the last of the settings that it is timed at."""
@@ -54,20 +47,20 @@ class Harness:
             for settings in [one for one in self.settings if arm.at(one.temperature)][-1:]:
                 arm.warm_up(prompt.tokens, settings)
 
-    def race(self, arms: Mapping[str, TimedArm], prompts: Sequence[Prompt], share: float = 1.0) -> Rows:
+    def race(self, arms: Mapping[str, TimedArm], prompts: Sequence[Prompt]) -> Rows:
         """Every arm on every prompt after a warm-up, as `time` has it."""
         if not prompts:
             return Rows()
         self.warm_up(arms, prompts[0])
-        return self.time([(prompt, list(arms.values())) for prompt in prompts], share)
+        return self.time([(prompt, list(arms.values())) for prompt in prompts])
 
-    def time(self, planned: Planned, share: float = 1.0) -> Rows:
-        """A row for each decode, with its rounds under ``by_round`` (`apart`); ends early after ``share`` of the time."""
+    def time(self, planned: Planned) -> Rows:
+        """A row for each decode, with its rounds under ``by_round`` (`apart`)."""
         plans = {prompt.id: (prompt, arms) for prompt, arms in planned}
         decodes = sum(arm.at(one.temperature) for _, arms in plans.values() for arm in arms for one in self.settings)
         self.blocks.planned(decodes * self.repeats)
         rows = Rows()
-        for prompt in self.blocks.within(share, [prompt for prompt, _ in plans.values()]):
+        for prompt in [prompt for prompt, _ in plans.values()]:
             for settings in self.settings:
                 arms = [arm for arm in plans[prompt.id][1] if arm.at(settings.temperature)]
                 for repeat in range(self.repeats):
@@ -81,8 +74,6 @@ class Harness:
     ) -> Rows:
         text = f"{self.seed}/{prompt.id}/{settings.name}"  # repeats go over the same text
         seed = seed_of(text)
-        led = None if self.leading is None or settings.greedy else self.leading.block(prompt, settings, seed)
-        planned = {arm.name: led.decode(arm) for arm in arms} if led is not None else {}
         where = {"split": prompt.split, **asdict(settings), "repeat": repeat, "block": block, "seed": seed}
         where |= {"prompt": prompt.id, "document": prompt.document, "slice": prompt.slice}
         where["prompt_tokens"] = len(prompt.tokens)
@@ -90,14 +81,8 @@ class Harness:
         for order, arm in enumerate(random.Random(f"{text}/{repeat}").sample(list(arms), len(arms))):
             self.blocks.bar.set_postfix_str(f"{prompt.split}, {settings.name}, {arm.name}")
             who = {"arm": arm.name, "family": arm.family, "verifier": arm.verifier, "order": order}
-            free, led_run = partial(arm.run, prompt.tokens, settings, seed), planned.get(arm.name)
-            try:
-                run, seconds = timed(led_run or free)
-            except OffTapeError as error:
-                message = f"{arm.name} left its text, and decodes one of its own there: {error}"
-                warnings.warn(message, stacklevel=2)
-                led_run, (run, seconds) = None, timed(free)
-            took = {"led": led_run is not None, **measured(run, seconds)}
+            run, seconds = timed(partial(arm.run, prompt.tokens, settings, seed))
+            took = measured(run, seconds)
             rows.append({**where, **who, **took, BY_ROUND: rounds_of(run, len(prompt.tokens))})
             self.blocks.bar.update()
         return rows

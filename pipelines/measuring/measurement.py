@@ -1,7 +1,6 @@
 """The one measurement: its parameters and its order of work.
 
-validation prompts   arms of families with something to choose: the fastest of each is chosen at every setting, beside plain
-                     decoding, over which tuning reads the gains
+validation prompts   arms of families with something to choose, and plain decoding: the fastest of each is chosen at every setting
 test prompts         every arm on every prompt, interleaved and paired
 """
 
@@ -15,13 +14,12 @@ from tqdm import tqdm
 from pipelines.measuring.arm_rows import ArmRow, expanded
 from pipelines.measuring.arms import ArmBuilder
 from pipelines.measuring.harness import Harness, tokens_per_second
-from pipelines.measuring.led import RecordedTexts, TextLeader
 from pipelines.measuring.measurement_log import Blocks, MeasurementLog, Rows
 from pipelines.measuring.names import PLAIN
 from pipelines.prompt_table import Prompt
 from predictors.config import Checked, Count, Whole, at_least, not_empty
 from predictors.sampling import SamplingSettings
-from runtime import Decoder, ModelPair
+from runtime import ModelPair
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,6 @@ class MeasureConfig(Checked):
     max_new_tokens: Annotated[int, at_least(2)] = 48  # a prefill and a round
     threads: Count = 2
     seed: int = 0
-    led: bool = True
     exactness_prompts: Whole = 2
 
     def __post_init__(self) -> None:
@@ -58,16 +55,8 @@ class MeasureConfig(Checked):
 class Measurement:
     """A measurement under way; ``choices`` are those of validation prompts."""
 
-    def __init__(
-        self,
-        pair: ModelPair,
-        config: MeasureConfig,
-        bundles: Path,
-        log: MeasurementLog,
-        texts: RecordedTexts | None = None,
-    ) -> None:
+    def __init__(self, pair: ModelPair, config: MeasureConfig, bundles: Path, log: MeasurementLog) -> None:
         self.config, self.log = config, log
-        self.leading = TextLeader(pair, config.max_new_tokens, texts) if config.led else None
         self.builder = ArmBuilder(pair, bundles, config.max_new_tokens)
         rows = expanded(config.arms, str(bundles))
         self.arms = self.builder.build(rows)
@@ -80,17 +69,11 @@ class Measurement:
         swept = [self.arms[row.name] for row in self.rows if row.choose or row.name == PLAIN]
         about = len(validation) * len(swept) + len(test) * len(every)
         with tqdm(total=config.repeats * len(config.settings) * about, desc="measure", unit="decode") as bar:
-            harness = Harness(Blocks(self.log, bar), config.settings, config.seed, config.repeats, self.leading)
+            harness = Harness(Blocks(self.log, bar), config.settings, config.seed, config.repeats)
             harness.warm_up(self.arms, validation[0])
             rows = harness.time([(prompt, swept) for prompt in validation])
             self.choices = self.log.once("choices", lambda: self._choices(rows))  # a resumed run keeps them
             return rows + harness.time([(prompt, every) for prompt in test])
-
-    @property
-    def decoders(self) -> dict[str, Decoder]:
-        """Our decoders by arm, over the pair's own forward."""
-        pair = self.builder.pair
-        return {name: arm.decoder for name, arm in self.arms.items() if arm.decoder and arm.decoder.pair is pair}
 
     def _choices(self, rows: Rows) -> list[dict[str, Any]]:
         """The fastest arm of each family at each setting, with the sweep it was chosen from."""

@@ -5,16 +5,12 @@ is discarded whole: its blocks are never mixed with new ones.
 """
 
 import json
-import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 from tqdm import tqdm
-
-from pipelines.prompt_table import Prompt
 
 Rows = list[dict[str, Any]]
 
@@ -56,23 +52,10 @@ def _kept(path: Path, fingerprint: str) -> dict[str, Rows]:
 
 @dataclass
 class Blocks:
-    """Blocks of a ``log`` within a share of the time allowed. ``bar`` counts steps, of which a block has some; ``capped`` says
-    that ``max_minutes`` ran out."""
+    """Blocks of a ``log``. ``bar`` counts steps, of which a block has some."""
 
     log: MeasurementLog
     bar: tqdm
-    max_minutes: float | None = None
-    capped: bool = False
-    _started: float = field(default_factory=perf_counter)
-
-    def within(self, share: float, prompts: Sequence[Prompt]) -> Iterator[Prompt]:
-        """The prompts in turn, until ``share`` of ``max_minutes`` has passed; one at least."""
-        limit = math.inf if self.max_minutes is None else 60 * share * self.max_minutes
-        for index, prompt in enumerate(prompts):
-            if index and perf_counter() - self._started > limit:
-                self.capped = True
-                return
-            yield prompt
 
     def planned(self, steps: int) -> None:
         """So many more are at hand: the bar's total grows where it was less."""

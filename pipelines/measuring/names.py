@@ -29,7 +29,6 @@ PAPER, PRIOR, EXPLICIT = "specbranch-paper", "specbranch-prior", "specbranch-len
 BRANCH_PRESETS = (PEARL, SPECBRANCH, PAPER, PRIOR, EXPLICIT, WITHOUT_HRAD, WITHOUT_BRANCHES)
 VALIDATION, TEST = "validation", "test"
 DECODES_FILE, ROUNDS_FILE = "decodes.parquet", "rounds.parquet"
-FORESEEN = "foreseen.parquet"
 CHOICES = "choices.json"  # of tuning
 FINDINGS, PROVENANCE = "findings.json", "provenance.json"
 

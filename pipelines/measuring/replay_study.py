@@ -160,7 +160,7 @@ class ReplayStudy:
             name = names.BranchArm(name, (int(decoder["gamma"]),)).name if preset else name
             config = parse_config(BranchDecoderConfig, decoder, name)
             play = partial(_branches, controller=controller, config=config, verifier=verifier)
-            yield ReplayArm(name, BRANCHES, play, settings)
+            yield ReplayArm(name, BRANCHES, play, settings, served)
             return
         policy = configured_policy(decoder, controller, verifier)
         if policy is None:

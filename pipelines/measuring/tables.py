@@ -6,17 +6,13 @@ counts and seconds mean says `pipelines.measuring.decode_rows`.
 """
 
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipelines.gate.evidence.ledger import Replayed
-from pipelines.gate.evidence.prices import PriceFit
 from pipelines.measuring.decode_rows import COUNTED, OF_ROUND, SECONDS, STEADY, SUMMED
 from pipelines.measuring.measurement_log import Rows
-from pipelines.measuring.names import DECODES_FILE, PLAIN, ROUNDS_FILE, TEST
+from pipelines.measuring.names import DECODES_FILE, PLAIN, ROUNDS_FILE
 from pipelines.outputs import replacing
 
 
@@ -35,9 +31,12 @@ DECODES = pa.schema(
         ("order", pa.int32()),  # turn within its block, the first is 0
         ("block", pa.string()),
         ("seed", pa.int64()),  # of prompt and setting
-        ("led", pa.bool_()),  # along a recorded text
         ("tokens", pa.int32()),
         ("seconds", pa.float64()),
+        (
+            "profiled",
+            pa.float64(),
+        ),  # seconds that the latency profile gives its rounds; null where it was not asked, or knows none
         ("virtual", pa.bool_()),
         *columns(pa.int32(), *COUNTED, *SUMMED),  # null where the arm keeps no records of rounds
         ("uncut_histogram", pa.list_(pa.int32())),  # rounds of the longest draft by accepted tokens
@@ -59,16 +58,6 @@ ROUNDS = pa.schema(
         *columns(pa.float64(), *SECONDS),
     ]
 )
-FORESEEN_ROWS = pa.schema(  # `pipelines.gate.evidence.ledger.Replayed`
-    [
-        *columns(pa.string(), "kind", "split", "arm", "prompt", "document", "slice", "block"),
-        *SETTING,
-        ("tokens", pa.int32()),
-        *columns(pa.list_(pa.float64()), "parts", "measured", "rounds"),
-    ]
-)
-TEXTS, TIMED, FACTORS = "texts", "timed", "prices"  # kinds of its rows
-
 # Replayed decodes: a row per text and policy.
 REPLAYED, POLICIES = "replay.parquet", "policies.json"
 BRANCHES = "branches"  # family, on the virtual clock
@@ -86,32 +75,6 @@ REPLAY_ROWS = pa.schema(
 def replayed_at(cost_ratio: float) -> str:
     """The file of the same policies on a machine with another cost ratio."""
     return f"replay-c{cost_ratio:g}.parquet"
-
-
-def write_foreseen(path: Path, one: Replayed | None) -> None:
-    """Write what replay says of the decodes of test prompts, if anything."""
-    rows: list[dict[str, Any]] = []
-    if one is not None:
-        rows += [{**row, "kind": kind} for kind, some in ((TEXTS, one.texts), (TIMED, one.timed)) for row in some]
-        prices = one.prices
-        numbers = (prices.profiled_BK, prices.measured_BK, prices.rounds_BK)
-        for document, *vectors in zip(prices.document_B, *numbers, strict=True):
-            parts, measured, rounds = (vector_K.tolist() for vector_K in vectors)
-            fitted = {"kind": FACTORS, "document": str(document)}
-            rows.append(fitted | {"parts": parts, "measured": measured, "rounds": rounds})
-    write_table(path, [row | {"split": TEST} for row in rows], FORESEEN_ROWS)
-
-
-def read_foreseen(path: Path) -> Replayed | None:
-    """What replay says of the decodes of test prompts; ``None`` if nothing does."""
-    if not path.is_file():
-        return None
-    rows = read_table(path, FORESEEN_ROWS).to_pylist()
-    texts, timed, cells = ([row for row in rows if row["kind"] == kind] for kind in (TEXTS, TIMED, FACTORS))
-    vectors = (np.array([row[name] for row in cells]) for name in ("measured", "parts", "rounds"))
-    if not timed:
-        return None
-    return Replayed(texts, timed, PriceFit(np.array([row["document"] for row in cells]), *vectors))
 
 
 def write_decodes(path: Path, rows: Rows) -> None:

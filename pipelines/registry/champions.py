@@ -1,39 +1,29 @@
-"""Champions in the MLflow registry: alias, history and lock of one registered model.
+"""Champions in the MLflow registry: alias and history of one registered model.
 
-    history   tags ``champion.000001``, ``champion.000002``, … of the registered model, one JSON event each, never rewritten; what
-              stands is a stack: a promotion puts a version on top, a rollback takes the top off
+    history   tags ``champion.<time>.<key>`` of the registered model, one JSON event each, never rewritten; what stands is a
+              stack: a promotion puts a version on top, a rollback takes the top off
     alias     ``champion`` points to the top; the history is the truth, an alias that an interrupted call left behind is mended
-    lock      MLflow has no check-and-set, but creating a registered model of a name that exists is refused by every backend: the
-              model ``<name>.lock`` is there while somebody changes the champion. One whose holder was killed is broken on request
-              only, since nobody here can know that; it is recorded as tag ``lock_broken.000001``, …, and a holder that lives on
-              writes nothing more
-    verdicts  tags ``verdict.000001``, … of a version, one for every look that the gate took at it, and the last as ``verdict``
+    verdicts  tags ``verdict.000001``, … of a version, one for every trial that the gate judged, and the last as ``verdict``
 
-A promotion names the champion that its evidence was measured against, and is refused under the lock if another one stands there
-by then. So of two promotions at once one waits, and then fails loudly.
+A promotion names the champion that its evidence was measured against, and is refused if another one stands there right before
+the alias is set: MLflow has no check-and-set, so two calls within the same moment both append, and the later one stands.
 """
 
 import getpass
 import json
 import os
 import socket
-import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from pipelines.gate.verdict import CHALLENGER, CHAMPION, VERSION
-from pipelines.registry.versions import BUNDLE_TAG, PAIR_TAG, found_model, registered_model
+from pipelines.registry.versions import BUNDLE_TAG, PAIR_TAG, registered_model
 
 EVENT = "champion."
 PROMOTED, ROLLED_BACK = "promoted", "rolled back"
 VERDICT_TAG = "verdict"
-LOCK = ".lock"
-BROKEN = "lock_broken."
-WAIT_SECONDS, POLL_SECONDS = 30.0, 0.2
 
 
 @dataclass(frozen=True)
@@ -41,7 +31,6 @@ class Event:
     """One change of the champion: ``version`` (its content ``sha256``) was ``action``; ``forced``: why the gate's refusal was
     overridden; ``verdict``: what the gate said, of a promotion."""
 
-    number: int
     action: str
     version: str
     sha256: str
@@ -60,12 +49,10 @@ class Version:
 
 
 class Champions:
-    """Of registered model ``name`` at the server of ``client``."""
+    """The champions of registered model ``name`` at the server of ``client``."""
 
-    def __init__(self, client: Any, name: str, break_lock: bool = False) -> None:
+    def __init__(self, client: Any, name: str) -> None:
         self.client, self.name = client, name
-        self.break_lock = break_lock
-        self._key = uuid.uuid4().hex  # by which a lock is known as this object's own
 
     def history(self) -> list[Event]:
         """All events, oldest first; `ValueError` if nothing of this name is registered."""
@@ -92,7 +79,7 @@ class Champions:
         return self._version(self._alias(CHALLENGER))
 
     def promote(self, version: str, over: str | None, verdict: dict[str, Any], forced: str | None = None) -> Event:
-        """Make ``version`` the champion. What the gate said is kept before (`keep`): a look counts, however this ends.
+        """Make ``version`` the champion. What the gate said is kept before (`keep`): a trial counts, however this ends.
 
         ``over``: content hash of the champion that the evidence was measured against (``None``: there was none); ``forced``: why
         the verdict is overridden, which is recorded. `ValueError` if the verdict is not a pass and nothing forces it, if
@@ -102,26 +89,24 @@ class Champions:
                 f"{self.name} version {version} did not pass the gate ({verdict['verdict']}), and nothing forces it. "
                 "Say --force."
             )
-        with self.lock():
-            standing = self.champion()
-            found = None if standing is None else standing.sha256
-            if found != over:
-                raise ValueError(
-                    f"the evidence on {self.name} version {version} was measured against {_shown(over)}, and by now "
-                    f"{_shown(found)} is the champion. Measure again."
-                )
-            made = self._version(version)
-            if made is None or made.sha256 == over:
-                what = "is the champion already" if made else "does not exist"
-                raise ValueError(f"{self.name} version {version} {what}: nothing was changed.")
-            return self._record(PROMOTED, made, forced, verdict["verdict"])
+        standing = self.champion()
+        found = None if standing is None else standing.sha256
+        if found != over:
+            raise ValueError(
+                f"the evidence on {self.name} version {version} was measured against {_shown(over)}, and by now "
+                f"{_shown(found)} is the champion. Measure again."
+            )
+        made = self._version(version)
+        if made is None or made.sha256 == over:
+            what = "is the champion already" if made else "does not exist"
+            raise ValueError(f"{self.name} version {version} {what}: nothing was changed.")
+        return self._record(PROMOTED, made, forced, verdict["verdict"])
 
     def keep(self, version: str, verdict: dict[str, Any]) -> None:
         """Keep the gate's record, whatever it says, as a tag of the version."""
-        with self.lock():
-            number, text = len(self.verdicts(version)) + 1, json.dumps(verdict, sort_keys=True)
-            for key in (f"{VERDICT_TAG}.{number:06d}", VERDICT_TAG):
-                self.client.set_model_version_tag(self.name, version, key, text)
+        number, text = len(self.verdicts(version)) + 1, json.dumps(verdict, sort_keys=True)
+        for key in (f"{VERDICT_TAG}.{number:06d}", VERDICT_TAG):
+            self.client.set_model_version_tag(self.name, version, key, text)
 
     def verdicts(self, version: str) -> list[dict[str, Any]]:
         """The gate's records that were kept on a version, oldest first; those of a gate of another version count for nothing."""
@@ -131,72 +116,22 @@ class Champions:
 
     def rollback(self) -> Event:
         """Put back the champion before this one; `ValueError` if there is none."""
-        with self.lock():
-            standing = self._standing()
-            if len(standing) < 2:
-                found = f"version {standing[0].version} is the only champion there was" if standing else "there is none"
-                raise ValueError(f"{self.name} has no earlier champion to go back to: {found}. Nothing was changed.")
-            return self._record(ROLLED_BACK, standing[-1], None)
-
-    @contextmanager
-    def lock(self, seconds: float = WAIT_SECONDS) -> Iterator[None]:
-        """Hold the registered model's lock. One that is not free in time is broken if this object was told to break it.
-        `ValueError` if it is not free in time, naming the holder."""
-        from mlflow.exceptions import MlflowException
-
-        name, deadline = f"{self.name}{LOCK}", time.monotonic() + seconds
-        while True:
-            try:
-                self.client.create_registered_model(name, tags={"holder": _who(), "since": _now(), "key": self._key})
-                break
-            except MlflowException as error:  # the second: MLflow refused, and looked for whom when he was gone already
-                if error.error_code not in ("RESOURCE_ALREADY_EXISTS", "RESOURCE_DOES_NOT_EXIST"):
-                    raise
-            if time.monotonic() > deadline:
-                if not self.break_lock:
-                    raise ValueError(
-                        f"{self.name} is being changed by {self._holder()}. Wait for it; if it was killed, say --break-lock. "
-                        "Nothing was changed."
-                    )
-                self._break()
-            time.sleep(POLL_SECONDS)
-        try:
-            yield
-        finally:
-            if self._holds():
-                self.client.delete_registered_model(name)
-
-    def _break(self) -> None:
-        """Take the lock from whoever has it, once, and record it."""
-        self.break_lock = False
-        number = 1 + sum(tag.startswith(BROKEN) for tag in self.client.get_registered_model(self.name).tags)
-        text = f"of {self._holder()}, broken {_now()} by {_who()}"
-        self.client.set_registered_model_tag(self.name, f"{BROKEN}{number:06d}", text)
-        if self._lock_tags():
-            self.client.delete_registered_model(f"{self.name}{LOCK}")
-
-    def _lock_tags(self) -> dict[str, str]:
-        """What the lock says of its holder; nothing where there is none."""
-        lock = found_model(self.client, f"{self.name}{LOCK}")
-        return {} if lock is None else dict(lock.tags)
-
-    def _holds(self) -> bool:
-        return self._lock_tags().get("key") == self._key
+        standing = self._standing()
+        if len(standing) < 2:
+            found = f"version {standing[0].version} is the only champion there was" if standing else "there is none"
+            raise ValueError(f"{self.name} has no earlier champion to go back to: {found}. Nothing was changed.")
+        return self._record(ROLLED_BACK, standing[-1])
 
     def mend(self) -> None:
         """Point the alias to what the history says."""
         if not self.follows():
-            with self.lock():  # somebody may be between history and alias right now
-                self._follow()
+            self._follow()
 
-    def _record(self, action: str, version: Version, forced: str | None, verdict: str | None = None) -> Event:
+    def _record(self, action: str, version: Version, forced: str | None = None, verdict: str | None = None) -> Event:
         """Append an event, and let the alias follow."""
-        if not self._holds():
-            raise ValueError(f"the lock of {self.name} was broken meanwhile. The champion was not changed; try again.")
-        history = self.history()
-        event = Event(len(history) + 1, action, version.version, version.sha256, _now(), _who(), forced, verdict)
-        text = json.dumps(asdict(event), sort_keys=True)
-        self.client.set_registered_model_tag(self.name, f"{EVENT}{event.number:06d}", text)
+        event = Event(action, version.version, version.sha256, _now(), _who(), forced, verdict)
+        key = f"{EVENT}{event.at}.{uuid.uuid4().hex[:8]}"
+        self.client.set_registered_model_tag(self.name, key, json.dumps(asdict(event), sort_keys=True))
         self._follow()
         return event
 
@@ -206,7 +141,6 @@ class Champions:
         return self._alias(CHAMPION) == (None if top is None else top.version)
 
     def _follow(self) -> None:
-        """Under the lock: let the alias follow the history."""
         top = self.champion()
         if top is None:
             self.client.delete_registered_model_alias(self.name, CHAMPION)
@@ -230,10 +164,6 @@ class Champions:
             return None
         return Version(str(found.version), found.tags.get(BUNDLE_TAG, ""))
 
-    def _holder(self) -> str:
-        tags = self._lock_tags()
-        return f"{tags.get('holder', 'somebody')} since {tags.get('since', 'an unknown time')}"
-
 
 def names_of(client: Any, pair: str) -> list[str]:
     """Names of the registered models whose versions are tagged with ``pair``."""
@@ -247,7 +177,7 @@ def names_of(client: Any, pair: str) -> list[str]:
 
 
 def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")  # MLflow has no + in the names of tags
 
 
 def _who() -> str:

@@ -18,8 +18,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from pipelines.gate.evidence.ledger import setting_of
 from pipelines.measuring import names
+from pipelines.measuring.gain import setting_of
 from pipelines.measuring.names import CHAIN, CONFIDENCE, FORK, HF_LOOKUP, METHODS, PLAIN
 from pipelines.report.section import EFFICIENCY, OVER_CHAIN, SPEEDUP, Cell, Metric
 from pipelines.report.text import UNDEFINED, Interval, alone, arm_name, changed, known

@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from pipelines.gate.evidence.ledger import setting_of
 from pipelines.gate.verdict import VERDICT
 from pipelines.measuring import names
+from pipelines.measuring.gain import setting_of
 from pipelines.measuring.provenance import of_target_alone
 from pipelines.measuring.tables import DECODES, ROUNDS, read_table
 from pipelines.outputs import read_json

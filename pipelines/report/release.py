@@ -1,16 +1,15 @@
 """What was decided: above the fold, and in section ``release``: the fastest decoder that tuning found at every sampling setting,
 and the gate's verdicts on bundles.
 
-The winner by replay and clock is scored on test prompts, over plain decoding and over the static chain that was fastest on
-validation prompts. Gains of a verdict are those of `pipelines.gate.evidence`, by jackknife over documents.
+Tuning chose on validation prompts; a trial scores its choice on test prompts. Gains are tokens from replay times seconds from the
+clock (`pipelines.measuring.gain`), by jackknife over documents.
 """
 
-import math
 from collections.abc import Iterator
 from textwrap import fill
 
-from pipelines.gate.evidence.gain import Estimate
 from pipelines.gate.verdict import INCONCLUSIVE, PASSED, REFUSED, lines
+from pipelines.measuring.gain import Estimate
 from pipelines.measuring.names import CHAIN, HF_ASSISTED, HF_PLAIN, PLAIN
 from pipelines.measuring.provenance import commit_of, numerics
 from pipelines.outputs import read_json
@@ -34,7 +33,7 @@ CAPTION = (
     "tuning found fastest. The oracle knows what will be accepted of the draft model's chains: a replayed gain on the measured "
     "chain."
 )
-WON = "Tuned: the best few by replay on validation prompts, the winner on test prompts"
+WON = "Tuned: the best few by replay, compared on the clock on validation prompts"
 JUDGED = "Gate verdicts: gains over the closest rival, and over the gate's reference by sampling setting"
 CODE = """from runtime import ModelPair, load_decoder
 
@@ -85,19 +84,19 @@ def decision(inputs: Inputs) -> str:
     gate, said = inputs.verdicts.get(AUTO, {}), []
     evidence = gate.get("evidence", {})
     for setting, choice in inputs.tuned.items():
-        scores, winner, rival = choice["score"] or {}, arm_name(choice["winner"]), choice["static"]
-        over, plain = (scores.get(other, {}).get("gain") for other in (rival, PLAIN))
-        tried = evidence.get("settings", {}).get(setting)
-        if tried is not None and tried["prompts"] > max((one["prompts"] for one in scores.values()), default=0):
+        winner, rival = arm_name(choice["winner"]), choice["static"]
+        over, plain = (_gain(choice, name) for name in (rival, PLAIN))
+        if (tried := evidence.get("settings", {}).get(setting)) is not None:
             over, rival = Estimate(**tried).interval(), evidence["reference"]
-            plain = Estimate(**evidence["gains"][PLAIN]).interval() if PLAIN in evidence["gains"] else plain
-        if plain is not None and not plain["low"] > 0:
+            known = evidence["gains"].get(PLAIN)
+            plain = plain if known is None else Estimate(**known).interval()
+        if plain is not None and not (plain["low"] or 0.0) > 0:
             said.append(
                 f"At {setting} {winner}, tuning's choice, does not surely beat plain decoding: {shown(plain, GAIN)}."
             )
             continue
         gained = "" if over is None else f": {shown(over, GAIN)} over {arm_name(rival)}"
-        said.append(f"At {setting} {'serve' if scores else 'tuning chose'} {winner}{gained}.")
+        said.append(f"At {setting} {'serve' if plain or over else 'tuning chose'} {winner}{gained}.")
     judged = [f"{VERDICTS[gate['verdict']]}."] if gate else []
     return " ".join([*(said or ["Nothing was tuned on this machine."]), *judged])
 
@@ -106,12 +105,12 @@ def _speeds(inputs: Inputs, setting: str, oracle: float | None) -> Table:
     """Plain decoding, Hugging Face's, the static chain, what tuning chose (marked) and the oracle, each with its speed-up."""
     measured, choice = inputs.measured, inputs.tuned.get(setting, {})
     static = choice.get("static") or measured.choices(setting).get(CHAIN, PLAIN)
-    ours, score = choice.get("winner", ""), (choice.get("score") or {}).get(PLAIN)
+    ours, over_plain = choice.get("winner", ""), _gain(choice, PLAIN)
     arms = (PLAIN, HF_PLAIN, HF_ASSISTED, static)
     made: dict[str, Interval] = {arm_name(arm): measured.speedup(arm, PLAIN, By(setting)) for arm in arms}
     speed = made[arm_name(static)]["value"]
-    if score is not None and ours != static:
-        made[arm_name(ours)] = changed(score["gain"], lambda gain: 1 + gain)
+    if over_plain is not None and ours != static:
+        made[arm_name(ours)] = changed(over_plain, lambda gain: 1 + gain)
     if oracle is not None and speed is not None:
         made["oracle"] = alone(oracle * speed)
     known = {arm: one for arm, one in made.items() if one["value"] is not None}
@@ -141,33 +140,35 @@ def section(inputs: Inputs) -> Section | None:
     return Section("release", "What would be released", finding, tables, notes=NOTES, printed=printed)
 
 
+def _gain(choice: Record, rival: str | None) -> Interval | None:
+    """The gain of tuning's winner over a rival, on validation prompts."""
+    found = choice.get("gains", {}).get(rival)
+    return None if found is None else found["gain"]
+
+
 def _tuned(choice: Record) -> Row:
-    """The winner at a sampling setting; over the static chain unless it is that chain, and without scores where time ran out."""
-    candidates = {one["name"]: one["speedup"] for one in choice["candidates"]}
-    winner, score = candidates[choice["winner"]], choice["score"] or {}
-    over_plain, over_static = (score.get(name) for name in (PLAIN, choice["static"]))
+    """The winner at a sampling setting; over the static chain unless it is that chain."""
+    over_plain, over_static = (_gain(choice, name) for name in (PLAIN, choice["static"]))
     return {
         "sampling": choice["setting"],
         "winner": arm_name(choice["winner"]),
-        "candidates": len(candidates),
-        "test prompts": max((one["prompts"] for one in score.values()), default=0),
-        "over plain": None if over_plain is None else changed(over_plain["gain"], lambda gain: 1 + gain),
-        "replay alone, validation": math.exp(winner["predicted"]),
-        "with the clock, validation": math.exp(winner["value"]),
-        "over static chain": None if over_static is None else over_static["gain"],
+        "candidates": len(choice["candidates"]),
+        "prompts": max((one["prompts"] for one in choice["gains"].values() if one), default=0),
+        "over plain": None if over_plain is None else changed(over_plain, lambda gain: 1 + gain),
+        "over static chain": over_static,
         "static chain": choice["static"] and arm_name(choice["static"]),
     }
 
 
 def _gains(bundle: str, record: Record) -> Iterator[Row]:
     evidence = record["evidence"]
-    rivals = {rival: Estimate(**one) for rival, one in evidence["gains"].items()}
+    rivals = {rival: Estimate(**one) for rival, one in evidence["gains"].items() if one is not None}
     if not rivals:
         yield {"bundle": bundle, "verdict": record["verdict"], "over": None, "gain": None, "estimator": None}
         return
     closest, reference = min(rivals, key=lambda rival: rivals[rival].value), arm_name(evidence["reference"])
     known = {arm_name(closest): rivals[closest]}
-    known |= {f"{reference}, {setting}": Estimate(**one) for setting, one in evidence["settings"].items()}
+    known |= {f"{reference}, {setting}": Estimate(**one) for setting, one in evidence["settings"].items() if one}
     for number, (over, one) in enumerate(known.items()):
         judged = {"bundle": bundle, "verdict": "" if number else record["verdict"], "over": over}
         yield {**judged, "gain": one.interval(), "estimator": one.basis}

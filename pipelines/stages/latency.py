@@ -40,7 +40,7 @@ MOST_REPAIRED = 0.25
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_bench_arguments(parser, profiled=False)
+    add_bench_arguments(parser, prompts=False)
     parser.add_argument("output", type=Path, help="folder to write; one file per device in it")
 
 

@@ -1,12 +1,11 @@
 """Stage ``measure``: time every arm of the table in the parameter file on held-out prompts, interleaved and paired.
 
 Writes a folder named after the device: ``decodes.parquet`` (a row for each decode), ``rounds.parquet`` (a row for each of its
-rounds), ``findings.json`` (what validation prompts chose, exactness, notes), ``provenance.json`` and, with ``--texts``,
-``foreseen.parquet`` (what replay predicts for the same decodes and of all recorded texts). An interrupted measurement goes on
-where it stopped.
+rounds), ``findings.json`` (what validation prompts chose, exactness, notes) and ``provenance.json``. An interrupted measurement
+goes on where it stopped.
 
     draftwright measure --pair smollm2 data/device.json data/smollm2/pair data/smollm2/prompts data/smollm2/measured
-        --bundles data/smollm2/bundles --latency data/smollm2/latency
+        --bundles data/smollm2/bundles
 """
 
 import argparse
@@ -22,12 +21,11 @@ from pipelines.measuring.arm_rows import expanded
 from pipelines.measuring.arms import ArmBuilder, bundles_of
 from pipelines.measuring.bench import Bench, add_bench_arguments, allocated, mix_of, open_bench
 from pipelines.measuring.exactness import agreement, exactness_rows, float32_pair, format_of
-from pipelines.measuring.foreseen import foreseen
 from pipelines.measuring.harness import apart, tokens_per_second
-from pipelines.measuring.led import RecordedTexts
 from pipelines.measuring.measurement import MeasureConfig, Measurement
 from pipelines.measuring.measurement_log import Rows
-from pipelines.measuring.tables import write_foreseen, write_timed
+from pipelines.measuring.recorded import RecordedTexts
+from pipelines.measuring.tables import write_timed
 from pipelines.outputs import write_json
 from pipelines.parameters import load_parameters
 from predictors.bundle import CARD, bundle_hash
@@ -53,7 +51,7 @@ def run(args: argparse.Namespace) -> None:
     test = allocated(test, mix_of(test), config.test_prompts)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
-        measurement = Measurement(bench.pair, config, args.bundles, bench.log, texts)
+        measurement = Measurement(bench.pair, config, args.bundles, bench.log)
         rows = measurement.run(validation[: config.validation_prompts], test)
     findings: dict[str, Any] = {"choices": measurement.choices}
     prompts = [prompt.tokens for prompt in test[: config.exactness_prompts]]
@@ -65,8 +63,6 @@ def run(args: argparse.Namespace) -> None:
         findings["notes"] += [f"{reason}: arms {', '.join(measurement.builder.draftless)}"]
     decodes, rounds = apart(rows)
     write_timed(bench.folder, args.pair, decodes, rounds)
-    replayed = foreseen(bench, args.latency, measurement.decoders, texts, test, decodes, rounds)
-    write_foreseen(bench.folder / names.FORESEEN, replayed)
     write_json(bench.folder / names.FINDINGS, findings)
     write_json(bench.folder / names.PROVENANCE, bench.origin(args.pair))
     bench.log.remove()

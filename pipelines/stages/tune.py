@@ -1,13 +1,13 @@
 """Stage ``tune``: find the fastest exact decoder for a pair on this machine, and export it as bundle ``auto``.
 
 For every sampling setting: all policies are ranked by replay and by the latency profile, the best few compared on the clock on
-validation prompts, and the winner scored on test prompts against the fastest static chain and plain decoding. What stage
-``measure`` has timed is read; only the others are timed here. ``load_decoder`` then runs the winner of the request's setting:
+validation prompts with static chains and what replay does not know. ``load_decoder`` then runs the winner of the request's
+setting:
 
     load_decoder("data/smollm2/auto", pair)
 
-Writes a folder named after the device: ``choices.json`` (what was considered, predicted, measured, chosen, and the score), and
-``decodes.parquet`` and ``rounds.parquet`` of what was timed here. An interrupted run goes on where it stopped.
+Writes a folder named after the device: ``choices.json`` (what was considered, predicted, measured and chosen), and
+``decodes.parquet`` and ``rounds.parquet`` of what was timed. An interrupted run goes on where it stopped.
 
     draftwright tune --pair smollm2
 """
@@ -25,19 +25,19 @@ from typing import Any
 from pipelines.applicability import absent
 from pipelines.measuring.bench import Bench, open_bench
 from pipelines.measuring.harness import apart
-from pipelines.measuring.led import RecordedTexts, TextLeader
-from pipelines.measuring.names import CHOICES, DECODES_FILE, PROVENANCE, TEST, VALIDATION
+from pipelines.measuring.names import CHOICES, PROVENANCE, VALIDATION
+from pipelines.measuring.recorded import RecordedTexts
 from pipelines.measuring.reference import routed_reference
 from pipelines.measuring.tables import write_timed
-from pipelines.measuring.tuning.candidates import Measured, candidates
-from pipelines.measuring.tuning.study import TuneConfig, Tuned, TuneStudy
-from pipelines.outputs import digest, file_sha256, replacing, write_json
+from pipelines.measuring.tuning import TuneConfig, TuneStudy, candidates
+from pipelines.outputs import digest, replacing, write_json
 from pipelines.parameters import add_pair_arguments, is_fitted, load_parameters
-from pipelines.places import add_place_arguments, fill_in, read_device
+from pipelines.places import add_place_arguments, fill_in, read_device, read_device_profile
 from pipelines.terminal import LINES, add_json_argument, brief, recording
 from predictors.bundle import AUTO, bundle_hash, write_bundle
 from predictors.contract import CaptureContract, ServingRange
 from predictors.monitoring import KEY
+from predictors.sampling import SamplingSettings
 from runtime.identity import pair_identity
 
 PLACES = {  # arguments and where they are below a pair's data folder
@@ -47,7 +47,7 @@ PLACES = {  # arguments and where they are below a pair's data folder
     "replay": "replay",
     "fit": "fit",
     "texts": "traces/texts",
-    "measured": "measured",
+    "latency": "latency",
     "output": "tuning",
     "bundle": "auto",
 }
@@ -68,9 +68,9 @@ def _run(args: argparse.Namespace, show: Callable[[Any], None]) -> None:
     config = load_parameters(TuneConfig, args.pair, "tune", args.params)
     fill_in(args, PLACES)
     device = read_device(args.device)["slug"]
-    replay, decodes = args.replay / device, args.measured / device / DECODES_FILE
+    replay = args.replay / device
     fitted = partial(is_fitted, args.pair, path=args.params)
-    found = {made: candidates(replay, args.fit, made.name, fitted) for made in config.settings}
+    found = {made: candidates(replay, args.fit, made.name, config.rivals, fitted) for made in config.settings}
     named = sorted({one.served["bundle"] for some in found.values() for one in some if "bundle" in one.served})
     bundles = {name: bundle_hash(args.bundles / name) for name in named}
     _require_replayed(bundles, replay)
@@ -78,26 +78,20 @@ def _run(args: argparse.Namespace, show: Callable[[Any], None]) -> None:
     hashes["candidates_sha256"] = digest({made.name: [asdict(one) for one in some] for made, some in found.items()})
     texts = RecordedTexts(args.texts, config.max_new_tokens)
     hashes["texts_sha256"] = texts.sha256
-    hashes["measured_sha256"] = file_sha256(decodes) if decodes.is_file() else None
-    bench = open_bench(args, config, {VALIDATION: config.validation_prompts, TEST: config.test_prompts}, hashes)
+    bench = open_bench(args, config, {VALIDATION: None}, hashes)
     texts.require(bench.pair)
-    measured = Measured.read(decodes.parent, bench.inputs, args.bundles, bundles)
-    if measured.note is not None:
-        print(f"{measured.note}: all is timed here", file=sys.stderr)
-    if absent(args.replay):
-        lookups = measured.lookups  # first: the clock is to tell
-        found = {settings: [*lookups, *some] for settings, some in found.items()}
-    leading = TextLeader(bench.pair, config.max_new_tokens, texts) if config.led else None
-    study = TuneStudy(bench.pair, config, found, measured, args.bundles, bench.prompts, bench.log, leading)
-    chosen = study.run()
+    prompts = texts.first(bench.prompts[VALIDATION])[: config.validation_prompts]
+    profile = None if bench.pair.draft is None else read_device_profile(args.latency, device)
+    study = TuneStudy(bench.pair, config, found, args.bundles, texts, profile)
+    chosen = study.run(prompts, bench.log)
     write_timed(bench.folder, args.pair, *apart(study.rows))
-    write_json(bench.folder / CHOICES, [one.record for one in chosen])
-    write_json(bench.folder / PROVENANCE, bench.origin(args.pair) | {"capped": study.blocks.capped})
+    write_json(bench.folder / CHOICES, chosen)
+    write_json(bench.folder / PROVENANCE, bench.origin(args.pair))
     _export(args.bundle, args.bundles, args.texts, bench, chosen)
     bench.log.remove()
-    show({"bundle": str(args.bundle), "capped": study.blocks.capped, "choices": [one.record for one in chosen]})
-    print(brief([f"{one.settings.name}: {one.winner.name}" for one in chosen], LINES - 1))
-    print(f"{args.bundle}: exported" + (" (max_minutes ended the timing early)" if study.blocks.capped else ""))
+    show({"bundle": str(args.bundle), "choices": chosen})
+    print(brief([f"{one['setting']}: {one['winner']}" for one in chosen], LINES - 1))
+    print(f"{args.bundle}: exported")
 
 
 def _require_replayed(hashes: dict[str, str], replay: Path) -> None:
@@ -111,17 +105,17 @@ def _require_replayed(hashes: dict[str, str], replay: Path) -> None:
         print(f"warning: {origin['noise']}", file=sys.stderr)
 
 
-def _export(folder: Path, bundles: Path, texts: Path, bench: Bench, chosen: list[Tuned]) -> None:
+def _export(folder: Path, bundles: Path, texts: Path, bench: Bench, chosen: list[dict[str, Any]]) -> None:
     """Write the bundle, with the bundles of its controllers in folders below it; whole or not at all."""
-    routes = []
-    for one in chosen:
-        served = one.winner.served
+    routes, settings = [], [SamplingSettings(temperature) for temperature in bench.inputs["parameters"]["temperatures"]]
+    for made, one in zip(settings, chosen, strict=True):
+        served = next(candidate["served"] for candidate in one["candidates"] if candidate["name"] == one["winner"])
         named = {"sha256": bundle_hash(bundles / served["bundle"])} if "bundle" in served else {}
-        routes.append({"settings": asdict(one.settings), **served, **named})
+        routes.append({"settings": asdict(made), **served, **named})
     lengths = [len(prompt.tokens) for some in bench.prompts.values() for prompt in some]
     dtype = str(bench.pair.target.dtype).removeprefix("torch.")
-    settings = tuple((one.settings.temperature, float(one.settings.top_k), one.settings.top_p) for one in chosen)
-    serving = ServingRange(dtype, settings, min(lengths), max(lengths) + bench.inputs["parameters"]["max_new_tokens"])
+    served_at = tuple((one.temperature, float(one.top_k), one.top_p) for one in settings)
+    serving = ServingRange(dtype, served_at, min(lengths), max(lengths) + bench.inputs["parameters"]["max_new_tokens"])
     contract = CaptureContract(pair_identity(bench.pair, ()), serving, provenance={})
     card = {
         "kind": AUTO,
@@ -129,10 +123,7 @@ def _export(folder: Path, bundles: Path, texts: Path, bench: Bench, chosen: list
         "decoder": {},
         "routes": routes,
         KEY: routed_reference(routes, bundles, texts),
-        "selection": {
-            "predictor": AUTO,
-            "reason": "; ".join(f"{one.settings.name}: {one.winner.name}" for one in chosen),
-        },
+        "selection": {"predictor": AUTO, "reason": "; ".join(f"{one['setting']}: {one['winner']}" for one in chosen)},
         "lineage": {"prompts_sha256": bench.inputs["prompts_sha256"], "pair_sha256": bench.inputs["pair_sha256"]},
     }
     with replacing(folder) as partial:

@@ -1,9 +1,9 @@
-"""Decodes written by hand: rows of the measured table."""
+"""Decodes written by hand: rows of what was timed."""
 
 CODE, PROSE = ("code", ("a", "b", "c")), ("prose", ("d", "e"))
 
 
-def decode(arm, prompt, seconds, tokens=10, document=None, slice_name="code", temperature=0.0, repeat=0):
+def decode(arm, prompt, seconds, tokens=10, document=None, slice_name="code", temperature=0.0, repeat=0, **more):
     """One row; a prompt is its own document unless told."""
     return {
         "arm": arm,
@@ -18,9 +18,9 @@ def decode(arm, prompt, seconds, tokens=10, document=None, slice_name="code", te
         "top_p": 1.0,
         "repeat": repeat,
         "block": f"{prompt}/{temperature:g}/{repeat}",
-        "led": False,
         "tokens": tokens,
         "seconds": seconds,
+        **more,
     }
 
 

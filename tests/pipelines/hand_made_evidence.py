@@ -3,16 +3,12 @@
 import dataclasses
 import math
 
-from pipelines.gate.evidence.gain import Estimate, SliceGain
-from pipelines.gate.trial_evidence import Evidence
+from pipelines.gate.evidence import Evidence
+from pipelines.measuring.gain import Estimate
 
 
 def estimate(gain, error=0.015, **changes):
     return dataclasses.replace(Estimate(math.log1p(gain), error, 30.0, 40, 60), **changes)
-
-
-def part(value, low, judged=True):
-    return SliceGain(value, low, None if value is None else value + 0.05, 12, judged)
 
 
 PLAIN, STATIC = "autoregressive", "chain-4"
@@ -27,10 +23,9 @@ GOOD = Evidence(
     gains={PLAIN: estimate(0.9), "chain-2": estimate(0.12), STATIC: estimate(0.06)},
     reference=STATIC,
     settings={"T=0": estimate(0.07), "T=1": estimate(0.05, 0.02)},
-    slices={"code": part(0.06, 0.04), "prose": part(0.05, 0.0), "tables": part(None, None, judged=False)},
+    slices={"code": estimate(0.06), "prose": estimate(0.05, 0.02), "tables": None},
     documents=tuple(f"d{number}" for number in range(45)),
     trained_documents=("t0", "t1"),
-    documents_left=30,
 )
 
 

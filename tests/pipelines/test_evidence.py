@@ -2,11 +2,10 @@
 
 import pytest
 
-from pipelines.gate.conditions import FEW, judge
-from pipelines.gate.evidence.gain import SliceGain
+from pipelines.gate.evidence import compared
 from pipelines.gate.plan import Bounds
-from pipelines.gate.trial_evidence import compared
-from pipelines.gate.verdict import INCONCLUSIVE, REFUSED
+from pipelines.gate.verdict import FEW, INCONCLUSIVE, REFUSED, judge
+from pipelines.measuring.gain import Timed
 from tests.pipelines.hand_made_decodes import decodes
 from tests.pipelines.hand_made_evidence import change
 
@@ -19,14 +18,14 @@ def rate(arm, *where):
 
 
 def test_rivals_are_plain_decoding_and_every_static_chain():
-    found = compared(decodes(rate), BOUNDS)
+    found = compared(Timed.of(decodes(rate)), BOUNDS)
     assert {name: round(one.gain, 3) for name, one in found.gains.items()} == {
         "autoregressive": 1.4,
         "chain-2": 0.333,
         "chain-4": 0.2,
     }
     assert found.reference == "chain-4" and set(found.settings) == {"T=0", "T=1"}
-    assert found.slices["prose"].value == pytest.approx(0.2, abs=1e-6) and found.documents == tuple("abcde")
+    assert found.slices["prose"].gain == pytest.approx(0.2, abs=1e-6) and found.documents == tuple("abcde")
 
 
 def verdict_on(found, **origin):
@@ -37,7 +36,7 @@ def verdict_on(found, **origin):
 
 def test_without_a_static_chain_the_gate_refuses_unless_the_pair_has_no_draft():
     rows = [row for row in decodes(rate) if row["family"] != "chain"]
-    found = compared(rows, BOUNDS)
+    found = compared(Timed.of(rows), BOUNDS)
     assert found.reference == "autoregressive" and set(found.gains) == {"autoregressive"}
     verdict, checks = verdict_on(found)
     assert (verdict.outcome, checks["gain"].outcome) == (REFUSED, REFUSED)
@@ -51,9 +50,9 @@ def test_without_a_static_chain_the_gate_refuses_unless_the_pair_has_no_draft():
 def test_a_gain_of_one_document_is_not_known():
     """At T=1 only document a was timed: neither there nor over all settings has any gain an error."""
     rows = [row for row in decodes(rate) if row["temperature"] == 0 or row["document"] == "a"]
-    found = compared(rows, BOUNDS)
-    assert found.gains == {} and found.few_rivals == ("autoregressive", "chain-2", "chain-4")
-    assert found.reference == "chain-2" and found.few_settings == ("T=1",)
+    found = compared(Timed.of(rows), BOUNDS)
+    assert found.gains == dict.fromkeys(("autoregressive", "chain-2", "chain-4")) and found.settings["T=1"] is None
+    assert found.reference == "chain-2" and not found.known
     assert found.settings["T=0"].gain == pytest.approx(12 / 9 - 1)
     verdict, checks = verdict_on(found)
     assert verdict.outcome == INCONCLUSIVE and verdict.smallest_gain is None
@@ -62,8 +61,8 @@ def test_a_gain_of_one_document_is_not_known():
     assert checks["guardrail T=0"].passed
 
 
-def test_a_slice_of_the_mix_that_was_not_timed_is_not_judged():
-    found = compared(decodes(rate), BOUNDS, mix={"code": 3.0, "prose": 2.0, "tables": 1.0})
-    assert found.slices["tables"] == SliceGain(None, None, None, 0, False) and found.slices["code"].judged
-    assert verdict_on(found)[0].static_slices == ("tables",)
-    assert verdict_on(compared(decodes(rate), BOUNDS))[0].static_slices == (), "without the mix nobody misses it"
+def test_a_slice_of_few_documents_is_not_judged():
+    found = compared(Timed.of(decodes(rate)), Bounds(slice_documents=3))
+    assert found.slices["prose"] is None and found.slices["code"].gain == pytest.approx(0.2)
+    assert verdict_on(found)[0].static_slices == ("prose",)
+    assert verdict_on(compared(Timed.of(decodes(rate)), BOUNDS))[0].static_slices == ()

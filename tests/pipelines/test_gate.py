@@ -7,41 +7,34 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.gate.conditions import fingerprint, judge, judged
-from pipelines.gate.plan import Bounds
-from pipelines.gate.trial_evidence import VERSION, Evidence, read_evidence, require_match
-from pipelines.gate.verdict import EXHAUSTED, INCONCLUSIVE, PASSED, REFUSED, lines, reasons
+from pipelines.gate.evidence import VERSION, Evidence, read_evidence, require_match
+from pipelines.gate.plan import Bounds, require_new, reserve_opens
+from pipelines.gate.verdict import INCONCLUSIVE, PASSED, REFUSED, fingerprint, judge, judged, lines, reasons
 from pipelines.outputs import write_json
 from pipelines.registry.champions import Version
 from predictors.config import parse_config
-from tests.pipelines.hand_made_evidence import GOOD, PLAIN, STATIC, change, estimate, gains, part
+from tests.pipelines.hand_made_evidence import GOOD, PLAIN, STATIC, change, estimate, gains
 
 ORDER = (REFUSED, INCONCLUSIVE, PASSED)
 some_gains = st.floats(-0.15, 0.3)
 estimates = st.builds(estimate, some_gains, st.floats(0.001, 0.08))
-slices = st.tuples(some_gains, st.floats(0, 0.1), st.booleans()).map(lambda one: part(one[0], one[0] - one[1], one[2]))
+known = st.none() | estimates
 evidences = st.builds(
     change,
     exactness=st.dictionaries(st.sampled_from(["hrad", "hrad at T=1"]), st.booleans()),
     calibration_error=st.none() | st.floats(0, 0.2) | st.just(float("nan")),
     exemption=st.none() | st.just("no model to calibrate"),
-    gains=st.fixed_dictionaries({PLAIN: estimates, STATIC: estimates}, optional={"chain-2": estimates}),
-    settings=st.dictionaries(st.sampled_from(["T=0", "T=1"]), estimates),
-    slices=st.dictionaries(st.sampled_from(["code", "prose", "tables"]), slices),
+    gains=st.fixed_dictionaries({PLAIN: estimates, STATIC: estimates}, optional={"chain-2": known}),
+    settings=st.dictionaries(st.sampled_from(["T=0", "T=1"]), known),
+    slices=st.dictionaries(st.sampled_from(["code", "prose", "tables"]), known),
     documents=st.integers(0, 20).map(lambda count: tuple(f"d{number}" for number in range(count))),
     trained_documents=st.sampled_from([(), ("t0",), ("t0", "d3")]),
-    few_rivals=st.sampled_from([(), ("chain-8",)]),
-    few_settings=st.sampled_from([(), ("T=0.6",)]),
-    origin=st.sampled_from([{}, {"capped": False}, {"capped": True}]),
-    look=st.integers(1, 4),
-    documents_left=st.integers(0, 30),
+    reserve=st.booleans(),
 )
 good_evidences = st.builds(
     change,
     gains=st.fixed_dictionaries({PLAIN: estimates, STATIC: estimates}),
     settings=st.fixed_dictionaries({"T=0": estimates, "T=1": estimates}),
-    look=st.integers(1, 4),
-    documents_left=st.integers(0, 30),
 )
 
 
@@ -51,34 +44,30 @@ def outcome(evidence, bounds=None):
 
 def passes(one: Evidence, bounds: Bounds) -> bool:
     """The conditions of a pass, written once more."""
-    level = bounds.level(one.look)
-    judged_slices = [part for part in one.slices.values() if part.judged]
+    judged_slices = [part for part in one.slices.values() if part is not None]
     calibrated = one.exemption is not None if one.calibration_error is None else one.calibration_error <= 0.08
     return (
-        level is not None
-        and bool(one.exactness)
+        bool(one.exactness)
         and all(one.exactness.values())
         and calibrated
         and len(one.documents) >= bounds.min_documents
         and bool(one.trained_documents)
         and not set(one.documents) & set(one.trained_documents)
-        and not one.origin.get("capped")
-        and not one.few_rivals
-        and not one.few_settings
-        and all(rival.low(level) > bounds.margin for rival in one.gains.values())
+        and all(rival is not None and rival.low(bounds.alpha) > bounds.margin for rival in one.gains.values())
         and bool(one.settings)
         and bool(judged_slices)
-        and all(setting.low() > -bounds.guardrail for setting in one.settings.values())
-        and all(part.low > -bounds.guardrail for part in judged_slices)
+        and all(
+            part is not None and part.low() > -bounds.guardrail for part in (*one.settings.values(), *judged_slices)
+        )
     )
 
 
 @settings(max_examples=200, deadline=None)
-@given(evidences, st.sampled_from([Bounds(), Bounds(margin=0.02), Bounds(looks=(1.0,)), Bounds(guardrail=0.0)]))
+@given(evidences, st.sampled_from([Bounds(), Bounds(margin=0.02), Bounds(alpha=0.1), Bounds(guardrail=0.0)]))
 def test_a_bundle_passes_exactly_if_it_is_surely_above_every_rival_and_nothing_else_is_amiss(evidence, bounds):
     verdict = judge(evidence, bounds)
     assert verdict.passed == passes(evidence, bounds) == (not reasons(verdict.to_record()))
-    assert verdict.outcome in ORDER and (not verdict.exhausted or verdict.outcome == INCONCLUSIVE)
+    assert verdict.outcome in ORDER
 
 
 @settings(max_examples=120, deadline=None)
@@ -95,23 +84,20 @@ def test_a_larger_gain_is_never_judged_worse(evidence, rival, setting, more):
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.floats(0.0501, 0.3), st.floats(0.001, 0.1), st.floats(0, 1), st.integers(1, 3), st.integers(0, 30))
-def test_of_a_gain_above_the_promised_one_a_smaller_error_is_never_judged_worse(gain, error, share, look, left):
-    wide, narrow = (
-        outcome(change(look=look, documents_left=left, **gains(gain, some))) for some in (error, share * error)
-    )
+@given(st.floats(0.0501, 0.3), st.floats(0.001, 0.1), st.floats(0, 1))
+def test_of_a_gain_above_the_promised_one_a_smaller_error_is_never_judged_worse(gain, error, share):
+    wide, narrow = (outcome(change(**gains(gain, some))) for some in (error, share * error))
     assert ORDER.index(narrow) >= ORDER.index(wide)
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.floats(0.05, 1), st.floats(0.001, 0.04), st.sampled_from(["setting", "slice"]), st.integers(1, 3))
-def test_a_guardrail_that_surely_breaks_refuses_whatever_the_gain(gain, error, where, look):
+@given(st.floats(0.05, 1), st.floats(0.001, 0.04), st.sampled_from(["setting", "slice"]))
+def test_a_guardrail_that_surely_breaks_refuses_whatever_the_gain(gain, error, where):
     loss = estimate(-0.15, error)
     assert loss.high() < -Bounds().guardrail
-    slower = part(-0.15, -0.18)
     broken = {"settings": GOOD.settings | {"T=1": loss}}
-    broken = {"slices": GOOD.slices | {"prose": slower}} if where == "slice" else broken
-    assert outcome(change(look=look, **broken, **gains(gain, error))) == REFUSED
+    broken = {"slices": GOOD.slices | {"prose": loss}} if where == "slice" else broken
+    assert outcome(change(**broken, **gains(gain, error))) == REFUSED
 
 
 def failed(evidence, bounds=None):
@@ -132,7 +118,7 @@ def failed(evidence, bounds=None):
         ("gain", {"gains": {PLAIN: estimate(0.06)}, "reference": PLAIN}),
         ("gain over chain-2", gains(-0.01, rival="chain-2")),
         ("guardrail T=1", {"settings": GOOD.settings | {"T=1": estimate(-0.09)}}),
-        ("guardrail prose", {"slices": GOOD.slices | {"prose": part(-0.11, -0.14)}}),
+        ("guardrail prose", {"slices": GOOD.slices | {"prose": estimate(-0.11)}}),
     ],
 )
 def test_every_condition_alone_refuses(name, values):
@@ -142,14 +128,13 @@ def test_every_condition_alone_refuses(name, values):
 @pytest.mark.parametrize(
     ("name", "values"),
     [
-        ("gain", {"origin": {"capped": True}}),
         ("gain over chain-4", gains(0.03, 0.02)),
         ("untrained", {"documents": GOOD.documents[:7]}),
         ("guardrail T=1", {"settings": GOOD.settings | {"T=1": estimate(-0.06)}}),
-        ("guardrail prose", {"slices": GOOD.slices | {"prose": part(-0.06, -0.09)}}),
-        ("gain over chain-4", {"gains": {PLAIN: estimate(0.9)}, "few_rivals": (STATIC,)}),
-        ("guardrail T=1", {"settings": {"T=0": estimate(0.07)}, "few_settings": ("T=1",)}),
-        ("guardrail slices", {"slices": {"tables": part(None, None, judged=False)}}),
+        ("guardrail prose", {"slices": GOOD.slices | {"prose": estimate(-0.06)}}),
+        ("gain over chain-4", {"gains": GOOD.gains | {STATIC: None}}),
+        ("guardrail T=1", {"settings": GOOD.settings | {"T=1": None}}),
+        ("guardrail slices", {"slices": {"tables": None}}),
     ],
 )
 def test_what_more_documents_could_settle_is_inconclusive(name, values):
@@ -161,49 +146,29 @@ def test_a_bundle_that_cannot_be_tried_is_refused_by_contract_alone():
     assert failed(change(problem="tokenizer hash differs", **nothing)) == (["contract"], REFUSED)
 
 
-def test_the_bound_is_the_look_s_own():
-    """A gain whose lower bound at the level of one look alone lies above the margin, and at the first of three does not."""
-    barely = change(**gains(0.0365, 0.0175))
-    assert outcome(barely) == INCONCLUSIVE and outcome(barely, Bounds(looks=(1.0,))) == PASSED
-    assert judge(barely, Bounds()).level == Bounds().level(1) < 0.025
-
-
-def test_the_last_look_refuses_if_it_would_have_shown_the_promised_gain():
-    open_gain = gains(0.029, 0.0132)
-    assert outcome(change(**gains(0.01, 0.015))) == REFUSED, "+1 % with an error of 1.5 % is surely below 5 %"
-    assert outcome(change(**open_gain)) == INCONCLUSIVE
-    assert outcome(change(look=3, **open_gain)) == REFUSED, "5 % would have passed in 80 % of cases"
-    assert outcome(change(documents_left=0, **open_gain)) == REFUSED
-    verdict = judge(change(look=3, **gains(0.03, 0.03)), Bounds())
-    assert verdict.outcome == INCONCLUSIVE and verdict.exhausted and EXHAUSTED in reasons(verdict.to_record())
-    past = judge(change(look=4), Bounds())
-    assert past.outcome == INCONCLUSIVE and past.exhausted and past.level is None
-
-
-def test_a_guardrail_refuses_by_an_estimate_at_the_last_look_alone():
-    """-6 % with an error of 1.5 % may be -4 %; at -9 % it is surely below -5 %."""
-    for loss, outcomes in ((-0.06, [INCONCLUSIVE, INCONCLUSIVE, REFUSED]), (-0.09, [REFUSED] * 3)):
-        slower = change(settings=GOOD.settings | {"T=1": estimate(loss)})
-        assert [outcome(dataclasses.replace(slower, look=look)) for look in (1, 2, 3)] == outcomes
-        assert outcome(dataclasses.replace(slower, documents_left=0)) == REFUSED
-
-
-def test_documents_are_exhausted_only_if_a_check_says_so():
-    """Too few documents, or a trial that was cut short, are not for want of a reserve."""
-    for values in ({"documents": GOOD.documents[:7]}, {"origin": {"capped": True}}, {"settings": {}}):
-        for end in ({"documents_left": 0}, {"look": 3}):
-            verdict = judge(change(**values, **end), Bounds())
-            assert verdict.outcome == INCONCLUSIVE and not verdict.exhausted
+def test_a_trial_counts_once_and_the_reserve_opens_after_an_inconclusive_one():
+    untried = {"verdict": REFUSED, "smallest_gain": None, "evidence_sha256": "x", "documents_sha256": "d"}
+    opened = untried | {"verdict": INCONCLUSIVE, "smallest_gain": 0.05}
+    assert not reserve_opens([], "p-hrad", "1") and not reserve_opens([untried, untried], "p-hrad", "1")
+    assert reserve_opens([untried, opened], "p-hrad", "1")
+    for earlier in ([opened | {"verdict": REFUSED}], [opened, opened | {"documents_sha256": "e"}]):
+        with pytest.raises(ValueError, match="one more would pass by chance"):
+            reserve_opens(earlier, "p-hrad", "1")
+    for record in ({"evidence_sha256": "x"}, {"evidence_sha256": "y", "documents_sha256": "e"}):
+        require_new(opened | record, [opened])
+    require_new(opened | {"evidence_sha256": "y"}, [untried])
+    with pytest.raises(ValueError, match="was tried on these documents already"):
+        require_new(opened | {"evidence_sha256": "y"}, [opened])
 
 
 def test_the_verdict_says_what_it_could_have_shown_and_is_four_lines():
     evidence = change(**gains(0.03, 0.02))
     verdict = judge(evidence, Bounds())
-    assert verdict.smallest_gain == pytest.approx(0.0643, abs=0.001)
-    assert verdict.documents_needed == pytest.approx(178, abs=5) and verdict.static_slices == ("tables",)
+    assert verdict.smallest_gain == pytest.approx(0.0597, abs=0.001)
+    assert verdict.documents_needed == pytest.approx(152, abs=5) and verdict.static_slices == ("tables",)
     assert judge(change(**gains(-0.01, 0.03)), Bounds()).documents_needed is None
     record = json.loads(json.dumps(judged(evidence, Bounds())))
-    assert len(lines(record)) == 4 and record["version"] == 2 and record["verdict"] == INCONCLUSIVE
+    assert len(lines(record)) == 4 and record["version"] == 3 and record["verdict"] == INCONCLUSIVE
     assert parse_config(Evidence, record["evidence"], "evidence") == evidence
     assert record["evidence_sha256"] == fingerprint(evidence) != fingerprint(GOOD)
 
@@ -239,9 +204,7 @@ NEEDED = [one.name for one in dataclasses.fields(Evidence) if one.default is one
         (b"[]", "expected a mapping"),
         (b"\xff\x00", "decode"),
         ({"gains": {"chain-4": {"value": "much"}}}, "gains.chain-4"),
-        ({"slices": {"code": {"value": 0.1}}}, "slices.code: key .* is missing"),
-        ({"version": VERSION - 1}, "version must be 2"),
-        ({"look": 0}, "look must be >= 1"),
+        ({"version": VERSION - 1}, "version must be 3"),
         ({"reference": "chain-9"}, "reference must be one of the rivals"),
         ({"exactness": {"hrad": "false"}}, "exactness check 'hrad' must be true or false"),
         *(({key: ...}, f"key '{key}' is missing") for key in NEEDED),
@@ -257,7 +220,7 @@ def test_what_is_no_evidence_is_named(tmp_path, content, problem):
         read_evidence(file)
 
 
-@pytest.mark.parametrize("values", [{"margin": -0.1}, {"alpha": 0.6}, {"looks": (0.5, 1.5)}, {"looks": (0.5, 0.5)}])
+@pytest.mark.parametrize("values", [{"margin": -0.1}, {"alpha": 0.6}, {"promised": 0.0}])
 def test_bounds_make_sense(values):
     with pytest.raises(ValueError, match=next(iter(values))):
         Bounds(**values)

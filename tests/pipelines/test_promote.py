@@ -10,10 +10,9 @@ import pytest
 import yaml
 
 from pipelines.cli import main
-from pipelines.gate.conditions import fingerprint, judged
-from pipelines.gate.plan import Bounds, next_look
-from pipelines.gate.trial_evidence import other_code
-from pipelines.gate.verdict import CHALLENGER, CHAMPION, VERDICT
+from pipelines.gate.evidence import other_code
+from pipelines.gate.plan import Bounds, reserve_opens
+from pipelines.gate.verdict import CHALLENGER, CHAMPION, VERDICT, fingerprint, judged
 from pipelines.measuring.provenance import MEASURED_CODE, source_hash
 from pipelines.outputs import write_json
 from pipelines.registry.champions import VERDICT_TAG, Champions
@@ -99,7 +98,7 @@ def test_promote_refuse_force_and_roll_back(released, capsys):
     assert isinstance(refusal.value.code, str), "exit code 1"
     tried = recorded(capsys, "promote", "--dry-run", "--force", "an outage", "--evidence", file)
     assert tried["verdict"] == "refused" and champion(released) == "1" and len(champions.verdicts("2")) == 1
-    with pytest.raises(SystemExit, match="was refused at look 1"):
+    with pytest.raises(SystemExit, match="version 2 was refused"):
         command(capsys, "promote")
 
     command(capsys, "promote", "--force", "an outage", "--evidence", file)
@@ -127,23 +126,24 @@ def over_champion(values):
     return {"gains": values["gains"] | {"champion": values["gains"]["chain-4"]}, "reference": "champion"}
 
 
-def test_an_inconclusive_look_stays_open_until_documents_are_exhausted(released, capsys):
+MORE = {"reserve": True, "documents": (*GOOD.documents, "r0")}  # a trial with the reserve
+
+
+def test_after_an_inconclusive_trial_the_reserve_opens_once(released, capsys):
     with pytest.raises(SystemExit, match="version 1 is inconclusive: gain over chain-4"):
         command(capsys, "promote", "--evidence", challenge(released, "a", **OPEN))
     champions = Champions(released, NAME)
     found = recorded(capsys, "status")[NAME]
     assert found["champion"] is champion(released) is None and found["verdict"] == champions.verdicts("1")[-1]
-    assert [found["verdict"][name] for name in ("verdict", "look", "looks")] == ["inconclusive", 1, 3]
-    assert next_look(champions.verdicts("1"), NAME, "1", 3) == 2
-    with pytest.raises(SystemExit, match="look 1 was taken already, by other evidence"):
+    assert [found["verdict"][name] for name in ("verdict", "reserve")] == ["inconclusive", False]
+    assert reserve_opens(champions.verdicts("1"), NAME, "1")
+    with pytest.raises(SystemExit, match="tried on these documents already"):
         command(capsys, "promote", "--evidence", challenge(released, "a"))
-    with pytest.raises(SystemExit, match="documents exhausted"):
-        command(
-            capsys, "promote", "--evidence", challenge(released, "a", look=2, documents_left=0, **gains(0.03, 0.03))
-        )
-    command(capsys, "promote", "--evidence", challenge(released, "a", look=3))
-    assert champion(released) == "1"
-    assert [one["verdict"] for one in champions.verdicts("1")] == ["inconclusive", "inconclusive", "passed"]
+    with pytest.raises(SystemExit, match="version 1 is inconclusive"):
+        command(capsys, "promote", "--evidence", challenge(released, "a", **MORE, **OPEN))
+    with pytest.raises(SystemExit, match="had both its trials"):
+        command(capsys, "promote")
+    assert [one["verdict"] for one in champions.verdicts("1")] == ["inconclusive", "inconclusive"]
 
 
 def on(content, **changes):
@@ -152,68 +152,69 @@ def on(content, **changes):
 
 
 def measuring(monkeypatch, *found):
-    """Let looks find these; the numbers of those that were measured."""
+    """Let trials find these; of those that were measured, whether with the reserve."""
     taken, answers = [], iter(found)
 
-    def attempt(args, predictor, bundles, number):
-        taken.append(number)
+    def attempt(args, predictor, bundles, reserve):
+        taken.append(reserve)
         return next(answers)
 
-    monkeypatch.setattr("pipelines.gate.attempt.attempt", attempt)
+    monkeypatch.setattr("pipelines.gate.trial.attempt", attempt)
     monkeypatch.setattr("pipelines.registry.versions.Registry.fetch", lambda *arguments: None)
     return taken
 
 
-def test_a_dry_run_that_measures_takes_a_look(released, monkeypatch, capsys):
-    """Repeated at one look until it passes, every challenger would pass. A pass is acted on later, and not measured again."""
+def test_a_dry_run_that_measures_is_a_trial(released, monkeypatch, capsys):
+    """Repeated until it passes, every challenger would pass. A pass is acted on later, and not measured again."""
     released.set_registered_model_alias(NAME, CHALLENGER, "1")
-    taken = measuring(monkeypatch, on("a", **OPEN), on("a", look=2, **OPEN), on("a", look=3))
-    for _ in range(2):
-        with pytest.raises(
-            SystemExit, match="dry run: would be inconclusive: .*the look counts, nothing else was changed"
-        ):
-            command(capsys, "promote", "--dry-run")
+    taken = measuring(monkeypatch, on("a", **OPEN), on("a", **MORE))
+    refused = "dry run: would be inconclusive: .*the trial counts, nothing else was changed"
+    with pytest.raises(SystemExit, match=refused):
+        command(capsys, "promote", "--dry-run")
     champions = Champions(released, NAME)
     for _ in range(2):
         assert recorded(capsys, "promote", "--dry-run")["passed"]
-        assert taken == [one["look"] for one in champions.verdicts("1")] == [1, 2, 3] and champion(released) is None
+        assert taken == [one["reserve"] for one in champions.verdicts("1")] == [False, True]
+        assert champion(released) is None
     command(capsys, "promote")
-    assert champion(released) == "1" and taken == [1, 2, 3]
+    assert champion(released) == "1" and taken == [False, True]
 
 
-def test_a_lost_race_takes_its_look(released, monkeypatch, capsys):
-    """Another version became champion while this one was measured: its look is kept, and the next one is over the champion."""
+def test_a_lost_race_is_a_trial(released, monkeypatch, capsys):
+    """Another version became champion while this one was measured: its trial is kept, and evidence over that champion on the same
+    documents is a second one."""
     released.set_registered_model_alias(NAME, CHALLENGER, "1")
     champions = Champions(released, NAME)
-    beside = on("a", look=2, champion="b" * 64, **over_champion({"gains": GOOD.gains}))
-    taken = measuring(monkeypatch, on("a"), beside)
+    over = over_champion({"gains": GOOD.gains})
+    taken = measuring(monkeypatch, on("a"), on("a", champion="b" * 64, **over))
     keep = Champions.keep
 
     def raced(self, version, verdict):
         keep(self, version, verdict)
-        if len(taken) == 1:
-            champions.promote("2", None, {"passed": True, "verdict": "passed"})
+        champions.promote("2", None, {"passed": True, "verdict": "passed"})
 
-    monkeypatch.setattr(Champions, "keep", raced)
-    with pytest.raises(SystemExit, match="measured against no champion, and by now champion bbbbbbbbbbbb"):
-        command(capsys, "promote")
+    with monkeypatch.context() as patched:
+        patched.setattr(Champions, "keep", raced)
+        with pytest.raises(SystemExit, match="measured against no champion, and by now champion bbbbbbbbbbbb"):
+            command(capsys, "promote")
     assert [one["verdict"] for one in champions.verdicts("1")] == ["passed"]
-    command(capsys, "promote")
-    assert champion(released) == "1" and taken == [1, 2] and [one["look"] for one in champions.verdicts("1")] == [1, 2]
+    with pytest.raises(SystemExit, match="tried on these documents already"):
+        command(capsys, "promote")
+    assert champion(released) == "2" and taken == [False, False]
 
 
-def test_the_stage_s_evidence_is_the_first_look(released, monkeypatch, capsys):
-    """Of this very bundle, and without a champion; else the look is measured."""
+def test_the_stage_s_evidence_is_the_first_trial(released, monkeypatch, capsys):
+    """Of this very bundle, and without a champion; else it is measured."""
     tried = on("a", **OPEN)
     write_json(Path("data/p/trials/hrad/toy-1c") / VERDICT, judged(tried, Bounds()))
     taken = measuring(monkeypatch, on("b"), on("a", champion="b" * 64, **over_champion({"gains": GOOD.gains})))
     champions = Champions(released, NAME)
     released.set_registered_model_alias(NAME, CHALLENGER, "2")
     command(capsys, "promote")
-    assert champion(released) == "2" and taken == [1]
+    assert champion(released) == "2" and taken == [False]
     released.set_registered_model_alias(NAME, CHALLENGER, "1")
     command(capsys, "promote")
-    assert champion(released) == "1" and taken == [1, 1], "it was not beside the champion"
+    assert champion(released) == "1" and taken == [False, False], "it was not timed with the champion"
 
     released.delete_registered_model(NAME)
     released.create_registered_model(NAME)
@@ -223,27 +224,29 @@ def test_the_stage_s_evidence_is_the_first_look(released, monkeypatch, capsys):
     with pytest.raises(SystemExit, match="version 1 is inconclusive"):
         command(capsys, "promote")
     (kept,) = champions.verdicts("1")
-    assert kept["evidence_sha256"] == fingerprint(tried) and taken == [1, 1], "nothing was measured"
-    assert next_look([kept], NAME, "1", 3) == 2
+    assert kept["evidence_sha256"] == fingerprint(tried) and len(taken) == 2, "nothing was measured"
+    assert reserve_opens([kept], NAME, "1")
 
 
-def test_bounds_are_those_of_the_looks_before(released, capsys):
+def test_bounds_are_those_of_the_trials_before(released, capsys):
     file = challenge(released, "a", **OPEN)
     with pytest.raises(SystemExit, match="version 1 is inconclusive"):
         command(capsys, "promote", "--evidence", file)
     (kept,) = Champions(released, NAME).verdicts("1")
-    assert kept["bounds"]["promised"] == 0.05 and kept["bounds"]["looks"] == [0.5, 0.75, 1.0] and "evidence" not in kept
+    assert kept["bounds"]["promised"] == 0.05 and "evidence" not in kept
     parameters = {"promotion": {"promised": 0.1}, "trial": {}}
     Path("params.yaml").write_text(yaml.safe_dump({"pairs": {"p": parameters}}))
     for options in ([], ["--evidence", file]):
-        with pytest.raises(SystemExit, match=r"promotion.promised was 0.05 at look 1, and is 0.1 now: .*--force"):
+        with pytest.raises(
+            SystemExit, match=r"promotion.promised was 0.05 at the last trial, and is 0.1 now: .*--force"
+        ):
             command(capsys, "promote", *options)
     assert len(Champions(released, NAME).verdicts("1")) == 1
     command(capsys, "promote", "--force", "so be it", "--evidence", file)
     assert champion(released) == "1" and Champions(released, NAME).history()[0].forced == "so be it"
 
 
-def test_force_promotes_by_the_evidence_of_the_last_look(released, monkeypatch, capsys):
+def test_force_promotes_by_the_evidence_of_the_last_trial(released, monkeypatch, capsys):
     taken = measuring(monkeypatch)
     with pytest.raises(SystemExit, match="version 1 is refused"):
         command(capsys, "promote", "--evidence", challenge(released, "a", **WORSE))
@@ -284,8 +287,7 @@ def test_status_is_of_one_pair_and_changes_nothing(released, capsys):
         released.create_model_version(name, "s3://nowhere/d", tags={BUNDLE_TAG: "d" * 64, PAIR_TAG: pair})
     command(capsys, "promote", "--evidence", challenge(released, "a"))
     released.set_registered_model_alias(NAME, CHAMPION, "3")
-    with Champions(released, NAME).lock():
-        said = command(capsys, "status").splitlines()
+    said = command(capsys, "status").splitlines()
     assert [line.split(":")[0] for line in said] == [NAME, "p-lookahead"] and max(map(len, said)) <= WIDTH
     assert str(released.get_registered_model(NAME).aliases[CHAMPION]) == "3"
     record = recorded(capsys, "status")[NAME]

@@ -1,15 +1,14 @@
 """What is known of a challenger: all that the gate reads, from the tables of a trial, or from the file of an earlier one."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.gate.evidence.gain import Estimate, SliceGain, gain, slice_gains
-from pipelines.gate.evidence.ledger import Replayed, Row, TimedBlocks, TooFewDocumentsError
 from pipelines.gate.plan import Bounds
 from pipelines.gate.verdict import CHALLENGER, CHAMPION
+from pipelines.measuring.gain import Estimate, Timed, TooFewDocumentsError
 from pipelines.measuring.names import CHAIN, PLAIN, chain_gamma
 from pipelines.measuring.provenance import MEASURED_CODE, of_target_alone, source_hash
 from predictors.config import parse_config
@@ -17,25 +16,29 @@ from predictors.config import parse_config
 if TYPE_CHECKING:
     from pipelines.registry.champions import Version
 
-VERSION = 2
+VERSION = 3
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Gains of one arm."""
+    """Gains of one arm; ``None``: timed on too few documents to know."""
 
-    gains: Mapping[str, Estimate]  # over the champion, plain decoding, every static chain
+    gains: Mapping[str, Estimate | None]  # over the champion, plain decoding, every static chain
     reference: str | None  # what guardrails compare with: the champion, or the static chain that came closest
-    settings: Mapping[str, Estimate]  # gains over the reference, by sampling setting
-    slices: Mapping[str, SliceGain]  # the same, pooled by slice
-    documents: tuple[str, ...]  # ids of those measured
-    few_rivals: tuple[str, ...] = ()  # timed on fewer than two documents, as few_settings: no gain is known there
-    few_settings: tuple[str, ...] = ()
+    settings: Mapping[str, Estimate | None]  # gains over the reference, by sampling setting
+    slices: Mapping[str, Estimate | None]  # the same, by slice; of those with too few documents nothing is judged
+    documents: tuple[str, ...]  # ids of those that were timed
+
+    @property
+    def known(self) -> dict[str, Estimate]:
+        """Gains by rival, those that are known."""
+        return {name: one for name, one in self.gains.items() if one is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence(Comparison):
-    """What is known of a challenger, by content hashes of its bundle and of the ``champion`` beside it, if there was one."""
+    """What is known of a challenger, by content hashes of its bundle and of the ``champion`` it was timed with, if there was
+    one."""
 
     pair: str
     predictor: str
@@ -45,79 +48,56 @@ class Evidence(Comparison):
     exactness: Mapping[str, bool]  # green or not, by name of the check
     calibration_error: float | None  # on documents not trained on; None: unknown, which only an exemption excuses
     trained_documents: tuple[str, ...]  # ids of those that training or calibration read
-    look: int = 1
-    documents_left: int = 0  # of the reserve, which the look left unopened
-    origin: Mapping[str, Any] = field(default_factory=dict)  # device, commit, parameters; capped: time ran out
+    reserve: bool = False  # whether documents of the reserve were timed, too
+    origin: Mapping[str, Any] = field(default_factory=dict)  # device, commit, parameters
     exemption: str | None = None  # why there is no calibration error to know; None: there must be one
     version: int = VERSION
 
     def __post_init__(self) -> None:
         if self.version != VERSION:
             raise ValueError(f"version must be {VERSION}, got {self.version}: another draftwright wrote it.")
-        if self.look < 1 or self.documents_left < 0:
-            raise ValueError(f"look must be >= 1 and documents_left >= 0, got {self.look} and {self.documents_left}.")
-        rivals = (*self.gains, *self.few_rivals)
-        if self.problem is None and self.reference not in rivals:
-            raise ValueError(f"reference must be one of the rivals {', '.join(rivals)}, got {self.reference!r}.")
+        if self.problem is None and self.reference not in self.gains:
+            raise ValueError(f"reference must be one of the rivals {', '.join(self.gains)}, got {self.reference!r}.")
         for name, green in self.exactness.items():
             if not isinstance(green, bool):
                 raise ValueError(f"exactness check {name!r} must be true or false, got {green!r}.")
 
     @property
     def unknown_rivals(self) -> list[str]:
-        """Kinds of rivals that were not timed beside it."""
-        timed = {*self.gains, *self.few_rivals}
+        """Kinds of rivals that were not timed with it."""
         known = {
-            CHAMPION: self.champion is None or CHAMPION in timed,
-            PLAIN: PLAIN in timed,
-            f"a static {CHAIN}": of_target_alone(self.origin) or any(chain_gamma(name) is not None for name in timed),
+            CHAMPION: self.champion is None or CHAMPION in self.gains,
+            PLAIN: PLAIN in self.gains,
+            f"a static {CHAIN}": of_target_alone(self.origin)
+            or any(chain_gamma(one) is not None for one in self.gains),
         }
         return [name for name, there in known.items() if not there]
 
 
-def compared(
-    decodes: Iterable[Row],
-    bounds: Bounds,
-    champion: bool = False,
-    mix: Mapping[str, float] | None = None,
-    replayed: Replayed | None = None,
-) -> Comparison:
-    """What timed ``decodes`` and replay of their texts say of the arm `CHALLENGER` over plain decoding, every static chain and,
-    if there is a ``champion``, the arm `CHAMPION`. Without static chains the reference is plain decoding, and the gate refuses
-    unless the pair has no draft. ``mix``: documents by slice that gains are weighed by, by default those of the table; a slice
-    of it that was not timed is not judged."""
-    blocks = TimedBlocks.of(decodes)
-    static = [name for name in blocks.arms if blocks.families[name] == CHAIN]
-    rivals = [PLAIN, *static, *([CHAMPION] if champion else [])]
-    known = {name: _gain(blocks, CHALLENGER, name, mix, replayed) for name in rivals}
-    gains = {name: one for name, one in known.items() if one is not None}
-    judged = [name for name in static if name in gains]
-    closest = min(judged, key=lambda name: gains[name].value, default=next(iter(static), PLAIN))
-    reference = CHAMPION if champion else closest
-    both_B = blocks.shared(CHALLENGER, reference)
-    of_setting = {
-        name: _gain(blocks, CHALLENGER, reference, mix, replayed, only_setting=name)
-        for name in sorted(set(blocks.setting_B[both_B].tolist()))
-    }
-    untimed = dict.fromkeys(mix or (), SliceGain(None, None, None, 0, False))
-    slices = slice_gains(blocks, CHALLENGER, reference, bounds.slice_documents, bounds.slice_spread, replayed)
+def compared(timed: Timed, bounds: Bounds, champion: bool = False) -> Comparison:
+    """What was ``timed`` says of the arm `CHALLENGER` over plain decoding, every static chain and, if there is a ``champion``,
+    the arm `CHAMPION`. Without static chains the reference is plain decoding, and the gate refuses unless the pair has no
+    draft."""
+
+    def gain(rival: str, **only: Any) -> Estimate | None:
+        try:
+            return timed.gain(CHALLENGER, rival, **only)
+        except TooFewDocumentsError:
+            return None
+
+    static = [name for name in timed.arms if chain_gamma(name) is not None]
+    gains = {name: gain(name) for name in [PLAIN, *static, *([CHAMPION] if champion else [])]}
+    judged = {name: one.value for name in static if (one := gains[name]) is not None}
+    reference = CHAMPION if champion else min(judged, key=judged.__getitem__, default=next(iter(static), PLAIN))
+    settings, documents = timed.shared(CHALLENGER, reference)
+    enough = {name: timed.documents_of(CHALLENGER, reference, name) >= bounds.slice_documents for name in timed.slices}
     return Comparison(
         gains=gains,
         reference=reference,
-        settings={name: one for name, one in of_setting.items() if one is not None},
-        slices=untimed | slices,
-        documents=tuple(sorted(set(blocks.document_B[both_B].tolist()))),
-        few_rivals=tuple(name for name in known if name not in gains),
-        few_settings=tuple(name for name, one in of_setting.items() if one is None),
+        settings={name: gain(reference, settings=[name]) for name in settings},
+        slices={name: gain(reference, only_slice=name) if there else None for name, there in enough.items()},
+        documents=tuple(documents),
     )
-
-
-def _gain(blocks: TimedBlocks, *arguments: Any, **options: Any) -> Estimate | None:
-    """As `gain`; ``None``: of too few documents."""
-    try:
-        return gain(blocks, *arguments, **options)
-    except TooFewDocumentsError:
-        return None
 
 
 def read_evidence(path: Path) -> Evidence:

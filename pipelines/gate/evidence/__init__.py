@@ -1,1 +1,0 @@
-"""What timed decodes say of an arm over a rival: prices, gains, their bounds and power. Pure functions of tables."""

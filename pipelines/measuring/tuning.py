@@ -1,0 +1,245 @@
+"""The fastest decoder for a pair on this machine: candidates ranked by replay, the best of them compared on the clock.
+
+candidates   every policy that was replayed, in tokens per second on validation texts; and what replay does not know: decoders of
+             the parameters (trees, lookups of a pair without a draft), exported tree selectors, the tree that was best for
+             every draft by the tree traces, and how the target drafts for itself
+shortlist    the best few by replay, one of each family, the fastest static chains, plain decoding, and all that replay does not
+             know; branch-parallel decoding where the device can draft and verify at once
+clock        all of these decode validation prompts, interleaved
+choice       the fastest by tokens from replay and seconds from the clock (`pipelines.measuring.gain`), unless the interval of
+             its gain over the fastest static chain holds 0: then that chain, by the same rule against plain decoding
+
+Policies that decide alike on every text, such as a rule whose model is left unasked and the chain it falls back to, are one
+candidate, the plainest of them. Only validation prompts are read: the choice is scored by its trial.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import pandas as pd
+from tqdm import tqdm
+
+from pipelines.applicability import absent
+from pipelines.measuring import names
+from pipelines.measuring.arm_rows import ArmRow, expanded
+from pipelines.measuring.arms import ArmBuilder, TimedArm
+from pipelines.measuring.gain import SIDE, Estimate, Timed, TooFewDocumentsError
+from pipelines.measuring.harness import Harness, apart
+from pipelines.measuring.measurement_log import Blocks, MeasurementLog, Rows
+from pipelines.measuring.names import PLAIN, PLAIN_FAMILY, VALIDATION
+from pipelines.measuring.recorded import Accounts, RecordedTexts, same_decoders
+from pipelines.measuring.tables import POLICIES, REPLAYED
+from pipelines.prompt_table import Prompt
+from predictors.config import Checked, Count, not_empty
+from predictors.latency.profile import LatencyProfile
+from predictors.sampling import SamplingSettings
+from runtime import ModelPair
+from runtime.decoding.branch_parallel import BranchParallelDecoder
+
+DECISIONS = ("rounds", "submitted", "passes", "seconds")  # of a text: alike where decisions are
+TREE = re.compile(r"delayed-(\d+)\.(\d+)\.(\d+)")  # `predictors.actions.Action.name`
+STATICS = 2  # static chains that are always timed: replay may have them in the wrong order
+
+
+@dataclass(frozen=True)
+class TuneConfig(Checked):
+    """Section ``tune``: the ``candidates`` fastest families by replay, and ``rivals`` that replay does not know (rows as in
+    section ``measure``), decode so many ``validation_prompts``, ``repeats`` times."""
+
+    temperatures: Annotated[tuple[float, ...], not_empty] = (0.0, 1.0)
+    candidates: Count = 4
+    rivals: tuple[ArmRow, ...] = ()
+    validation_prompts: Count = 12
+    repeats: Count = 1
+    max_new_tokens: int = 48
+    threads: Count = 2
+    seed: int = 0
+
+    @property
+    def settings(self) -> list[SamplingSettings]:
+        return [SamplingSettings(temperature) for temperature in self.temperatures]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A decoder by name: ``served`` is its configuration (``decoder``) or the name of its ``bundle``; ``predicted`` in tokens per
+    second by replay, which does not know all of them."""
+
+    name: str
+    family: str
+    served: dict[str, Any]
+    predicted: float | None = None
+
+    @property
+    def kind(self) -> str:
+        """What at most one of is on the shortlist: a bundle, or the decoders of a family."""
+        return self.name if "bundle" in self.served else self.family
+
+    @property
+    def complexity(self) -> int:
+        """How much there is to it: plain decoding, a static chain, any other configuration, a bundle."""
+        return 0 if self.name == PLAIN else 3 if "bundle" in self.served else 2 - (self.family == names.CHAIN)
+
+
+BASE = Candidate(PLAIN, PLAIN_FAMILY, {"decoder": {"method": PLAIN}})
+
+
+def candidates(
+    replay: Path, fit: Path, setting: str, rivals: Iterable[ArmRow], fitted: Callable[[str], bool] = lambda name: True
+) -> list[Candidate]:
+    """All candidates at a sampling setting, the fastest by replay first, from folders of what was replayed and of fitted records;
+    of predictors that are not ``fitted`` any more there are none. `ValueError` if nothing was replayed at that setting."""
+    records = {path.stem: json.loads(path.read_text()) for path in sorted(fit.glob("*.json")) if fitted(path.stem)}
+    known = [BASE] if absent(replay.parent) else _replayed(replay, setting, fitted)
+    further = [*_unreplayed(records, setting), *(_given(row) for row in expanded(rivals, ""))]
+    taken = {one.name for one in known}
+    return known + [one for one in further if one.name not in taken]
+
+
+def shortlist(found: Sequence[Candidate], count: int) -> list[Candidate]:
+    """What the clock compares, of all candidates with the fastest first."""
+    best: dict[str, Candidate] = {}
+    for one in found:
+        if one.predicted is not None and one.name != PLAIN:
+            best.setdefault(one.kind, one)
+    statics = [one.name for one in found if one.family == names.CHAIN][:STATICS]
+    chosen = {PLAIN, *statics, *(one.name for one in list(best.values())[:count])}
+    return [one for one in found if one.name in chosen or one.predicted is None]
+
+
+def _replayed(replay: Path, setting: str, fitted: Callable[[str], bool]) -> list[Candidate]:
+    try:
+        table = pd.read_parquet(replay / REPLAYED)
+        served = json.loads((replay / POLICIES).read_text())
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"{replay} holds no replay ({error}). Run the replay stage (dvc repro replay) first."
+        ) from error
+    served = {name: how for name, how in served.items() if "bundle" not in how or fitted(how["bundle"])}
+    rows = table[(table["setting"] == setting) & (table["split"] == VALIDATION)]
+    if rows.empty:
+        known = ", ".join(sorted(table["setting"].unique()))
+        raise ValueError(f"nothing was replayed at {setting}, only at {known}. Name it in traces.texts.temperatures.")
+    made: dict[tuple[tuple[float, ...], ...], Candidate] = {}
+    for (name, family), part in rows.groupby(["drafter", "family"]):
+        if name in served or name == PLAIN:
+            rate = float(part["tokens"].sum() / part["seconds"].sum())
+            one = (
+                Candidate(str(name), str(family), served[name], rate)
+                if name in served
+                else replace(BASE, predicted=rate)
+            )
+            decisions = tuple(part.sort_values("prompt")[list(DECISIONS)].itertuples(index=False, name=None))
+            made[decisions] = min(made.get(decisions, one), one, key=lambda alike: alike.complexity)
+    return sorted(made.values(), key=lambda one: -(one.predicted or 0.0))
+
+
+def _unreplayed(records: Mapping[str, dict[str, Any]], setting: str) -> Iterator[Candidate]:
+    """Exported bundles that draft trees or without a draft model, and the best static tree of every rule at this setting."""
+    for name, record in records.items():
+        if name in names.METHODS:
+            yield Candidate(name, names.CALIBRATED, {"bundle": name})
+        if record.get("family") == "tree" and setting in record["static_actions"]:
+            yield Candidate(name, names.SELECTOR, {"bundle": name})
+            if tree := TREE.fullmatch(record["static_actions"][setting]):
+                drafter = {"kind": "delayed_tree", **dict(zip(("k", "l1", "l2"), map(int, tree.groups()), strict=True))}
+                decoder = {"method": "speculative", "drafter": drafter, "verifier": record["rule"]}
+                yield Candidate(f"{tree[0]} {record['rule']}", names.CONFIG, {"decoder": decoder})
+
+
+def _given(row: ArmRow) -> Candidate:
+    if row.decoder is None:
+        raise ValueError(f"tune.rivals: {row.name!r} must be a decoder's configuration.")
+    return Candidate(row.name, row.family, {"decoder": row.decoder})
+
+
+class TuneStudy:
+    """``found``: candidates by sampling setting, the fastest first; ``bundles``: folder of exported bundles; ``texts`` are
+    replayed by ``profile``, where there are any. ``rows`` holds what was timed, each decode with its rounds."""
+
+    def __init__(
+        self,
+        pair: ModelPair,
+        config: TuneConfig,
+        found: Mapping[SamplingSettings, Sequence[Candidate]],
+        bundles: Path,
+        texts: RecordedTexts,
+        profile: LatencyProfile | None = None,
+    ) -> None:
+        self.config, self.texts, self.profile = config, texts, profile
+        builder = ArmBuilder(pair, bundles, config.max_new_tokens)
+        every = {one.name: one for some in found.values() for one in some}
+        built = builder.build(ArmRow(name, one.family, **one.served) for name, one in every.items())
+        able = {name: arm for name, arm in built.items() if not _is_virtual(arm)}
+        self.found = {
+            settings: shortlist([one for one in some if one.name in able], config.candidates)
+            for settings, some in found.items()
+        }
+        at = {name: tuple(one.temperature for one, some in self.found.items() if name in _names(some)) for name in able}
+        self.arms = {name: replace(arm, temperatures=at[name]) for name, arm in able.items() if at[name]}
+        self.rows: Rows = []
+
+    def run(self, prompts: Sequence[Prompt], log: MeasurementLog) -> list[dict[str, Any]]:
+        """Time the shortlists on ``prompts``, and choose at every sampling setting: what was considered, and why."""
+        with tqdm(total=0, desc="tune", unit="decode") as bar:
+            harness = Harness(Blocks(log, bar), list(self.found), self.config.seed, self.config.repeats)
+            self.rows = harness.race(self.arms, prompts)
+        timed = self._timed()
+        return [self._choice(settings, some, timed) for settings, some in self.found.items()]
+
+    def _timed(self) -> Timed:
+        (decodes, rounds), replayed = apart(self.rows), Rows()
+        decoders = {name: arm.decoder for name, arm in self.arms.items() if arm.decoder is not None}
+        recorded = self.texts.of(VALIDATION)
+        if recorded and self.profile is not None:
+            accounts = Accounts(self.profile, decoders, self.found)
+            decodes, replayed = accounts.profiled(decodes, rounds), accounts.replayed(recorded)
+        return Timed.of(decodes, replayed, same_decoders(decoders, self.found))
+
+    def _choice(self, settings: SamplingSettings, some: Sequence[Candidate], timed: Timed) -> dict[str, Any]:
+        def gain(one: Candidate, rival: Candidate) -> Estimate | None:
+            try:
+                return timed.gain(one.name, rival.name, [settings.name])
+            except TooFewDocumentsError:
+                return None
+
+        over_plain = {one.name: gain(one, BASE) for one in some}
+        known = [one for one in some if over_plain[one.name] is not None]
+
+        def speed(one: Candidate) -> float:
+            estimate = over_plain[one.name]
+            return 0.0 if estimate is None else estimate.value
+
+        statics = [one for one in known if one.family == names.CHAIN]
+        static = max(statics, key=speed, default=None)
+        rivals = [one for one in (static, BASE) if one is not None]
+        winner = max(known, key=speed, default=BASE)
+        for rival in rivals:
+            found = gain(winner, rival)
+            if winner != rival and (found is None or found.low(SIDE) <= 0):
+                winner = rival
+        gains = {rival.name: gain(winner, rival) for rival in rivals if rival.name != winner.name}
+        return {
+            "setting": settings.name,
+            "winner": winner.name,
+            "static": None if static is None else static.name,
+            "gains": {name: _record(one) for name, one in gains.items()},
+            "candidates": [asdict(one) | {"speedup": _record(over_plain[one.name])} for one in some],
+        }
+
+
+def _record(one: Estimate | None) -> dict[str, Any] | None:
+    return None if one is None else {"gain": one.interval(), "prompts": one.prompts, "basis": one.basis}
+
+
+def _names(some: Iterable[Candidate]) -> set[str]:
+    return {one.name for one in some}
+
+
+def _is_virtual(arm: TimedArm) -> bool:
+    """Whether it drafts and verifies one after the other where it should at once."""
+    return isinstance(arm.decoder, BranchParallelDecoder) and arm.decoder.overlap.virtual
