@@ -1,4 +1,4 @@
-"""A bundle on trial: what is timed beside it and on which prompts, and what a look adds."""
+"""A bundle on trial: what is timed with it, on which prompts, and what an interruption leaves."""
 
 import json
 
@@ -6,26 +6,24 @@ import pytest
 import yaml
 from tqdm import tqdm
 
-from pipelines.gate import attempt as one_look
 from pipelines.gate import trial
-from pipelines.gate.attempt import attempt
-from pipelines.gate.conditions import judge
-from pipelines.gate.evidence.ledger import Replayed
-from pipelines.gate.plan import Bounds, TrialConfig, load_plan
-from pipelines.gate.trial_evidence import read_evidence
-from pipelines.gate.verdict import CHALLENGER, CHAMPION, VERDICT
+from pipelines.gate.evidence import read_evidence
+from pipelines.gate.plan import TrialConfig, load_plan
+from pipelines.gate.trial import attempt, prompts_of
+from pipelines.gate.verdict import CHALLENGER, CHAMPION, VERDICT, judge
 from pipelines.measuring.arms import ArmBuilder
 from pipelines.measuring.bench import allocated
 from pipelines.measuring.harness import Harness, apart
 from pipelines.measuring.measurement_log import Blocks, MeasurementLog
 from pipelines.measuring.names import DECODES_FILE
+from pipelines.measuring.recorded import RecordedTexts
 from pipelines.measuring.tables import read_decodes
 from pipelines.outputs import write_json
 from pipelines.places import read_device
 from pipelines.prompt_table import FILE, Prompt, write_prompts
 from pipelines.stages import trial as trial_stage
 from predictors.bundle import bundle_hash
-from tests.bundles import random_bundle, settings_bundle
+from tests.bundles import random_bundle, routed_bundle, settings_bundle
 from tests.pipelines.toy_bench import toy_prompts
 from tests.pipelines.toy_trial import bench, measured, own_documents, quietly
 
@@ -41,7 +39,7 @@ def test_arms_take_turns_in_blocks_and_finished_blocks_are_kept(tried, tmp_path)
     timing = Blocks(log, bar)
     rows, rounds = apart(Harness(timing, settings, repeats=2).race(arms, prompts))
     blocks = {row["block"] for row in rows}
-    assert len(blocks) == 3 * 2 * 2 and len(rows) == len(blocks) * 5 and not timing.capped
+    assert len(blocks) == 3 * 2 * 2 and len(rows) == len(blocks) * 5
     assert {one["block"] for one in rounds} == blocks
     for block in blocks:
         inside = [row for row in rows if row["block"] == block]
@@ -52,33 +50,21 @@ def test_arms_take_turns_in_blocks_and_finished_blocks_are_kept(tried, tmp_path)
     assert {row["family"] for row in rows} == {"plain", "chain", "challenger", "champion"}
     again, _ = apart(Harness(timing, settings, repeats=2).race({}, prompts))
     assert again == rows, "all blocks are in the log"
-    capped = Blocks(MeasurementLog(tmp_path / "other.jsonl", "f"), bar, max_minutes=0.0)
-    assert len({row["prompt"] for row in Harness(capped, settings).race(arms, prompts)}) == 1 and capped.capped
 
 
-def test_every_look_opens_new_documents(tmp_path):
-    """The reserve's first two documents are test documents, too: they are nothing new."""
+def test_the_reserve_adds_new_documents(tmp_path):
+    """Its first two documents are test documents, too: alone they are nothing new."""
     reserve = own_documents(8, "reserve")
     reserve[:2] = [Prompt(**(vars(one) | {"document": f"test-document-{n}"})) for n, one in enumerate(reserve[:2])]
     write_prompts(tmp_path / FILE, [*own_documents(4, "test"), *reserve])
-    config = TrialConfig(test_prompts=4, reserve_prompts=3)
-    looks = [trial.Look.of(number, tmp_path, config) for number in (1, 2, 3, 4)]
-    assert [len(one.prompts) for one in looks] == [4, 7, 10, 12] and [one.documents_left for one in looks] == [
-        6,
-        5,
-        2,
-        0,
-    ]
-    assert looks[2].prompts[:7] == looks[1].prompts and len({one.document for one in looks[0].prompts}) == 4
-    with pytest.raises(
-        ValueError, match="look 5 finds no new document among 8 prompts of the reserve: documents exhausted"
-    ):
-        trial.Look.of(5, tmp_path, config)
-    with pytest.raises(ValueError, match="look 2 finds no new document"):
-        trial.Look.of(2, tmp_path, TrialConfig(test_prompts=4, reserve_prompts=2))
+    config, nothing = TrialConfig(test_prompts=4, reserve_prompts=3), RecordedTexts(None, 6)
+    first, both = (prompts_of(tmp_path, config, nothing, more) for more in (False, True))
+    assert both[:4] == first and len(both) == 7 and len({one.document for one in both}) == 5
+    with pytest.raises(ValueError, match="the reserve has no new document"):
+        prompts_of(tmp_path, TrialConfig(test_prompts=4, reserve_prompts=2), nothing, True)
     write_prompts(tmp_path / FILE, reserve)
     with pytest.raises(ValueError, match="no test prompts"):
-        trial.Look.of(1, tmp_path, config)
+        prompts_of(tmp_path, config, nothing, False)
 
 
 def test_slices_are_timed_in_proportion_to_their_documents():
@@ -96,7 +82,7 @@ def test_slices_are_timed_in_proportion_to_their_documents():
         return [sum(prompt.slice == name for prompt in made) for name in mix]
 
     assert counted(0) == [44, 11, 5] and counted(8) == [42, 10, 8]
-    assert allocated(prompts, mix, 60)[:30] == allocated(prompts, mix, 30), "looks are nested"
+    assert allocated(prompts, mix, 60)[:30] == allocated(prompts, mix, 30), "more only adds"
     assert len(allocated(prompts, mix, 999)) == 240, "no more than there are, and none of another slice"
     few = allocated([*prompts[:1], *(one for one in prompts if one.slice == "prose")], mix, 4)
     assert [prompt.slice for prompt in few] == ["code", "prose", "prose", "prose"] and allocated([], mix, 3) == []
@@ -114,7 +100,7 @@ def test_a_trial_beside_a_champion_is_at_the_settings_of_both(tmp_path):
     }
     evidence = quietly(attempt, args, "hrad", bundles)
     assert evidence.champion == bundle_hash(bundles[CHAMPION]) and evidence.reference == CHAMPION
-    assert "validation-document-0" in evidence.trained_documents and evidence.documents_left == 4
+    assert "validation-document-0" in evidence.trained_documents
     assert set(evidence.settings) == {"T=0", "T=0.6, top-k 20, top-p 0.9"} and set(evidence.slices) == {"code", "prose"}
     assert set(evidence.gains) == {"autoregressive", "chain-1", "champion"}
     args.tuning = tmp_path / "tuning"  # where a length was the fastest that the trial does not name
@@ -130,32 +116,13 @@ def test_a_trial_beside_a_champion_is_at_the_settings_of_both(tmp_path):
         attempt(args, "hrad", bundles)
 
 
-def test_looks_accumulate(tmp_path):
-    """The second look times new prompts only; after a change of parameters nothing earlier counts."""
-    args, pair = bench(tmp_path)
-    bundles = {CHALLENGER: random_bundle(tmp_path / "new", pair, temperatures=(0.0,))}
-    seconds = []
-    for number in (1, 2):
-        evidence = quietly(attempt, args, "hrad", bundles, number)
-        rows = read_decodes(args.output / "toy-1c" / DECODES_FILE)
-        seconds.append({(row["block"], row["arm"]): row["seconds"] for row in rows})
-    assert (evidence.look, evidence.documents_left, len(evidence.documents)) == (2, 2, 6)
-    first, both = seconds
-    assert len(first) == 4 * 4 and len(both) == 6 * 4 and first.items() <= both.items()
-    parameters = yaml.safe_load(args.params.read_text())
-    parameters["pairs"]["p"]["trial"]["seed"] = 1
-    args.params.write_text(yaml.safe_dump(parameters))
-    quietly(attempt, args, "hrad", bundles, 2)
-    rows = read_decodes(args.output / "toy-1c" / DECODES_FILE)
-    assert len(rows) == 6 * 4 and not any(row["seconds"] in both.values() for row in rows)
-
-
-def test_texts_of_documents_that_were_trained_on_are_no_evidence():
-    """Where they were timed, the gate says so."""
-    replayed = Replayed([{"document": "seen"}, {"document": "new"}], [], None)
-    with pytest.raises(ValueError, match=r"trained on \(seen\)"):
-        one_look._require_unlearned(replayed, [{"document": "new"}], {"seen", "other"})
-    one_look._require_unlearned(replayed, [{"document": "seen"}], {"seen"})
+def test_a_route_that_is_a_static_chain_gains_nothing_over_it(tmp_path):
+    args, pair = bench(tmp_path, gammas=[2])
+    hrad = random_bundle(tmp_path / "hrad", pair, temperatures=(0.0,))
+    route = {"method": "speculative", "drafter": {"kind": "chain", "gamma": 2}, "verifier": "block"}
+    evidence = quietly(attempt, args, "auto", {CHALLENGER: routed_bundle(tmp_path / "auto", pair, hrad, route)})
+    assert evidence.reference == "chain-2" and evidence.settings["T=1"].value == evidence.settings["T=1"].error == 0
+    assert evidence.settings["T=0"].error > 0 and evidence.gains["chain-2"].value != 0
 
 
 def test_what_was_timed_outlives_a_failure_behind_it(tmp_path, monkeypatch):
@@ -165,7 +132,7 @@ def test_what_was_timed_outlives_a_failure_behind_it(tmp_path, monkeypatch):
     write_prompts(args.prompts / FILE, [Prompt(**(vars(one) | {"document": one.split})) for one in prompts])
     bundles = {CHALLENGER: random_bundle(tmp_path / "new", pair, temperatures=(0.0,), change=measured)}
     with monkeypatch.context() as patched:
-        patched.setattr(one_look, "compared", None)
+        patched.setattr(trial, "compared", None)
         with pytest.raises(TypeError):
             quietly(attempt, args, "hrad", bundles)
     log = args.output / "toy-1c" / "partial.jsonl"
@@ -174,7 +141,7 @@ def test_what_was_timed_outlives_a_failure_behind_it(tmp_path, monkeypatch):
     evidence = quietly(attempt, args, "hrad", bundles)
     assert [row["seconds"] for row in read_decodes(args.output / "toy-1c" / DECODES_FILE)] == seconds
     assert not log.is_file() and evidence.documents == ("test",)
-    assert evidence.few_rivals == ("autoregressive", "chain-1") and evidence.few_settings == ("T=0",)
+    assert evidence.gains == {"autoregressive": None, "chain-1": None} and evidence.settings == {"T=0": None}
     verdict = judge(evidence, load_plan("p", args.params)[1])
     assert verdict.outcome == "inconclusive" and verdict.smallest_gain is None
 
@@ -190,21 +157,6 @@ def test_the_stage_leaves_evidence_that_promote_reads(tmp_path):
     failed = {check["name"] for check in record["checks"] if not check["passed"]}
     assert record["verdict"] != "passed" and failed == {f"gain over {name}" for name in record["evidence"]["gains"]}
     evidence = read_evidence(args.output / "toy-1c" / VERDICT)
-    assert (evidence.predictor, evidence.bundle_sha256, evidence.look) == ("hrad", bundle_hash(args.bundle), 1)
+    assert (evidence.predictor, evidence.bundle_sha256, evidence.reserve) == ("hrad", bundle_hash(args.bundle), False)
     timed = read_decodes(args.output / "toy-1c" / DECODES_FILE)
     assert {row["arm"] for row in timed} == {"challenger", "chain-1", "chain-2", "autoregressive"}
-
-
-def test_looks_are_the_shares_that_the_prompts_make(tmp_path):
-    path = tmp_path / "params.yaml"
-
-    def plan(**sections):
-        path.write_text(yaml.safe_dump({"pairs": {"p": {"trial": {}, "promotion": {}} | sections}}))
-        return load_plan("p", path)
-
-    assert plan() == (TrialConfig(), Bounds())
-    assert plan(trial={"test_prompts": 48, "reserve_prompts": 24})[1].looks == (0.5, 0.75, 1.0)
-    assert plan(promotion={"looks": [0.667, 1.0]})[0].shares(2) == [60 / 90, 1.0]
-    problem = r"promotion.looks are \[0.5, 0.75, 1.0\], and trial.test_prompts 48 .* make \[0.444, 0.722, 1.0\]"
-    with pytest.raises(ValueError, match=problem):
-        plan(trial={"test_prompts": 48})

@@ -1,26 +1,30 @@
-"""Tuning: candidates by replay, the best of them by the clock as well, and a bundle that decodes as its winners do."""
+"""Tuning: candidates by replay, the best of them by the clock, and a bundle that decodes as its winners do."""
 
 import json
 import warnings
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 import yaml
 
-from pipelines.measuring.names import CHOICES, DECODES_FILE, PLAIN, ROUNDS_FILE
+from pipelines.measuring import tuning
+from pipelines.measuring.arm_rows import ArmRow
+from pipelines.measuring.gain import Timed
+from pipelines.measuring.names import CHAIN, CHOICES, DECODES_FILE, PLAIN, ROUNDS_FILE, SELECTOR
 from pipelines.measuring.tables import POLICIES, read_decodes, read_rounds
-from pipelines.measuring.tuning import study as study_module
-from pipelines.measuring.tuning.candidates import PROFILE, ROOTS, TEXTS, candidates, shortlist
+from pipelines.measuring.tuning import Candidate, TuneStudy, candidates, shortlist
 from pipelines.outputs import write_json
-from pipelines.stages import measure, tune
+from pipelines.stages import tune
 from predictors.bundle import bundle_hash, read_bundle
 from predictors.monitoring import OLD
+from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, load_decoder
 from tests.bundles import random_bundle
+from tests.pipelines.hand_made_decodes import decode
 from tests.pipelines.hand_made_replay import write_replay
 from tests.pipelines.toy_bench import toy_bench
+from tests.predictors.affine_profile import PROFILE
 
 
 def chain(gamma):
@@ -29,7 +33,7 @@ def chain(gamma):
 
 CHAINS = (("chain-1", 1), ("chain-3", 3))
 NOISE = "toy-1c was noisy"
-PLAIN_ARM = {"name": PLAIN, "family": "plain", "decoder": {"method": PLAIN}}
+FORK = ArmRow("fork", "fork", {"method": "speculative", "drafter": {"kind": "fork", "width": 2, "depth": 2}})
 SERVED = {"chain-1": chain(1), "chain-3": chain(3), "entropy": chain(2), "hrad": {"bundle": "hrad"}}
 
 
@@ -37,27 +41,33 @@ SERVED = {"chain-1": chain(1), "chain-3": chain(3), "entropy": chain(2), "hrad":
 def replayed(tmp_path):
     write_replay(tmp_path / "replay")
     write_json(tmp_path / "replay" / POLICIES, SERVED)
-    way = {"method": "lookahead", "ngram": 3}
-    rows = [
-        {"way": way, "setting": "T=0", "speedup": {"value": 1.62}},
-        {"way": {**way, "ngram": 4}, "setting": "T=0", "speedup": {"value": 9.0}},
-        {"way": way, "setting": "T=1", "speedup": {"value": 8.0}},
-    ]
-    write_json(tmp_path / "fit" / "lookahead.json", {"method": "lookahead", "chosen": way, "rows": rows})
+    write_json(tmp_path / "fit" / "lookahead.json", {"method": "lookahead"})
     return tmp_path
 
 
-def test_candidates_are_ranked_by_what_was_replayed(replayed):
-    found = candidates(*(replayed / name for name in ("replay", "fit")), "T=0")
-    assert [one.name for one in found] == ["entropy", "lookahead", "chain-3", "chain-1", PLAIN]
-    assert found[0].predicted == pytest.approx(168 * 6 / 9) and found[1].served == {"bundle": "lookahead"}
-    assert [one.name for one in shortlist(found, 1, ())] == ["entropy", "chain-3", "chain-1", PLAIN]
-    assert [one.name for one in shortlist(found, 1, {"lookahead"})] == [one.name for one in found]
-    assert [one.complexity for one in found] == [2, 3, 1, 1, 0]
-    assert {one.name for one in found if one.basis == PROFILE} == {"lookahead"}
-    weighing, simple = (replace(found[1], name=name, served={"bundle": name}) for name in ("source", "takeover"))
-    assert weighing.complexity > simple.complexity
-    assert [one.name for one in found if one.static] == ["chain-3", "chain-1"]
+def found(folder, *rivals):
+    return candidates(folder / "replay", folder / "fit", "T=0", rivals)
+
+
+def names(some):
+    return [one.name for one in some]
+
+
+def test_candidates_are_ranked_by_replay_and_what_it_does_not_know_is_always_timed(replayed):
+    some = found(replayed, FORK, replace(FORK, name="entropy"))
+    assert names(some) == ["entropy", "chain-3", "chain-1", PLAIN, "lookahead", "fork"]
+    assert some[0].predicted == pytest.approx(168 * 6 / 9) and some[4].served == {"bundle": "lookahead"}
+    assert names(shortlist(some, 1)) == names(some), "two static chains, plain decoding, and the unknown ones"
+    third = replace(some[1], name="chain-2", predicted=1.0)
+    assert "chain-2" not in names(shortlist([*some, third], 1))
+    with pytest.raises(ValueError, match="tune.rivals: 'hrad' must be a decoder's configuration"):
+        found(replayed, ArmRow("hrad", "rule", bundle="hrad"))
+
+
+def test_a_family_has_one_place_and_a_bundle_its_own(replayed):
+    some = [Candidate(f"rule-{n}", "rule", {"decoder": {"method": PLAIN}}, 99.0 - n) for n in range(3)]
+    some += [Candidate(name, "rule", {"bundle": name}, 50.0) for name in ("hrad", "length")]
+    assert names(shortlist(some, 2)) == ["rule-0", "hrad"]
 
 
 def test_one_policy_by_several_names_is_one_candidate(replayed):
@@ -65,33 +75,52 @@ def test_one_policy_by_several_names_is_one_candidate(replayed):
     table = pd.read_parquet(replayed / "replay" / "replay.parquet")
     alike = table[table["drafter"] == "chain-3"].assign(drafter="hrad", family="rule")
     pd.concat([alike, table]).to_parquet(replayed / "replay" / "replay.parquet")
-    places = [replayed / name for name in ("replay", "fit")]
-    names = [one.name for one in candidates(*places, "T=0")]
-    assert names == ["entropy", "lookahead", "chain-3", "chain-1", PLAIN]
+    assert names(found(replayed))[:3] == ["entropy", "chain-3", "chain-1"]
     other = alike.assign(seconds=alike["seconds"] * 1.001)
     pd.concat([other, table]).to_parquet(replayed / "replay" / "replay.parquet")
-    assert [one.name for one in candidates(*places, "T=0")][2:4] == ["chain-3", "hrad"]
+    assert names(found(replayed))[1:3] == ["chain-3", "hrad"]
 
 
-def test_trees_are_worth_what_their_roots_say_beside_chains(replayed):
-    places = [replayed / name for name in ("replay", "fit")]
-    for rule, static, selector, action in (("block", 50.0, 60.0, "chain-3"), ("nss", 30.0, 40.0, "delayed-2.0.2")):
-        rates = {"T=0": {"static": static, "selector": selector}, "T=1": {"static": 1.0, "selector": 9.0}}
-        record = {"family": "tree", "validation": rates, "static_actions": {"T=0": action}}
+def test_selectors_and_the_best_static_tree_of_a_rule_are_candidates(replayed):
+    """At the settings that trees were traced at; a static choice that is a chain is known by replay."""
+    for rule, action in (("block", "chain-3"), ("nss", "delayed-2.0.4")):
+        record = {"family": "tree", "rule": rule, "static_actions": {"T=0": action}}
         write_json(replayed / "fit" / f"delayed_tree-{rule}.json", record)
-    found = {one.name: one for one in candidates(*places, "T=0")}
-    assert found["delayed_tree-nss"].predicted == pytest.approx(found["chain-3"].predicted * 40 / 50)
-    assert found["delayed_tree-nss"].served == {"bundle": "delayed_tree-nss"}
-    assert (found["delayed_tree-nss"].basis, found["chain-3"].basis) == (ROOTS, TEXTS)
-    mine = {"family": "head", "validation": {}}
-    write_json(replayed / "fit" / "delayed_tree-mine.json", mine)
-    write_json(replayed / "fit" / "mine.json", record)
-    found = {one.name: one for one in candidates(*places, "T=0")}
-    assert found["mine"].predicted == found["delayed_tree-nss"].predicted, "whatever a predictor is called"
-    assert "delayed_tree-mine" not in found
-    unknown = {"family": "tree", "validation": rates, "static_actions": {"T=0": "chain-99"}}
-    write_json(replayed / "fit" / "delayed_tree-block.json", unknown)
-    assert "delayed_tree-nss" not in {one.name for one in candidates(*places, "T=0")}
+    write_json(replayed / "fit" / "delayed_tree-mine.json", {"family": "head"})
+    made = {one.name: one for one in found(replayed) if one.predicted is None}
+    assert set(made) == {"lookahead", "delayed_tree-block", "delayed_tree-nss", "delayed-2.0.4 nss"}
+    assert made["delayed_tree-nss"].family == SELECTOR
+    drafter = {"kind": "delayed_tree", "k": 2, "l1": 0, "l2": 4}
+    assert made["delayed-2.0.4 nss"].served == {
+        "decoder": {"method": "speculative", "drafter": drafter, "verifier": "nss"}
+    }
+    elsewhere = candidates(replayed / "replay", replayed / "fit", "T=0", (), lambda name: name != "delayed_tree-nss")
+    assert "delayed_tree-nss" not in names(elsewhere), "its predictor is fitted no more"
+
+
+def choice(monkeypatch, **rates):
+    """What is chosen of candidates that decode at these rates, on prompts of their own; two numbers take turns."""
+    some = [Candidate(name, CHAIN if name.startswith("chain") else "rule", {}, 1.0) for name in rates]
+    some.append(tuning.BASE)
+    rows = [
+        decode(name, f"p{number}", 10 / (rate[number % 2] if isinstance(rate, tuple) else rate))
+        for name, rate in {**rates, PLAIN: 100.0}.items()
+        for number in range(6)
+    ]
+    study = object.__new__(TuneStudy)
+    return study._choice(SamplingSettings(0.0), some, Timed.of(rows))
+
+
+def test_the_fastest_is_chosen_if_it_surely_beats_the_static_chain(monkeypatch):
+    made = choice(monkeypatch, chain_2=150.0, chain_4=170.0, rule=200.0)
+    assert (made["winner"], made["static"]) == ("rule", "chain_4")
+    assert made["gains"]["chain_4"]["gain"]["value"] == pytest.approx(200 / 170 - 1)
+    assert made["gains"][PLAIN]["gain"]["low"] == pytest.approx(1.0)
+    unsure = choice(monkeypatch, chain_4=170.0, rule=(250.0, 150.0))
+    assert unsure["winner"] == "chain_4" and set(unsure["gains"]) == {PLAIN}
+    slow = choice(monkeypatch, chain_4=(150.0, 70.0), rule=90.0)
+    assert slow["winner"] == PLAIN and slow["static"] == "chain_4", "not surely faster than plain decoding"
+    assert choice(monkeypatch, rule=120.0)["static"] is None
 
 
 @pytest.fixture
@@ -99,19 +128,8 @@ def stage(replayed, tmp_path, monkeypatch):
     """The stage's arguments, on tiny models: bundle hrad is a candidate, and is chosen wherever it can be."""
     args = toy_bench(tmp_path, "unused", {})
     args.json = False
-    section = {"temperatures": [0.0], "candidates": 3, "validation_prompts": 3, "test_prompts": 4, "threads": 1}
-    arms = [{"name": name, "family": "chain", "choose": True, **chain(gamma)} for name, gamma in CHAINS]
-    arms += [PLAIN_ARM, {"name": "hrad", "family": "learned", "bundle": "hrad"}]
-    measuring = {
-        "arms": arms,
-        "temperatures": [0.0],
-        "validation_prompts": 4,
-        "test_prompts": 4,
-        "threads": 1,
-        "led": False,
-    }
-    measuring |= {"max_new_tokens": 8, "exactness_prompts": 0}
-    sections = {"tune": section | {"max_new_tokens": 8}, "measure": measuring}
+    section = {"temperatures": [0.0], "candidates": 3, "validation_prompts": 3, "threads": 1, "max_new_tokens": 8}
+    sections = {"tune": section}
     (tmp_path / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": sections}}))
     args.pair_of_models = ModelPair.load(
         target=str(tmp_path / "pair" / "target"), draft=str(tmp_path / "pair" / "draft")
@@ -128,10 +146,10 @@ def stage(replayed, tmp_path, monkeypatch):
     write_json(tmp_path / "replay" / "toy-1c" / "provenance.json", {"bundles_sha256": known, "noise": NOISE})
     args.data, args.bundles, args.bundle = tmp_path, tmp_path / "bundles", tmp_path / "bundles" / "auto"
     args.replay, args.fit, args.output = tmp_path / "replay", tmp_path / "fit", tmp_path / "tuning"
-    args.measured, args.texts = tmp_path / "measured", tmp_path / "texts"
-    monkeypatch.setattr(
-        study_module, "fastest", lambda some, *_: next((one for one in some if one.name == "hrad"), some[0])
-    )
+    args.texts = tmp_path / "texts"
+    write_json(args.latency / "toy-1c.json", PROFILE.to_record())
+    record = tuning.TuneStudy._choice
+    monkeypatch.setattr(TuneStudy, "_choice", lambda *given: record(*given) | {"winner": "hrad"})
     return args
 
 
@@ -150,29 +168,13 @@ def test_bundles_that_changed_since_they_were_replayed_are_refused(stage):
         tune.run(stage)
 
 
-def test_what_stage_measure_has_timed_is_not_timed_again(stage):
-    measuring = SimpleNamespace(**{**vars(stage), "output": stage.measured})
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        measure.run(measuring)
-    choice, timed = run(stage)
-    assert set(timed["arm"]) == {"hrad", choice["static"], PLAIN} and set(timed["split"]) == {"validation"}
-    considered = {one["name"]: one["speedup"] for one in choice["candidates"]}
-    assert [considered[name]["documents"] for name, _ in CHAINS] == [2, 2]
-    assert choice["winner"] == "hrad" and {one["prompts"] for one in choice["score"].values()} == {4}
-
-
 def test_the_bundle_decodes_as_its_winners_do(stage, capsys):
     tmp_path, stage.json = stage.data, True
     choice, timed = run(stage)
     assert choice["winner"] == "hrad" and choice["static"] in ("chain-1", "chain-3")
     said, warned = capsys.readouterr()
     assert json.loads(said)["choices"] == [choice] and f"warning: {NOISE}" in warned
-    assert (
-        set(timed[timed["split"] == "test"]["arm"]) == {"hrad", choice["static"], PLAIN} == {"hrad", *choice["score"]}
-    )
-    assert set(timed[timed["split"] == "validation"]["arm"]) == {"hrad", "chain-1", "chain-3", PLAIN}
-    assert all(one["prompts"] == 4 for one in choice["score"].values())
+    assert set(timed["arm"]) == {"hrad", "chain-1", "chain-3", PLAIN} and set(timed["split"]) == {"validation"}
     assert {row["arm"] for row in read_rounds(tmp_path / "tuning" / "toy-1c" / ROUNDS_FILE)} == set(timed["arm"])
     card = read_bundle(tmp_path / "bundles" / "auto").card
     assert card["routes"][0]["bundle"] == "hrad"
