@@ -90,7 +90,7 @@ def decodes(
     rows = []
     for index in range(6):
         who = {"prompt": f"p{index}", "document": f"d{index // 2}", "slice": ("code", "prose")[index % 2]}
-        place = {"pair": "p", "split": "test", **who, "prompt_tokens": 20, "led": False, "verifier": "block"}
+        place = {"pair": "p", "split": "test", **who, "prompt_tokens": 20, "verifier": "block"}
         for temperature in temperatures:
             pace = generator.uniform(0.5, 2.0)  # what a prompt does to all arms
             for repeat in range(2):

@@ -1,4 +1,4 @@
-"""The harness on arms that decode nothing: order, seeds, resumption, the cap, what is written of rounds."""
+"""The harness on arms that decode nothing: order, seeds, resumption, what is written of rounds."""
 
 import math
 from itertools import count
@@ -31,9 +31,9 @@ def fake_arm(name, calls=None, temperatures=None, run=None):
     return TimedArm(name, "family", run or decode, None, temperatures)
 
 
-def harness(path, max_minutes=None, fingerprint="f", repeats=1, leading=None):
+def harness(path, fingerprint="f", repeats=1):
     log = MeasurementLog(path / "log.jsonl", fingerprint)
-    return Harness(Blocks(log, tqdm(disable=True), max_minutes), SETTINGS, 0, repeats, leading)
+    return Harness(Blocks(log, tqdm(disable=True)), SETTINGS, 0, repeats)
 
 
 def planned(count, arms):
@@ -104,13 +104,6 @@ def test_a_log_of_another_fingerprint_is_discarded(tmp_path):
     assert "old" not in (tmp_path / "log.jsonl").read_text()
 
 
-def test_the_cap_ends_after_a_whole_prompt(tmp_path):
-    capped = harness(tmp_path, max_minutes=0.0)
-    rows = capped.time(planned(4, [fake_arm("chain-1")]))
-    assert {row["prompt"] for row in rows} == {"test-0"} and len(rows) == 2
-    assert capped.blocks.capped
-
-
 def test_rows_and_their_rounds_come_back_from_their_tables(tmp_path):
     rows = harness(tmp_path).time(planned(2, [fake_arm("autoregressive"), fake_arm("chain-1")]))
     decodes, rounds = apart(rows)
@@ -126,30 +119,6 @@ def test_rows_and_their_rounds_come_back_from_their_tables(tmp_path):
     lengths = {prompt.id: len(prompt.tokens) for prompt in toy_prompts(2)}
     assert (later["context"] == later["prompt"].map(lengths)).all() and (later["asked"] == 3).all()
     assert set(of_rounds["block"]) == {row["block"] for row in rows}
-
-
-def test_led_arms_go_along_the_blocks_text_and_the_others_by_its_seed(tmp_path):
-    asked, calls = [], []
-
-    class Text:
-        def decode(self, arm):
-            if arm.name == "free":
-                return None
-            return lambda: Run([7, 7], [RoundRecord()])
-
-    class Leading:
-        def block(self, prompt, settings, seed):
-            asked.append((prompt.id, settings.temperature, seed))
-            return Text()
-
-    arms = [fake_arm("led"), fake_arm("free", calls)]
-    rows = harness(tmp_path, leading=Leading(), repeats=2).time(planned(2, arms))
-    assert {(row["arm"], row["temperature"], row["led"]) for row in rows} == {
-        *(("free", 0.0, False), ("led", 0.0, False), ("free", 1.0, False), ("led", 1.0, True))
-    }
-    assert all(row["output"] == [7, 7] for row in rows if row["led"])
-    assert len(asked) == 4 and len(set(asked)) == 2, "repeats go over the same text"
-    assert {seed for *_, seed in asked} <= {seed for *_, seed in calls}
 
 
 def test_speed_is_all_tokens_over_all_seconds():

@@ -140,13 +140,6 @@ def test_greedy_texts_are_the_targets_own(decodes, findings):
         assert 0 < found["compact"] < 1e-5 and found["rounding"] < 1e-5
 
 
-def test_led_arms_of_a_block_emit_one_text(decodes):
-    led = decodes[decodes["led"]]
-    assert set(led["temperature"]) == {1.0} and {"autoregressive", "chain-1", "chain-2"} <= set(led["arm"])
-    assert set(led.groupby("block")["output"].agg(lambda texts: len({tuple(text) for text in texts}))) == {1}
-    assert not led["arm"].str.contains("^(?:pearl|hf_|specbranch)").any()
-
-
 def test_origin_stands_beside_the_tables(stage, findings):
     folder = stage.output / "toy-1c"
     origin = json.loads((folder / PROVENANCE).read_text())

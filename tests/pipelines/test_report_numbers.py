@@ -16,7 +16,6 @@ from pipelines.report.inputs import Inputs, Measured, read_measured
 from predictors.latency.acceptance import AcceptanceStatistics
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.throughput import generation_latency
-from tests.pipelines.hand_made_evidence import GOOD
 from tests.pipelines.hand_made_measured import (
     BRANCH_SPEED,
     MAIN_SPEED,
@@ -271,11 +270,11 @@ def tuned(folder, record):
 
 def test_a_winner_gains_nothing_over_itself_and_a_score_may_be_missing(tmp_path):
     static, plain, unscored = (
-        tuned(tmp_path, record) for record in (choice("chain-2"), choice(PLAIN), choice() | {"score": None})
+        tuned(tmp_path, record) for record in (choice("chain-2"), choice(PLAIN), choice() | {"gains": {}})
     )
     assert static["over static chain"] is None and static["over plain"]["value"] == pytest.approx(2.0)
     assert plain["over plain"] is None and plain["over static chain"]["value"] == pytest.approx(-0.5)
-    assert (unscored["over plain"], unscored["over static chain"], unscored["test prompts"]) == (None, None, 0)
+    assert (unscored["over plain"], unscored["over static chain"], unscored["prompts"]) == (None, None, 0)
 
 
 def decided(folder, record):
@@ -283,26 +282,24 @@ def decided(folder, record):
     return release.decision(Inputs(folder, DEVICE))
 
 
-def test_the_decision_shows_what_rests_on_more_prompts(tmp_path):
-    """The trial's gain over the gate's reference, or tuning's over the static chain."""
+def test_the_decision_shows_the_trial_s_gain_where_there_was_one(tmp_path):
+    """Over the gate's reference; else tuning's over the static chain."""
+    assert ": +10.0 % " in decided(tmp_path, choice())
     write_release(tmp_path / "tuning", tmp_path / "trials", DEVICE)
     assert ": +7.0 % " in decided(tmp_path, choice())
-    scored = choice()
-    scored["score"]["chain-2"]["prompts"] = GOOD.settings["T=0"].prompts
-    assert ": +10.0 % " in decided(tmp_path, scored)
 
 
 def test_what_is_not_surely_faster_than_plain_decoding_is_not_for_serving(tmp_path):
-    """By tuning's test prompts, or by the gate's, if there were more."""
+    """By tuning's prompts, or by the gate's where there was a trial."""
 
     def serves(low):
-        scored["score"][PLAIN]["gain"] = {"value": 0.02, "low": low, "high": 0.05}
+        scored["gains"][PLAIN]["gain"] = {"value": 0.02, "low": low, "high": 0.05}
         return "At T=0 serve" in decided(tmp_path, scored)
 
     scored = choice()
     assert [serves(low) for low in (0.01, 0.0, -0.3)] == [True, False, False]
     write_release(tmp_path / "tuning", tmp_path / "trials", DEVICE)
-    assert GOOD.settings["T=0"].prompts > 9 and serves(-0.3), "the gate timed more, and it gains"
+    assert serves(-0.3), "the gate found a gain"
     path = tmp_path / "trials" / "auto" / DEVICE / "verdict.json"
     record = read_json(path)
     record["evidence"]["gains"][PLAIN]["value"] = 0.0

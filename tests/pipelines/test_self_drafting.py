@@ -45,7 +45,7 @@ ALONE = [
 CHAINS = {"name": "chain-{gamma}", "family": "chain", "choose": True, "each": {"gamma": [1, 3]}}
 CHAINS |= {"decoder": {"method": "speculative", "drafter": {"kind": "chain", "gamma": "{gamma}"}}}
 SHORT = {"validation_prompts": 2, "test_prompts": 3, "max_new_tokens": 12, "threads": 1}
-SHORT |= {"led": False, "exactness_prompts": 0}
+SHORT |= {"exactness_prompts": 0}
 PARAMETERS = {
     "traces": {"guesses": {"ways": WAYS, "prompts": 3, "max_new_tokens": 16, "threads": 1}},
     "fit": {method: {"family": "guess", "method": method, "bootstrap_replicates": 20} for method in METHODS},

@@ -74,7 +74,6 @@ PARAMETERS = {
         "test_prompts": 3,
         "max_new_tokens": 12,
         "threads": 1,
-        "led": False,
         "exactness_prompts": 0,
     },
 }

@@ -77,7 +77,7 @@ def test_the_target_verifies_the_block_not_what_was_drafted_beside_it():
 
 
 def test_tables_come_back_as_they_were_written(tmp_path, run):
-    who = {"pair": "toy", "family": "chain", "verifier": "block", "slice": "code", "document": "d", "led": False}
+    who = {"pair": "toy", "family": "chain", "verifier": "block", "slice": "code", "document": "d"}
     row = who | WHERE | {"prompt_tokens": 10, "order": 1, "seed": 2**40}
     unknown = row | {"arm": "hf_generate", **measured(Run([5] * 7, None), 9.0)}
     plain = row | {"arm": "autoregressive", **measured(Run([5] * 6 + [1], run.rounds), 9.0)}
