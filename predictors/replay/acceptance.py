@@ -16,8 +16,7 @@ The same number, position by position: the token at position i is kept, given th
 
     k_i = P(N >= i | y) / P(N >= i - 1 | y),    N = first i with uniform number u_i >= k_i, less one
 
-which is how a real decoder is led along a text (`runtime.leading`). Shape suffix: G positions after the prefix; others may come
-before it.
+from which replay draws. Shape suffix: G positions after the prefix; others may come before it.
 """
 
 import numpy as np
