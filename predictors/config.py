@@ -17,7 +17,8 @@ import math
 import operator
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib import import_module
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
@@ -111,6 +112,23 @@ def _given(options: Iterable[Any], value: Any) -> Any:
     some = [option for option in options if option is not types.NoneType]
     nested = isinstance(value, Mapping) or dataclasses.is_dataclass(value)
     return next((option for option in some if nested and dataclasses.is_dataclass(option)), some[0])
+
+
+class ByName(Mapping[str, Any]):
+    """Classes by name, each imported when it is asked for: ``places`` are modules and names in a ``package``."""
+
+    def __init__(self, package: str, places: Mapping[str, str]) -> None:
+        self._package, self._places = package, places
+
+    def __getitem__(self, name: str) -> Any:
+        module, _, found = self._places[name].partition(".")
+        return getattr(import_module(f"{self._package}.{module}"), found)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
 
 
 def parse_config(cls: type[Config], values: Mapping[str, Any], where: str) -> Config:

@@ -16,11 +16,8 @@ from typing import Any
 
 from predictors.config import parse_config
 from predictors.controllers import Controller, build_controller
-from runtime.branching.draft import BranchConfig
 from runtime.decoding.base import Decoder
-from runtime.decoding.branch_parallel import BranchParallelDecoder
 from runtime.decoding.sequential import SequentialDecoder
-from runtime.decoding.single_model import SingleModelDecoder
 from runtime.drafting import DRAFTERS, Drafter
 from runtime.drafting.trees import DelayedTreeConfig
 from runtime.identity import require_pair
@@ -76,19 +73,6 @@ class DecoderConfig:
 PAIR_METHODS = ("speculative", "branch_parallel")
 
 
-@dataclass(frozen=True)
-class BranchDecoderConfig(BranchConfig):
-    """Method ``branch_parallel``: also the pending block's ``verifier``, the ``controller`` and its threshold ``epsilon``."""
-
-    method: str = "branch_parallel"
-    verifier: str = "block"
-    controller: dict | None = None
-    epsilon: float | None = None
-
-
-PAIR_BOUND = {field.name for config in (DecoderConfig, BranchDecoderConfig) for field in fields(config)} - {"method"}
-
-
 def build_decoder(pair: ModelPair, config: Mapping[str, Any]) -> Decoder:
     """Build a decoder.
 
@@ -138,6 +122,9 @@ def default_controller(method: str) -> dict[str, Any]:
 
 
 def _branch_parallel(pair: ModelPair, config: Mapping[str, Any], controller: Controller | None, where: str) -> Decoder:
+    from runtime.branching.draft import BranchDecoderConfig
+    from runtime.decoding.branch_parallel import BranchParallelDecoder
+
     _require_draft(pair, "branch_parallel")
     parsed = parse_config(BranchDecoderConfig, config, where)
     chains = [name for name, verifier in VERIFIERS.items() if verifier.chains_only]
@@ -163,10 +150,14 @@ def _branch_parallel(pair: ModelPair, config: Mapping[str, Any], controller: Con
 
 
 def _single_model(pair: ModelPair, config: Mapping[str, Any], controller: Controller | None, where: str) -> Decoder:
+    from runtime.branching.draft import BranchDecoderConfig
+    from runtime.decoding.single_model import SingleModelDecoder
+
     options = dict(config)
     method = options.pop("method")
-    known = {field.name for field in fields(GUESSERS[method])}  # type: ignore[arg-type]
-    foreign = sorted(PAIR_BOUND & set(options) - known)
+    known = {field.name for field in fields(GUESSERS[method])}
+    of_pairs = {field.name for one in (DecoderConfig, BranchDecoderConfig) for field in fields(one)}
+    foreign = sorted(of_pairs & set(options) - known)
     if foreign:
         raise ValueError(
             f"{where}: method {method!r} drafts with the target alone, and {', '.join(foreign)} belongs to methods with a draft "

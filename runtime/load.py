@@ -13,8 +13,6 @@ from typing import Any
 from predictors.bundle import AUTO, REMEDY, Bundle, bundle_hash, read_bundle
 from predictors.config import parse_config
 from predictors.controllers import CONTROLLERS
-from predictors.latency.profile import read_profile
-from predictors.latency.soundness import noise_warning
 from predictors.sampling import SamplingSettings
 from runtime.build import build_decoder, built, expanded
 from runtime.decoding.base import Decoder, RoutedDecoder
@@ -116,6 +114,9 @@ def _single(
     except (TypeError, KeyError, AttributeError) as error:  # a value of another type than every exported card's
         raise ValueError(f"{bundle}: damaged bundle (card.json: {error}). {REMEDY}") from error
     if latency is not None:
+        from predictors.latency.profile import read_profile
+        from predictors.latency.soundness import noise_warning
+
         profile = read_profile(latency)
         warning = noise_warning(profile)
         if warning is not None:

@@ -30,7 +30,8 @@ from pipelines.outputs import digest, read_json, write_json
 from pipelines.places import read_device, read_device_profile, read_pair
 from pipelines.prompt_table import Prompt, read_prompts
 from predictors.bundle import CARD, TENSORS, bundle_hash, read_bundle
-from predictors.controllers import DelayedTree, is_learned
+from predictors.controllers import is_learned
+from predictors.controllers.delayed_tree import DelayedTree
 from predictors.sampling import SamplingSettings
 from runtime import Decoder, ModelPair, load_decoder
 from runtime.decoding.base import RoutedDecoder

@@ -89,7 +89,7 @@ def _references(
 def replayed_counts(decoder: Mapping[str, Any], controller: Controller, text: RecordedText) -> RequestCounts:
     """What the runtime would have counted, had the text come out of this request. `BeyondRecordError` if the decoder or
     the controller goes beyond what was recorded."""
-    from runtime.build import BranchDecoderConfig
+    from runtime.branching.draft import BranchDecoderConfig
 
     require_chains(decoder)
     verifier = decoder.get("verifier", "block")

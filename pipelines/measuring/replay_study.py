@@ -23,14 +23,17 @@ from pipelines.measuring.reference import configured_policy
 from pipelines.measuring.tables import BRANCHES, ORACLE
 from predictors.bundle import read_bundle
 from predictors.config import Checked, Count, Positive, not_empty, one_of, parse_config
-from predictors.controllers import CONTROLLERS, EarlyStop, Survival, build_controller
+from predictors.controllers import CONTROLLERS, build_controller
+from predictors.controllers.early_stop import EarlyStop
+from predictors.controllers.survival import Survival
 from predictors.latency.profile import LatencyProfile
 from predictors.replay.acceptance import CHAIN_RULES, BeyondRecordError
 from predictors.replay.chains import ChainPolicy, replayed
 from predictors.replay.decode import Clock, Decode
 from predictors.replay.text import RecordedText
 from predictors.sampling import SamplingSettings
-from runtime.build import PAIR_METHODS, BranchDecoderConfig, default_controller, expanded
+from runtime.branching.draft import BranchDecoderConfig
+from runtime.build import PAIR_METHODS, default_controller, expanded
 
 
 @dataclass(frozen=True)

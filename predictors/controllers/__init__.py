@@ -4,21 +4,32 @@ from collections.abc import Mapping
 from typing import Any
 
 from predictors.bundle import OTHERWISE, Bundle
+from predictors.config import ByName
 from predictors.controllers.base import Controller
 from predictors.controllers.base import Session as Session
-from predictors.controllers.delayed_tree import DelayedTree
-from predictors.controllers.early_stop import EarlyStop, Logistic, SpecDecPP
-from predictors.controllers.head import HRAD, Length
-from predictors.controllers.learned import LearnedController
-from predictors.controllers.source import Source
-from predictors.controllers.survival import Survival
-from predictors.controllers.takeover import Takeover
-from predictors.controllers.unlearned import EMA, ROC, Confidence, Entropy, Fixed
 
-UNLEARNED: tuple[type[Controller], ...] = (Fixed, Confidence, Entropy, ROC, EMA, Takeover)
-LEARNED: tuple[type[Controller], ...] = (Logistic, SpecDecPP, EarlyStop, Survival, Source, HRAD, Length, DelayedTree)
-CONTROLLERS = {cls.kind: cls for cls in (*UNLEARNED, *LEARNED)}
-NETWORKS = {kind: cls for kind, cls in CONTROLLERS.items() if issubclass(cls, LearnedController)}
+UNLEARNED = {
+    "fixed": "unlearned.Fixed",
+    "confidence": "unlearned.Confidence",
+    "entropy": "unlearned.Entropy",
+    "roc": "unlearned.ROC",
+    "ema": "unlearned.EMA",
+    "takeover": "takeover.Takeover",
+}
+LEARNED = {
+    "logistic": "early_stop.Logistic",
+    "specdecpp": "early_stop.SpecDecPP",
+    "early_stop": "early_stop.EarlyStop",
+    "survival": "survival.Survival",
+    "source": "source.Source",
+    "hrad": "head.HRAD",
+    "length": "head.Length",
+    "delayed_tree": "delayed_tree.DelayedTree",
+}
+
+
+CONTROLLERS = ByName(__name__, UNLEARNED | LEARNED)
+NETWORKS = [kind for kind in LEARNED if kind != "source"]  # of which a bundle holds a network
 
 
 def build_controller(values: Mapping[str, Any]) -> Controller:
@@ -27,7 +38,8 @@ def build_controller(values: Mapping[str, Any]) -> Controller:
     kind = options.pop("kind", None)
     if kind not in [*CONTROLLERS]:
         raise ValueError(f"controller: unknown kind {kind!r}. Known kinds: {', '.join(CONTROLLERS)}.")
-    return CONTROLLERS[kind].from_config(options)
+    made: Controller = CONTROLLERS[kind].from_config(options)
+    return made
 
 
 def is_learned(bundle: Bundle) -> bool:
@@ -35,13 +47,13 @@ def is_learned(bundle: Bundle) -> bool:
     return _innermost(bundle).card["kind"] in NETWORKS
 
 
-def learned_controller(bundle: Bundle) -> LearnedController:
+def learned_controller(bundle: Bundle) -> Any:
     """The controller that an exported bundle holds, or the one inside that has a network."""
     inner = _innermost(bundle)
     kind = inner.card["kind"]
     if kind not in NETWORKS:
         raise ValueError(f"{inner.source}: unknown controller kind {kind!r}. Learned kinds: {', '.join(NETWORKS)}.")
-    return NETWORKS[kind](inner)
+    return CONTROLLERS[kind](inner)
 
 
 def _innermost(bundle: Bundle) -> Bundle:

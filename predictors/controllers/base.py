@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -11,10 +11,12 @@ from torch import Tensor
 from predictors.actions import Action
 from predictors.bundle import Bundle
 from predictors.contract import CaptureContract
-from predictors.latency.profile import LatencyProfile
 from predictors.rounds import Forecast, RoundRecord
 from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, NextLaw, Root, TreeRoot
+
+if TYPE_CHECKING:
+    from predictors.latency.profile import LatencyProfile
 
 T = TypeVar("T")
 Program = Callable[[], T]
@@ -147,7 +149,7 @@ class Controller:
         """The same controller with another soft threshold ε: it stops where the draft's law has no probability of ε or more."""
         raise ValueError(f"epsilon={epsilon}: a {self.kind!r} controller has no soft threshold. Leave epsilon out.")
 
-    def at_latency(self, profile: LatencyProfile, reprice: bool) -> Self:
+    def at_latency(self, profile: "LatencyProfile", reprice: bool) -> Self:
         """The controller for a machine of this latency ``profile``: one whose choices follow prices warns where they differ from
         those it was exported with by too much, or, with ``reprice``, takes them over."""
         if reprice:
@@ -157,15 +159,15 @@ class Controller:
             warnings.warn(doubt, stacklevel=2)
         return self
 
-    def repriced(self, profile: LatencyProfile) -> Self:
+    def repriced(self, profile: "LatencyProfile") -> Self:
         """The same by the prices of ``profile``; `ValueError` where its choices cannot be made anew without the traces."""
         return self
 
-    def doubt(self, profile: LatencyProfile) -> str | None:
+    def doubt(self, profile: "LatencyProfile") -> str | None:
         """Why choices may not pay at the prices of ``profile``; ``None``: they may."""
         return None
 
-    def question_seconds(self, profile: LatencyProfile) -> float:
+    def question_seconds(self, profile: "LatencyProfile") -> float:
         """Seconds of one question to its model on a machine of this latency ``profile``; 0 where there is no model."""
         return 0.0
 

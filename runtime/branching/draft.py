@@ -56,6 +56,16 @@ class Branch:
     probs: list[Tensor] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class BranchDecoderConfig(BranchConfig):
+    """Method ``branch_parallel``: also the pending block's ``verifier``, the ``controller`` and its threshold ``epsilon``."""
+
+    method: str = "branch_parallel"
+    verifier: str = "block"
+    controller: dict | None = None
+    epsilon: float | None = None
+
+
 class BranchDraft(ChainDraft):
     """One request's draft model state, pending block and branches."""
 

@@ -19,8 +19,7 @@ from runtime.laws import processed_law
 from runtime.pair import ModelPair
 from runtime.randomness import stream
 from runtime.request import Request
-from runtime.self_drafting import Guesser
-from runtime.self_drafting.guesses import NO_ROWS, PassOutcome, Rows, levels
+from runtime.self_drafting.guesses import NO_ROWS, Guesser, PassOutcome, Rows, levels
 from runtime.tree import TokenTree
 from runtime.verification import VERIFIERS
 from runtime.verification.outcome import greedy_path, likeliest

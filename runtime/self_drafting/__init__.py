@@ -1,11 +1,12 @@
 """Ways for one model to draft for itself, by method name."""
 
-from runtime.self_drafting.guesses import Guesser
-from runtime.self_drafting.ngrams import LookaheadConfig, SelfDraftConfig
-from runtime.self_drafting.progressive_tree import ProgressiveTreeConfig
+from predictors.config import ByName
 
-GUESSERS: dict[str, type[Guesser]] = {
-    "progressive_tree": ProgressiveTreeConfig,
-    "lookahead": LookaheadConfig,
-    "self_draft": SelfDraftConfig,
-}
+GUESSERS = ByName(
+    __name__,
+    {
+        "progressive_tree": "progressive_tree.ProgressiveTreeConfig",
+        "lookahead": "ngrams.LookaheadConfig",
+        "self_draft": "ngrams.SelfDraftConfig",
+    },
+)

@@ -126,11 +126,14 @@ def test_mistakes_end_with_one_line(models, more, message):
         main(arguments(models, *more))
 
 
-def test_imports_nothing_but_the_runtime():
+def test_imports_nothing_but_the_runtime_and_of_it_what_runs(models):
     code = (
-        "import sys, pipelines.cli, pipelines.commands.generate\n"
+        "import sys, pipelines.cli\n"
+        f"pipelines.cli.main({arguments(models)!r})\n"
         "banned = {'lightning', 'mlflow', 'dvc', 'imblearn', 'datasets', 'matplotlib', 'trace_collection',"
         " 'predictors.training', 'pipelines.drafter', 'pipelines.inflation'}\n"
-        "assert not banned & set(sys.modules), banned & set(sys.modules)"
+        "assert not banned & set(sys.modules), banned & set(sys.modules)\n"
+        "own = [name for name in sys.modules if name.partition('.')[0] in ('pipelines', 'predictors', 'runtime')]\n"
+        "assert len(own) <= 75, sorted(own)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

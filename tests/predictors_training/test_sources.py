@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from predictors.bundle import OTHERWISE, Bundle
-from predictors.controllers import CONTROLLERS, Survival
+from predictors.controllers import CONTROLLERS
 from predictors.controllers.source import Seen
+from predictors.controllers.survival import Survival
 from predictors.lookup import LookupSettings
 from predictors.replay.chains import ChainPolicy
 from predictors.replay.decode import Clock

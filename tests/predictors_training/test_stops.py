@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from predictors.bundle import Bundle
-from predictors.controllers import EarlyStop
+from predictors.controllers.early_stop import EarlyStop
 from predictors.replay.acceptance import BeyondRecordError, reached
 from predictors.replay.chains import ChainPolicy
 from predictors.replay.decode import Clock

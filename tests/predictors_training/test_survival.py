@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from predictors.bundle import Bundle
-from predictors.controllers import Survival
+from predictors.controllers.survival import Survival
 from predictors.replay.chains import ChainPolicy
 from predictors.replay.decode import Clock
 from predictors.training.survival.model import SurvivalTrainConfig

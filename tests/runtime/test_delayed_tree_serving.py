@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from predictors.contract import ContractError
-from predictors.controllers import DelayedTree
+from predictors.controllers.delayed_tree import DelayedTree
 from predictors.sampling import SamplingSettings
 from predictors.tree_choice import NEVER, SCALARS, scalars_of, state_of
 from runtime import ModelPair, Randomness, build_decoder, load_decoder

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 import pytest
 import torch
 
-from predictors.controllers import EarlyStop
+from predictors.controllers.early_stop import EarlyStop
 from predictors.replay.prices import Prices
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, build_decoder, load_decoder

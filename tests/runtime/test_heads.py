@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from predictors.bundle import read_bundle
-from predictors.controllers import HRAD, build_controller, learned_controller
-from predictors.controllers.head import HeadSession, Length
+from predictors.controllers import build_controller, learned_controller
+from predictors.controllers.head import HRAD, HeadSession, Length
 from predictors.features import assemble, state_vector
 from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings

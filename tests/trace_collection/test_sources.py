@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 import pytest
 
-from pipelines.gate.evidence.prices import RoundParts
 from predictors.controllers import build_controller
 from predictors.replay import chains
 from predictors.replay.acceptance import BeyondRecordError, reached
@@ -298,14 +297,11 @@ def test_a_draft_model_that_is_behind_catches_up(texts):
         assert one.behind == (waiting if one.passes else 0)
         waiting = 0 if one.passes else waiting + one.emitted
     assert max(one.behind for one in rounds) > 2
-    parts = RoundParts(AS_RUN, sampled=False)
     for one in rounds:
         drafting = sum(1.25 + (one.context + place) / 64 for place in range(one.passes)) + 0.25 * one.behind
         target = 9 + 0.5 * (1 + one.submitted) + one.context / 16
         seconds = 0.5 * (drafting + target + 0.125 * one.passes + 0.5 + 0.25 * one.submitted)
         assert starts.prices.rounds([one]) == pytest.approx(seconds, rel=1e-6)
-        in_parts = parts.round(one.context, one.passes, one.submitted, behind=one.behind)
-        assert in_parts[:-1].sum() == pytest.approx(seconds, rel=1e-6)
 
 
 def test_what_was_not_recorded_is_refused(texts):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from predictors.actions import ActionSet
-from predictors.controllers import DelayedTree
+from predictors.controllers.delayed_tree import DelayedTree
 from predictors.sampling import SamplingSettings
 from predictors.schema import ROOT_COLUMNS
 from predictors.training.root_table import RootTable
