@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 
 import yaml
 
-from predictors.config import Checked, Count, Positive, Whole, parse_config
+from predictors.config import Checked, Count, Whole, parse_config
 
 Config = TypeVar("Config")
 PARAMETERS = Path("params.yaml")
@@ -23,13 +23,11 @@ class Machine(Checked):
     """Section ``machine``: what every other section takes from here unless it has its own.
 
     ``threads`` of torch, and of stages ``fit`` and ``replay`` at most so many processes. ``seed`` of all that is drawn: stages
-    and prompts have streams of their own, by names that enter their keys. A stage that times ends early after
-    ``max_minutes``, at a whole prompt, and records it; ``None``: never.
+    and prompts have streams of their own, by names that enter their keys.
     """
 
     threads: Count = 2
     seed: Whole = 0
-    max_minutes: Positive | None = None
 
 
 def load_parameters(

@@ -20,7 +20,7 @@ class Training(Checked):
 @dataclass(frozen=True)
 class Stage(Checked):
     threads: Count
-    max_minutes: float | None = 1.0
+    rate: float | None = 1.0
     training: Training = field(default_factory=Training)
     trainings: tuple[Training, ...] = ()
 
@@ -36,10 +36,10 @@ def load(tmp_path):
 
 
 def test_what_a_section_leaves_out_is_the_machines(load):
-    machine = {"threads": 4, "seed": 3, "max_minutes": None}
-    assert load({}, machine) == Stage(4, None)
-    assert load({"threads": 2, "max_minutes": 5}, machine) == Stage(2, 5.0)
-    assert load({"training": {"epochs": 9}}, machine) == Stage(4, None, Training(9, 3, 4)), "within a section, too"
+    machine = {"threads": 4, "seed": 3}
+    assert load({}, machine) == Stage(4)
+    assert load({"threads": 2, "rate": 5}, machine) == Stage(2, 5.0)
+    assert load({"training": {"epochs": 9}}, machine) == Stage(4, 1.0, Training(9, 3, 4)), "within a section, too"
     assert load({"training": {"threads": 1}}, machine).training == Training(1, 3, 1)
     assert load({"trainings": [{"epochs": 2}]}, machine).trainings == (Training(2),), (
         "items of a list speak for themselves"
@@ -59,7 +59,7 @@ def test_mistakes_of_the_machine_are_its_own(load):
         load({"threads": 1}, {"thread": 2})
     with pytest.raises(ValueError, match=r"pairs\.p\.s: unknown key 'seed'"):
         load({"threads": 1, "seed": 1}, {"seed": 1})
-    assert Machine().max_minutes is None
+    assert Machine() == Machine(2, 0)
 
 
 def test_keys_besides_are_the_callers(load):
@@ -97,11 +97,11 @@ def test_sections_and_settings_have_texts_as_names_too(tmp_path, key):
     ("text", "value"), [("2e-4", 2e-4), ("1E3", 1e3), ("1.5e2", 150.0), ("+.5e1", 5.0), ("5.e-1", 0.5), ("7", 7.0)]
 )
 def test_numbers_are_read_as_dvc_reads_them(tmp_path, text, value):
-    (tmp_path / "params.yaml").write_text(f"pairs:\n  p: {{s: {{threads: 1, max_minutes: {text}}}}}\n")
-    assert load_parameters(Stage, "p", "s", tmp_path / "params.yaml").max_minutes == value
+    (tmp_path / "params.yaml").write_text(f"pairs:\n  p: {{s: {{threads: 1, rate: {text}}}}}\n")
+    assert load_parameters(Stage, "p", "s", tmp_path / "params.yaml").rate == value
 
 
 def test_a_number_in_quotes_is_none(tmp_path):
-    (tmp_path / "params.yaml").write_text("pairs:\n  p: {s: {threads: 1, max_minutes: '1e-3'}}\n")
+    (tmp_path / "params.yaml").write_text("pairs:\n  p: {s: {threads: 1, rate: '1e-3'}}\n")
     with pytest.raises(ValueError, match="expected float, got '1e-3'"):
         load_parameters(Stage, "p", "s", tmp_path / "params.yaml")
