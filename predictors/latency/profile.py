@@ -109,6 +109,11 @@ class LatencyProfile:
         scaled = {name: table.scaled(factor) for name, table in self.tables.items() if name in DRAFT_PASSES}
         return replace(self, tables={**self.tables, **scaled})
 
+    def only(self, quartile: str) -> "LatencyProfile":
+        """The profile with one of `QUARTILES` of every cell alone."""
+        tables = {name: table.of(getattr(table, quartile)) for name, table in self.tables.items()}
+        return replace(self, tables=tables)
+
     def verify_ratio(self, tokens: float, context: float) -> float:
         """v: one target pass over ``tokens``, in passes over one token."""
         wide = self.latency("target", tokens=tokens, context=context)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from pipelines.gate.evidence.prices import COMPONENTS, K, PriceFit, RoundParts
+from predictors.latency.prices import RoundPrices
 from predictors.latency.profile import LatencyProfile
-from predictors.replay.prices import Prices
 from tests.pipelines.hand_made_profile import PROFILE
 from tests.predictors.affine_profile import PROFILE as AFFINE
 
@@ -163,7 +163,7 @@ def test_seconds_that_the_profile_has_no_price_for_are_left_out():
 @pytest.mark.parametrize("sampled", [False, True])
 def test_parts_add_up_to_the_prices_of_replay(sampled):
     """One price table: what replay ranks policies by is the sum over parts, without seconds a round."""
-    parts, prices = RoundParts(AFFINE, sampled), Prices(AFFINE, sampled)
+    parts, prices = RoundParts(AFFINE, sampled), RoundPrices(AFFINE, sampled)
     for submitted, context in ((0, 32), (4, 100)):
         made = parts.round(context, submitted, submitted, deciding=0.002)
         assert made[:-1].sum() == pytest.approx(prices.chain(submitted, context) + 0.002) and made[-1] == 1
