@@ -23,7 +23,7 @@ REMEDY = "Measure the profile on this machine again (dvc repro)."
 # Table -> axes. A pass costs `rows` or `tokens` nodes behind `context` committed tokens.
 AXES = {
     "draft": ("rows", "context"),  # one draft pass over new nodes: 1 is a chain's step, more a level of a tree
-    "draft_first": ("rows", "context"),  # a round's first, of a draft that reads the target's states: all committed tokens
+    "draft_first": ("rows", "context"),  # a round's first, over all that was committed, of a draft that reads states
     "target": ("tokens", "context"),  # one target pass over the newest token and the drafted ones
     "draft_hugging_face": ("rows", "context"),  # the same by bare Hugging Face
     "target_hugging_face": ("tokens", "context"),

@@ -14,7 +14,7 @@ import torch
 from runtime.latency.cells import Cell, LatencyConfig, replaced, share_waited, sweep, tables_of
 from runtime.latency.decision import decision_cells
 from runtime.latency.passes import CONTINUATION, committed_states, pass_cells, prefill_cells
-from runtime.latency.rounds import PROMPT, TimedPair, branch_cells, guessing_cells, plain_cells, round_cells
+from runtime.latency.rounds import TimedPair, branch_cells, guessing_cells, plain_cells, round_cells
 from runtime.pair import ModelPair
 
 __all__ = ["Cell", "LatencyConfig", "all_cells", "replaced", "share_waited", "sweep", "tables_of"]
@@ -34,7 +34,7 @@ def all_cells(pair: ModelPair, config: LatencyConfig) -> tuple[list[Cell], list[
     longest = min(target.context_limit, draft.context_limit) - CONTINUATION
     prompts, more_notes = cut("prefill_tokens", config.prefill_tokens, longest)
     config = replace(config, contexts=contexts, prefill_tokens=prompts)
-    timed = TimedPair(pair, max(PROMPT, *contexts), generator)
+    timed = TimedPair(pair, config, generator)
     cells = [
         *pass_cells(pair, config, generator),
         *plain_cells(pair, timed, config),

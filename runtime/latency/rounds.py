@@ -88,7 +88,7 @@ class Timed:
 class TimedPair:
     """A ``pair`` whose passes are noted; the target drafts where there is no draft. Prompts are the beginning of one."""
 
-    def __init__(self, pair: ModelPair, longest: int, generator: torch.Generator) -> None:
+    def __init__(self, pair: ModelPair, config: LatencyConfig, generator: torch.Generator) -> None:
         models = pair.target, pair.draft or pair.target
         self.target, self.draft = (Notes(model.device) for model in models)
         target, draft = map(Timed, models, (self.target, self.draft))
@@ -96,7 +96,9 @@ class TimedPair:
         self.devices = {model.device for model in models}
         self.vocabulary_size = min(model.vocabulary_size for model in models)
         self.context_limit = min(model.context_limit for model in models)
+        longest = max(PROMPT, *config.contexts)
         self.prompt = torch.randint(self.vocabulary_size, (longest,), generator=generator).tolist()
+        self.chance = Randomness(config.seed)  # goes on from visit to visit, so that their rounds differ
 
     def decoder(self, **options: Any) -> Decoder:
         return build_decoder(self.pair, options)
@@ -116,7 +118,6 @@ class Rounds:
     timed: TimedPair
     decoder: Decoder
     temperature: float
-    seed: int
     wanted: Callable[[RoundRecord], bool]
     prompt_tokens: int = PROMPT
     laps_wait: bool = True
@@ -139,9 +140,9 @@ class Rounds:
 
     def _made(self) -> Iterator[tuple[RoundRecord, float]]:
         prompt = self.timed.prompt[: min(self.prompt_tokens, self.timed.context_limit // 2)]
-        most, chance = min(LONGEST, self.timed.context_limit - len(prompt)), Randomness(self.seed)
+        most = min(LONGEST, self.timed.context_limit - len(prompt))
         while True:
-            steps = self.decoder.stream(prompt, most, self.temperature, randomness=chance, eos_token_id=[])
+            steps = self.decoder.stream(prompt, most, self.temperature, randomness=self.timed.chance, eos_token_id=[])
             next(steps)  # the prefill
             while (one := self._round(steps)) is not None:
                 yield one
@@ -174,7 +175,7 @@ def round_cells(timed: TimedPair, config: LatencyConfig) -> list[Cell]:
         return drafting - timed.draft.seconds, seconds - drafting - timed.target.seconds
 
     def cell(tables: tuple[str, ...], decoder: Decoder, count: int, heat: float, **more: int) -> Cell:
-        rounds = Rounds(timed, decoder, heat, config.seed, lambda record: record.drafted == count)
+        rounds = Rounds(timed, decoder, heat, lambda record: record.drafted == count)
         return rounds.cell(tables, {"drafted": count, **more}, lambda *made: parts(*made)[-len(tables) :])
 
     def tree(count: int, sampled: int, rule: str = "traversal") -> Decoder:
@@ -212,9 +213,7 @@ def branch_cells(timed: TimedPair, config: LatencyConfig) -> list[Cell]:
         options = {"gamma": LEVELS + 1, "k_max": rows, "k_rule": "const", "draft_stage": "preverify", "overlap": "none"}
         decoder = timed.decoder(method="branch_parallel", controller={"kind": "fixed"}, **options)
         whole = rows, LEVELS + 2, False
-        rounds = Rounds(
-            timed, decoder, sampled, config.seed, lambda made: (made.candidates, made.levels, made.law_known) == whole
-        )
+        rounds = Rounds(timed, decoder, sampled, lambda made: (made.candidates, made.levels, made.law_known) == whole)
         return rounds.cell(("branch_candidates", "branch_drawing"), {"rows": rows, "sampled": sampled}, gaps)
 
     return [cell(rows, sampled) for sampled in (0, 1) for rows in config.branch_rows]
@@ -226,7 +225,7 @@ def guessing_cells(timed: TimedPair, config: LatencyConfig) -> list[Cell]:
     def cell(count: int) -> Cell:
         tree = {"geometry": "paper", "max_children": 1, "max_depth": count + 1}
         decoder = timed.decoder(method="progressive_tree", **tree)
-        rounds = Rounds(timed, decoder, 0.0, config.seed, lambda record: record.guessed == count)
+        rounds = Rounds(timed, decoder, 0.0, lambda record: record.guessed == count)
         return rounds.cell(("guessing",), {"guessed": count}, lambda record, _: (record.seconds["draft"],))
 
     return [cell(count) for count in config.guessed]
@@ -237,5 +236,5 @@ def plain_cells(pair: ModelPair, timed: TimedPair, config: LatencyConfig) -> lis
     no notes are taken."""
     context = min(config.contexts[len(config.contexts) // 2], timed.context_limit // 2)
     decoder = build_decoder(pair, {"method": "autoregressive"})
-    rounds = Rounds(timed, decoder, 0.0, config.seed, lambda record: True, context, laps_wait=False)
+    rounds = Rounds(timed, decoder, 0.0, lambda record: True, context, laps_wait=False)
     return [rounds.cell(("plain",), {"context": context}, lambda record, seconds: (seconds,))]

@@ -26,7 +26,7 @@ def generator():
 
 
 def timed_pair(pair):
-    return TimedPair(pair, 40, generator())
+    return TimedPair(pair, GRID, generator())
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_noting_passes_changes_nothing(pair, method, forward):
 
 
 def test_every_pass_is_noted_and_what_is_kept(timed):
-    requests = Rounds(timed, timed.decoder(method="speculative"), 1.0, 0, lambda record: record.drafted == 5)
+    requests = Rounds(timed, timed.decoder(method="speculative"), 1.0, lambda record: record.drafted == 5)
     for _ in range(4):
         record, seconds = requests.next()
         assert len(timed.target.passes) == 1 and len(timed.draft.passes) == record.passes
@@ -116,9 +116,9 @@ def test_rounds_of_another_shape_are_passed_over_and_requests_follow_each_other(
     def stream(*_, **__):
         return iter([SimpleNamespace(record=RoundRecord(drafted=n)) for n in (4, *next(shapes))])  # first the prefill
 
-    requests = Rounds(timed, SimpleNamespace(stream=stream), 0, 0, lambda record: record.drafted == 4)
+    requests = Rounds(timed, SimpleNamespace(stream=stream), 0, lambda record: record.drafted == 4)
     assert [requests.next()[0].drafted for _ in range(2)] == [4, 4] and next(shapes) == [4]
-    requests = Rounds(timed, timed.decoder(method="speculative"), 0, 0, lambda record: False)
+    requests = Rounds(timed, timed.decoder(method="speculative"), 0, lambda record: False)
     with pytest.raises(ValueError, match="use smaller grids"):
         requests.next()
 
