@@ -13,9 +13,9 @@ Drawing is the time in phase ``draft`` of the round's own clock less the draft's
 less the target's. What a pass cell times is a pass here, too: the forward, what is kept and what is offered. Branches are timed
 from the end of one draft pass to the beginning of the next.
 
-``sampled`` is 0 greedy, where a tree is a chain, or 1. Sampled trees are drawn at a temperature at which rollouts part at once: a
-verdict was seen to take as long on flat distributions as on steep ones. Prompts are random; every visit begins a request of its
-own, over the memory of the last one.
+``sampled`` is 0 greedy, where a tree is a chain, or 1. Sampled trees are drawn at a temperature at which rollouts part at once,
+so that they have as many nodes as asked; their verdicts were seen to take 2 to 18 % longer than at temperature 1. Prompts are
+random; every visit begins a request of its own, over the memory of the last one.
 """
 
 from collections.abc import Callable, Iterator
