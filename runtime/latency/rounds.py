@@ -37,6 +37,7 @@ from runtime.randomness import Randomness
 FLAT = 4.0  # temperature of sampled trees
 PROMPT, LONGEST = 32, 128  # tokens of a request's prompt and of its output
 LEVELS = 2  # of branches timed per round, after the candidates
+TOKENS = 4  # of plain decoding timed in a row
 MOST_ROUNDS = 1000  # until one is as wanted
 CHAIN, TREE = ("chain_drawing", "chain_verification"), ("tree_drawing", "tree_verification")
 
@@ -232,9 +233,13 @@ def guessing_cells(timed: TimedPair, config: LatencyConfig) -> list[Cell]:
 
 
 def plain_cells(pair: ModelPair, timed: TimedPair, config: LatencyConfig) -> list[Cell]:
-    """The cell of table ``plain``, behind a prompt of the middle one of ``contexts``: whole rounds of ``pair``, of whose passes
-    no notes are taken."""
+    """The cell of table ``plain``, behind a prompt of the middle one of ``contexts``: a call is some whole rounds of ``pair``, of
+    whose passes no notes are taken."""
     context = min(config.contexts[len(config.contexts) // 2], timed.context_limit // 2)
     decoder = build_decoder(pair, {"method": "autoregressive"})
     rounds = Rounds(timed, decoder, 0.0, lambda record: True, context, laps_wait=False)
-    return [rounds.cell(("plain",), {"context": context}, lambda record, seconds: (seconds,))]
+
+    def measure() -> tuple[float]:
+        return (sum(rounds.next()[1] for _ in range(TOKENS)) / TOKENS,)
+
+    return [Cell(("plain",), {"context": context}, measure, end=rounds.end)]
