@@ -33,7 +33,7 @@ from pipelines.inflation import InflatedDraft, InflatedShape, inflated_bundle, i
 from pipelines.measuring.provenance import provenance
 from pipelines.outputs import write_json
 from pipelines.stages.device import describe_device
-from predictors.latency.branching import rounds_seconds
+from predictors.latency.prices import RoundPrices
 from predictors.latency.profile import LatencyProfile
 from predictors.rounds import PHASES, RoundRecord
 from runtime import Decoder, ModelPair, Randomness, build_decoder, load_decoder
@@ -198,7 +198,8 @@ def seen(decoder: Decoder, prompt: list[int], heat: float, device: torch.device)
 def figures(some: Sequence[Decoded], prices: LatencyProfile, sampled: bool) -> dict[str, float]:
     """Speed, what the latency model makes of the same rounds, and shares of the phases."""
     seconds, rounds = sum(one.seconds for one in some), [record for one in some for record in one.rounds]
-    foreseen = sum(rounds_seconds(one.rounds, len(one.prompt), prices, sampled) for one in some)
+    price = RoundPrices(prices, sampled, quiet=False)
+    foreseen = sum(price.ran(one.rounds, len(one.prompt)) for one in some)
     found = {
         "tokens_per_second": sum(len(one.tokens) - 1 for one in some) / seconds,
         "of_predicted": foreseen / seconds,

@@ -166,7 +166,7 @@ class StopRule(Checked):
 
 @dataclass(frozen=True)
 class StopPrices:
-    """What rules were chosen by: `predictors.replay.prices.Prices.draft_cost` by the latency profile ``profile_hash``."""
+    """What rules were chosen by: `predictors.latency.prices.RoundPrices.draft_cost` by the latency profile ``profile_hash``."""
 
     draft_cost: float
     gamma: int

@@ -1,6 +1,6 @@
 """What replay knows of timed arms: the profile's seconds of their rounds, timed ones and those along recorded texts.
 
-Both are summed alike (`predictors.replay.prices`), without what the host spends on reading distributions, which timed rounds do
+Both are summed alike (`predictors.latency.prices`), without what the host spends on reading distributions, which timed rounds do
 not tell apart. Arms that draft trees, for themselves or alongside the target are not covered: their gains rest on the clock
 alone.
 """
@@ -20,11 +20,11 @@ from pipelines.measuring.reference import chain_policy
 from pipelines.prompt_table import Prompt
 from predictors.controllers.survival import SurvivalSession
 from predictors.controllers.unlearned import Fixed
+from predictors.latency.prices import RoundPrices
 from predictors.latency.profile import LatencyProfile
 from predictors.replay.acceptance import CHAIN_RULES
 from predictors.replay.chains import ChainPolicy, replayed
 from predictors.replay.decode import plain_rounds
-from predictors.replay.prices import Prices
 from predictors.replay.text import RecordedText
 from predictors.rounds import ReplayedRound
 from predictors.sampling import SamplingSettings
@@ -79,7 +79,7 @@ class Accounts:
         self, profile: LatencyProfile, arms: Mapping[str, Decoder], settings: Iterable[SamplingSettings]
     ) -> None:
         self.profile = profile
-        self._prices = {sampled: Prices(profile, sampled) for sampled in (False, True)}
+        self._prices = {sampled: RoundPrices(profile, sampled) for sampled in (False, True)}
         known = {(name, one): self._policy(decoder, one) for one in settings for name, decoder in arms.items()}
         self._policies = {key: policy for key, policy in known.items() if policy is not None}
 

@@ -18,7 +18,7 @@ from pipelines.report.page import markdown
 from pipelines.report.section import Cell, Metric, Row, Section, Table, grid
 from pipelines.report.text import MS, TIMES, Interval, shown
 from predictors.latency.acceptance import iid_accepted_law
-from predictors.latency.branching import BranchCosts
+from predictors.latency.prices import RoundPrices
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.tables import Latency
 from predictors.latency.throughput import generation_latency
@@ -68,7 +68,9 @@ def costs(profile: LatencyProfile) -> Table:
         f"pass of {BLOCK + 1} tokens over one": partial(profile.verify_ratio, BLOCK + 1),
     }
     if profile.tables.keys() >= PRICED:
-        columns["hidden γ"] = partial(BranchCosts(profile, sampled=False).balanced_gamma, BLOCK, CANDIDATES)
+        columns["hidden γ"] = partial(
+            RoundPrices(profile, sampled=False, quiet=False).balanced_gamma, BLOCK, CANDIDATES
+        )
     caption = "By tokens of context; hidden γ: longest branches that a target pass hides"
     return grid("context", {context: (context,) for context in contexts_of(profile)}, columns, caption)
 

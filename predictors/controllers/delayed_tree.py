@@ -17,7 +17,8 @@ from torch import Tensor
 from predictors.actions import Action
 from predictors.bundle import Bundle
 from predictors.controllers.learned import LARGEST_FACTOR, LearnedController, LearnedSession
-from predictors.latency.actions import Prices, Traffic, prices
+from predictors.latency.actions import Prices, Traffic
+from predictors.latency.prices import RoundPrices
 from predictors.latency.profile import LatencyProfile
 from predictors.sampling import SamplingSettings
 from predictors.signals import Root, TreeRoot
@@ -103,4 +104,5 @@ class DelayedTree(LearnedController):
         )
 
     def _prices_here(self, profile: LatencyProfile) -> Prices:
-        return prices(profile, str(self.verifier), self.actions, self.traffic, self.spec.state_size)
+        here = RoundPrices(profile, sampled=True)
+        return here.actions(str(self.verifier), self.actions, self.traffic, self.spec.state_size)

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from predictors.bundle import Bundle
 from predictors.controllers.learned import LARGEST_FACTOR, LearnedSession, RuledConfig, RuledController
+from predictors.latency.prices import RoundPrices
 from predictors.latency.profile import LatencyProfile
-from predictors.replay.prices import Prices
 from predictors.rounds import Forecast
 from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, NextLaw, Root
@@ -133,7 +133,7 @@ class EarlyStop(RuledController):
 
     def doubt(self, profile: LatencyProfile) -> str | None:
         made = self.prices
-        here = Prices(profile, sampled=True).draft_cost(made.gamma, made.context)
+        here = RoundPrices(profile, sampled=True).draft_cost(made.gamma, made.context)
         if max(here / made.draft_cost, made.draft_cost / here) <= LARGEST_FACTOR:
             return None
         return (

@@ -29,9 +29,9 @@ from predictors.controllers.base import Session, Sourced
 from predictors.controllers.learned import Bundled, Guard
 from predictors.controllers.survival import Survival, SurvivalSession
 from predictors.controllers.takeover import SourcedSession, Sourcing, other_of
+from predictors.latency.prices import RoundPrices
 from predictors.latency.profile import LatencyProfile
 from predictors.lookup import Found
-from predictors.replay.prices import Prices
 from predictors.sampling import SamplingSettings
 from predictors.signals import Root
 from predictors.survival import LOG_OF
@@ -126,7 +126,7 @@ class SourceRule(Checked):
         far = np.square((features - mean_F) / scale_F).mean(axis=-1)
         return Chosen(flat.max(axis=-1) > chain, place + 1, tail, far)
 
-    def at_prices(self, prices: Prices, context: float) -> "SourceRule":
+    def at_prices(self, prices: RoundPrices, context: float) -> "SourceRule":
         """The same after ``context`` tokens at other ``prices``."""
         costs = prices.lookup_costs(len(self.costs[0]) - 1, self.tails, context)
         return replace(self, costs=costs, behind=prices.behind(BEHIND, context) / prices.chain(0, context))
@@ -203,7 +203,7 @@ class Source(Sourcing, Bundled):
         if reprice:
             context = self.otherwise.prices.context
             changed.settings = tuple(
-                replace(made, rule=made.rule.at_prices(Prices(profile, not made.settings.greedy), context))
+                replace(made, rule=made.rule.at_prices(RoundPrices(profile, not made.settings.greedy), context))
                 for made in self.settings
             )
         return changed

@@ -16,8 +16,8 @@ from torch import Tensor
 from predictors.bundle import Bundle
 from predictors.controllers.base import Rerun
 from predictors.controllers.learned import LARGEST_FACTOR, LearnedSession, RuledConfig, RuledController
+from predictors.latency.prices import RoundPrices
 from predictors.latency.profile import LatencyProfile
-from predictors.replay.prices import Prices
 from predictors.rounds import Forecast, RoundRecord
 from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, Root, token_numbers
@@ -141,7 +141,7 @@ class Survival(RuledController):
 
         def here(made: SurvivalSetting) -> SurvivalSetting:
             rule, length = made.priced(profile.cost_ratio(context))
-            prices = Prices(profile, not made.settings.greedy)
+            prices = RoundPrices(profile, not made.settings.greedy)
             costs = prices.chain_costs(len(made.costs) - 1, context, question)
             return replace(made, rule=rule, static_length=length, costs=costs)
 

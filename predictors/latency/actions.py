@@ -1,25 +1,13 @@
-"""What a step costs by action: the delayed-tree selector's time model.
-
-    T(K, L1, L2; l) = Σ_{i<=L1} draft(1, l + i) + Σ_{0<j<L2} draft(r, l + L1 + j) + target(1 + N, l) + drawing + verification
-
-N distinct nodes, r = fed nodes of a branch level; both on average over sampled trees, where rollouts meet. The K first branch
-tokens come from one law: L1 + 1 passes of one row, then L2 - 1 of r (a chain: L of one). Drawing is that of the trunk's tokens
-and of the branches' nodes; verification is the rule's own. Choosing costs extra, whatever is chosen. Sources: paper 004, Eq. 11;
-specification of verification, section 8.
-
-Shape suffixes: A actions, T contexts.
+"""Delayed trees as actions with a price: what the selector compares. Steps are priced by `predictors.latency.prices`; choosing
+costs extra, whatever is chosen. Shape suffixes: A actions, T contexts, B places.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
-from predictors.actions import Action
 from predictors.latency.profile import LatencyProfile
-from predictors.latency.tables import LatencyTable
-from predictors.latency.throughput import RoundShape, round_latency
 
 
 @dataclass(frozen=True)
@@ -28,14 +16,6 @@ class Traffic:
 
     nodes: float
     fed: float  # of them those on branch levels that a further level hangs under
-
-    def shape(self, action: Action, rule: str) -> RoundShape:
-        """What a step asks of the models, and of verification by ``rule``."""
-        one_row = action.l1 if action.is_chain else action.l1 + 1
-        levels = max(0, action.l2 - 1)
-        rows = (1,) * one_row + (self.fed / max(1, levels),) * levels
-        beside = 0 if action.is_chain else self.nodes - action.l1
-        return RoundShape(rows, self.nodes, action.l1, beside, rule)
 
 
 @dataclass(frozen=True)
@@ -79,20 +59,6 @@ class Prices:
         return float(np.exp((change_TA.max(axis=1) - change_TA.min(axis=1)).max()))
 
 
-def prices(
-    profile: LatencyProfile, rule: str, actions: Sequence[Action], traffic: Sequence[Traffic], features: int
-) -> Prices:
-    """Prices of ``actions`` verified by ``rule`` at a temperature above 0; choosing reads states of ``features`` numbers."""
-    contexts = tuple(int(point) for point in profile.table("target").axes["context"])
-    quiet = undisturbed(profile)
-    shapes = [made.shape(action, rule) for action, made in zip(actions, traffic, strict=True)]
-    steps = tuple(
-        tuple(round_latency(quiet, shape, context, sampled=True).seconds for shape in shapes) for context in contexts
-    )
-    decision = quiet.latency("selection", features=features).seconds
-    return Prices(contexts, steps, decision, profile.profile_hash)
-
-
 def undisturbed(profile: LatencyProfile) -> LatencyProfile:
     """The profile without what neighbours on the machine added, to some cells more than to others: fast quartiles, and no cell
     dearer than a larger one (more rows, tokens, nodes or context)."""
@@ -101,5 +67,5 @@ def undisturbed(profile: LatencyProfile) -> LatencyProfile:
         seconds = table.low
         for axis in range(seconds.ndim):
             seconds = np.flip(np.minimum.accumulate(np.flip(seconds, axis), axis), axis)
-        tables[name] = LatencyTable(table.axes, seconds, seconds, seconds, table.calls)
+        tables[name] = table.of(seconds)
     return replace(profile, tables=tables)

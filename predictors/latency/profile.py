@@ -23,10 +23,7 @@ REMEDY = "Measure the profile on this machine again (dvc repro)."
 # Table -> axes. A pass costs `rows` or `tokens` nodes behind `context` committed tokens.
 AXES = {
     "draft": ("rows", "context"),  # one draft pass over new nodes: 1 is a chain's step, more a level of a tree
-    "draft_first": (
-        "rows",
-        "context",
-    ),  # of a draft that reads the target's states: a round's first, over all committed tokens
+    "draft_first": ("rows", "context"),  # a round's first, over all that was committed, of a draft that reads states
     "target": ("tokens", "context"),  # one target pass over the newest token and the drafted ones
     "draft_hugging_face": ("rows", "context"),  # the same by bare Hugging Face
     "target_hugging_face": ("tokens", "context"),
@@ -108,6 +105,11 @@ class LatencyProfile:
         factor = self.cost_ratio(context) / ratio
         scaled = {name: table.scaled(factor) for name, table in self.tables.items() if name in DRAFT_PASSES}
         return replace(self, tables={**self.tables, **scaled})
+
+    def only(self, quartile: str) -> "LatencyProfile":
+        """The profile with one of `QUARTILES` of every cell alone."""
+        tables = {name: table.of(getattr(table, quartile)) for name, table in self.tables.items()}
+        return replace(self, tables=tables)
 
     def verify_ratio(self, tokens: float, context: float) -> float:
         """v: one target pass over ``tokens``, in passes over one token."""

@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from predictors.latency.prices import RoundPrices
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.tables import LatencyTable
-from predictors.latency.throughput import RoundShape, round_latency
 
 # Kernels of some wider shapes really are faster: up to a fifth was seen (float32, 5 rows against 4).
 CLEARLY = 1.25
@@ -136,9 +136,10 @@ def _plain(profile: LatencyProfile) -> Iterator[Finding]:
     """Plain decoding as it ran against the cells it is summed from."""
     if not {"plain", "target", "chain_verification"} <= set(profile.tables):
         return
+    prices = RoundPrices(profile, sampled=False, quiet=False)
     for context in profile.tables["plain"].axes["context"]:
         ran = profile.latency("plain", context=context).seconds
-        summed = round_latency(profile, RoundShape.of_chain(0), context, sampled=False).seconds
+        summed = prices.chain(0, context)
         if abs(summed - ran) > max(MOST_ERROR * ran, SHORT):
             target = Place.of("target", {"tokens": 1, "context": context})
             verification = Place.of("chain_verification", {"drafted": 0, "sampled": 0})

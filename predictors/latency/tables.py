@@ -17,27 +17,16 @@ from typing import Any
 
 import numpy as np
 
+QUARTILES = ("median", "low", "high")
+
 
 @dataclass(frozen=True)
 class Latency:
-    """Median ``seconds`` and their quartiles ``low`` and ``high``.
-
-    Adding adds lows to lows and highs to highs. That is the spread of latencies that rise and fall together, the widest there
-    is: it never promises more than the measurements hold.
-    """
+    """Median ``seconds`` and their quartiles ``low`` and ``high``."""
 
     seconds: float
     low: float
     high: float
-
-    def __add__(self, other: "Latency") -> "Latency":
-        return Latency(self.seconds + other.seconds, self.low + other.low, self.high + other.high)
-
-    def __mul__(self, factor: float) -> "Latency":
-        assert factor >= 0, factor
-        return Latency(self.seconds * factor, self.low * factor, self.high * factor)
-
-    __rmul__ = __mul__
 
     def speeds(self, tokens: float) -> tuple[float, float, float]:
         """Tokens per second if ``tokens`` took so long: by the median, the slow and the fast quartile."""
@@ -100,6 +89,10 @@ class LatencyTable:
     def scaled(self, factor: float) -> "LatencyTable":
         """The same table with all seconds times ``factor``."""
         return LatencyTable(self.axes, factor * self.median, factor * self.low, factor * self.high, self.calls)
+
+    def of(self, seconds: np.ndarray) -> "LatencyTable":
+        """The same grid with these ``seconds`` alone, without a spread."""
+        return LatencyTable(self.axes, seconds, seconds, seconds, self.calls)
 
     def to_record(self) -> dict[str, Any]:
         """A JSON mapping, its axes in alphabetical order: a writer that sorts keys then leaves them as the arrays have them."""

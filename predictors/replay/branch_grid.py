@@ -16,7 +16,6 @@ from functools import cache, cached_property
 import numpy as np
 
 from predictors.branch_settings import BranchSettings
-from predictors.latency.branching import BranchCosts
 from predictors.replay.acceptance import BeyondRecordError
 from predictors.replay.branches import MATCH, require_replayable
 from predictors.replay.grid import Columns, Drafts, Memory, Path, Starts, Totals, no_memory
@@ -26,11 +25,10 @@ from predictors.rounds import ReplayedRound
 
 @dataclass(frozen=True)
 class BranchStarts:
-    """Every round of branch-parallel decodes at one sampling setting, and its ``costs``: chains from starts where the target is
-    ``idle``, and from those where a branch survived and is ``retained``."""
+    """Every round of branch-parallel decodes at one sampling setting: chains from starts where the target is ``idle``, and from
+    those where a branch survived and is ``retained``."""
 
     config: BranchSettings
-    costs: BranchCosts
     idle: Starts
     retained: Starts
 
@@ -41,8 +39,7 @@ class BranchStarts:
             require_replayable(one, config)
         most = (config.draft_stage_gamma or config.gamma) if config.draft_stage == "idle" else 0
         idle = replace(retained, cap_XS=np.minimum(retained.cap_XS, most))
-        costs = BranchCosts(retained.prices.profile, retained.prices.sampled)
-        return BranchStarts(config, costs, idle, retained)
+        return BranchStarts(config, idle, retained)
 
     def _after(self, name: str) -> np.ndarray:
         """A recorded column of slots after so many tokens of a block [X, S, P, …]."""
@@ -86,12 +83,14 @@ class BranchStarts:
     @cached_property
     def prefill_X(self) -> np.ndarray:
         """Seconds of both models' prefills."""
-        return np.array([self.costs.request((), prompt) for prompt in self.retained.context_X.tolist()])
+        return np.array(
+            [self.retained.prices.branch_request((), prompt) for prompt in self.retained.context_X.tolist()]
+        )
 
     @cached_property
     def round_seconds(self) -> Callable[[tuple[tuple[str, int], ...]], float]:
         """Of one round, by what it is made of; the same rounds are met by many policies."""
-        return cache(lambda made: self.costs.round(ReplayedRound(**dict(made))))
+        return cache(lambda made: self.retained.prices.branch_round(ReplayedRound(**dict(made))))
 
 
 def branch_decoded(

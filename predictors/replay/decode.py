@@ -6,11 +6,10 @@ from operator import itemgetter
 
 from predictors.branch_settings import BranchSettings
 from predictors.controllers.base import Controller
-from predictors.latency.branching import BranchCosts
+from predictors.latency.prices import RoundPrices
 from predictors.latency.profile import LatencyProfile
 from predictors.replay.branches import replayed_branches
 from predictors.replay.chains import ChainPolicy, replayed
-from predictors.replay.prices import Prices
 from predictors.replay.text import RecordedText
 from predictors.rounds import ReplayedRound
 
@@ -42,7 +41,7 @@ def plain_rounds(text: RecordedText) -> list[ReplayedRound]:
     return [ReplayedRound(context=text.prompt_tokens + row, emitted=1) for row in range(text.length - 1)]
 
 
-def clairvoyant(text: RecordedText, depth: int, prices: Prices) -> list[ReplayedRound]:
+def clairvoyant(text: RecordedText, depth: int, prices: RoundPrices) -> list[ReplayedRound]:
     """The rounds of the oracle for chains of at most ``depth`` tokens: it knows what will be accepted and, over the whole text,
     drafts what takes least time.
 
@@ -76,7 +75,7 @@ class Clock:
 
     def __init__(self, profile: LatencyProfile) -> None:
         self.profile = profile
-        self._prices = {sampled: Prices(profile, sampled) for sampled in (False, True)}
+        self._prices = {sampled: RoundPrices(profile, sampled) for sampled in (False, True)}
 
     def plain(self, text: RecordedText) -> Decode:
         """The target alone: a round a token."""
@@ -89,9 +88,9 @@ class Clock:
 
     def branches(self, text: RecordedText, controller: Controller, config: BranchSettings, verifier: str) -> Decode:
         """What branch-parallel decoding makes of the text, on the virtual clock."""
-        sampled = not text.settings.greedy
-        rounds, prices = list(replayed_branches(text, controller, config, verifier)), self._prices[sampled]
-        seconds = BranchCosts(prices.profile, sampled).request(rounds, text.prompt_tokens)
+        rounds = list(replayed_branches(text, controller, config, verifier))
+        prices = self._prices[not text.settings.greedy]
+        seconds = prices.branch_request(rounds, text.prompt_tokens)
         seconds += sum(prices.reading(one.confidences, one.entropies) for one in rounds)
         seconds += controller.question_seconds(prices.profile) * sum(one.asked for one in rounds)
         return Decode.of(text, rounds, seconds)

@@ -6,7 +6,7 @@ A round that starts at row s drafts a fixed chain, of which `would` tokens are a
 
 So a policy says once what it drafts at every start (`Drafts`), or in every round by what it knows of those before, and a decode
 is the path of starts from the first to the end (`Path`). Counts equal those of `predictors.replay.chains`, seconds those of
-`predictors.replay.prices`. Shape suffixes: X texts, S starts (index s - 1, as a text's columns), G positions of a chain, M
+`predictors.latency.prices`. Shape suffixes: X texts, S starts (index s - 1, as a text's columns), G positions of a chain, M
 states of a policy's memory, L tokens of a lookup.
 """
 
@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from predictors.latency.price_table import PriceTable
+from predictors.latency.prices import RoundPrices
 from predictors.lookup import LookupSettings
 from predictors.replay.acceptance import BeyondRecordError
-from predictors.replay.prices import Prices, PriceTable
 from predictors.replay.text import RecordedText
 
 Columns = tuple[np.ndarray, ...]  # of rounds, each [V]
@@ -48,14 +49,14 @@ class Starts:
     texts: Sequence[RecordedText]
     depth: int
     verifier: str
-    prices: Prices
+    prices: RoundPrices
     would_XS: np.ndarray
     cap_XS: np.ndarray
     left_XS: np.ndarray
     lookup: LookupSettings | None = None
 
     @staticmethod
-    def of(texts: Sequence[RecordedText], depth: int, verifier: str, prices: Prices) -> "Starts":
+    def of(texts: Sequence[RecordedText], depth: int, verifier: str, prices: RoundPrices) -> "Starts":
         """Without a lookup. `ValueError` if there are no texts, or no chains of ``depth`` tokens and ``verifier`` in them."""
         slots = min((one.slots for one in texts), default=0)
         if not 1 <= depth <= slots:

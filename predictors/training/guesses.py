@@ -1,13 +1,11 @@
 """Family ``guess``: how the target drafts for itself by one method. Recorded ways are priced by a latency profile, and the
 fastest is chosen: settings alone, on a card.
 
-    seconds of a pass  = target(1 + drafted + guessed, l) + verdict(drafted) + guessing(guessed)
-    tokens per second  = Σ committed / Σ seconds,  beside plain decoding: 1 / (target(1, l) + chain_verification(0))
+    tokens per second  = Σ committed / Σ seconds,  alongside plain decoding: 1 / (target(1, l) + chain_verification(0))
 
-all from the profile's fast quartiles; a verdict is that of tables chain_verification (no candidates), tree_verification
-(temperature 0) or verification_nss (rule ``match`` is ``nss``). Of every method the way of most tokens per second over all
-sampling settings is chosen. Metrics: DE, HR and AL of `predictors.rounds`, mean guessed (Dft) and candidate tokens (Ver) of a
-pass. Intervals by bootstrap over documents. Source: paper on progressive tree drafting, sections 4.1 and 4.2.
+by `RoundPrices.guessing_pass`. Of every method the way of most tokens per second over all sampling settings is chosen. Metrics:
+DE, HR and AL of `predictors.rounds`, mean guessed (Dft) and candidate tokens (Ver) of a pass. Intervals by bootstrap over
+documents. Source: paper on progressive tree drafting, sections 4.1 and 4.2.
 
 Shape suffixes: P passes.
 """
@@ -19,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from predictors.config import Checked, Count
-from predictors.latency.actions import undisturbed
+from predictors.latency.prices import RoundPrices
 from predictors.latency.profile import LatencyProfile
 from predictors.schema import GUESS_COLUMNS, GUESS_TRACES_VERSION
 from predictors.training.intervals import DocumentBootstrap, percentiles
@@ -75,19 +73,10 @@ def pass_seconds(
     profile: LatencyProfile, guessed_P: np.ndarray, drafted_P: np.ndarray, context_P: np.ndarray, sampled: bool
 ) -> np.ndarray:
     """Seconds of passes [P] after ``context_P`` tokens on the profile's machine, without what its neighbours added."""
-    read = undisturbed(profile).latency
-
-    def one(guessed: int, drafted: int, context: int) -> float:
-        total = read("target", tokens=1 + drafted + guessed, context=context).seconds
-        total += read("guessing", guessed=guessed).seconds if guessed else 0.0
-        if drafted and sampled:
-            return total + read("verification_nss", drafted=drafted).seconds
-        kind = "tree_verification" if drafted else "chain_verification"
-        return total + read(kind, drafted=drafted, sampled=int(sampled)).seconds
-
+    prices = RoundPrices(profile, sampled)
     passes = np.stack([guessed_P, drafted_P, context_P], axis=1)
     unique, which_P = np.unique(passes, axis=0, return_inverse=True)
-    return np.array([one(*values) for values in unique.tolist()])[which_P.reshape(-1)]
+    return np.array([prices.guessing_pass(*values) for values in unique.tolist()])[which_P.reshape(-1)]
 
 
 def choose(

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from predictors.latency.prices import RoundPrices
 from predictors.replay.grid import Starts
-from predictors.replay.prices import Prices
 from predictors.replay.text import LazyRows, RecordedText, RootStates
 from predictors.sampling import SamplingSettings
 from predictors.schema import PLACE_COLUMNS, TEXT_COLUMNS, TEXT_TRACES_VERSION
@@ -117,7 +117,7 @@ class TextTable(TraceTable[TextManifest]):
             )
 
     def starts(
-        self, settings: SamplingSettings, depth: int, verifier: str, prices: Prices
+        self, settings: SamplingSettings, depth: int, verifier: str, prices: RoundPrices
     ) -> tuple[Starts, list[slice]]:
         """Every round that decodes of the texts at one sampling setting could make, and the rows that each text stands in."""
         known = zip(self.texts(), self.text_slices, strict=True)

@@ -1,5 +1,8 @@
 """Latency measurement: what passes, drawing, verification and decisions take on this machine.
 
+Passes are measured by width and context (`runtime.latency.passes`), what rounds do outside of them in place, on real rounds
+(`runtime.latency.rounds`), decisions by themselves (`runtime.latency.decision`).
+
 All cells of all tables are measured together, interleaved (`runtime.latency.cells`), so that tables can be divided by each other.
 """
 
@@ -9,15 +12,12 @@ from dataclasses import replace
 import torch
 
 from runtime.latency.cells import Cell, LatencyConfig, replaced, share_waited, sweep, tables_of
-from runtime.latency.decision import decision_cells, guessing_cells
+from runtime.latency.decision import decision_cells
 from runtime.latency.passes import CONTINUATION, committed_states, pass_cells, prefill_cells
-from runtime.latency.rounds import branch_cells, plain_cells, round_cells
-from runtime.latency.weightless import weightless_pair
+from runtime.latency.rounds import TimedPair, branch_cells, guessing_cells, plain_cells, round_cells
 from runtime.pair import ModelPair
 
 __all__ = ["Cell", "LatencyConfig", "all_cells", "replaced", "share_waited", "sweep", "tables_of"]
-
-LEAST_PREPARED_ROWS = 64  # so that rounds differ
 
 
 def all_cells(pair: ModelPair, config: LatencyConfig) -> tuple[list[Cell], list[str]]:
@@ -34,25 +34,19 @@ def all_cells(pair: ModelPair, config: LatencyConfig) -> tuple[list[Cell], list[
     longest = min(target.context_limit, draft.context_limit) - CONTINUATION
     prompts, more_notes = cut("prefill_tokens", config.prefill_tokens, longest)
     config = replace(config, contexts=contexts, prefill_tokens=prompts)
-    most_nodes = max(*config.drafted, *config.tree_nodes, *config.branch_rows)
-    prepared = weightless_pair(pair, max(LEAST_PREPARED_ROWS, 2 * most_nodes), generator)
-    alternating = committed_states(pair, contexts[0], (1, 1), generator)
-
-    def evict() -> None:
-        """Empty the caches as a pass does."""
-        alternating[0].chain(1)
-
+    timed = TimedPair(pair, config, generator)
     cells = [
         *pass_cells(pair, config, generator),
-        *plain_cells(pair, contexts[len(contexts) // 2], generator),
+        *plain_cells(pair, timed, config),
         *prefill_cells(pair, config, generator),
-        *round_cells(prepared, config, evict),
-        *guessing_cells(pair.target, config, generator, evict),
+        *round_cells(timed, config),
+        *guessing_cells(timed, config),
     ]
     if pair.draft is None:
         cells = [cell for cell in cells if not cell.tables[0].startswith("draft")]
     else:
-        cells += [*branch_cells(prepared, config, evict), *decision_cells(pair, config, generator, *alternating)]
+        alternating = committed_states(pair, contexts[0], (1, 1), generator)
+        cells += [*branch_cells(timed, config), *decision_cells(pair, config, generator, *alternating)]
     return cells, notes + more_notes
 
 

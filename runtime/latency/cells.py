@@ -61,10 +61,10 @@ class LatencyConfig(Checked):
     prefill_tokens: Grid = (16, 64, 128, 256)
     drafted: Annotated[tuple[Whole, ...], not_empty, ascending] = (0, 1, 2, 4, 8)
     tree_paths: Count = 3
-    tree_nodes: Grid = (3, 6, 9, 12)
+    tree_nodes: Grid = (3, 12)
     tree_rules: tuple[Annotated[str, one_of(*NODE_RULES)], ...] = ("nss", "naive_tree", "spectr", "specinfer", "khisti")
     branch_rows: Grid = (1, 2, 6)
-    guessed: Grid = (2, 8, 32)
+    guessed: Grid = (2, 16)
     features: Features = (64, 512, 2048, 8192)
     visits: Count = 6
     repairs: Whole = 2
@@ -99,13 +99,15 @@ Row = dict[str, Any]
 class Cell:
     """One place, ``at`` its coordinates in axis order, in one or several ``tables``.
 
-    ``before`` is called before every call of ``measure``, which does the work and returns its seconds in each table.
+    ``before`` is called before every call of ``measure``, which does the work and returns its seconds in each table, and ``end``
+    after a visit's last one.
     """
 
     tables: tuple[str, ...]
     at: Mapping[str, int]
     measure: Callable[[], tuple[float, ...]]
     before: Callable[[], None] = lambda: None
+    end: Callable[[], None] = lambda: None
 
     @classmethod
     def of_work(
@@ -193,6 +195,7 @@ def _visit(cell: Cell, warmup: int, calls: int) -> list[Row]:
         measured = cell.measure()
         if call >= 0:
             seconds.append(measured)
+    cell.end()
     visit = {"waited": max(0.0, seconds_waited() - waited), "lasted": perf_counter() - start}
     by_table = zip(cell.tables, zip(*seconds, strict=True), strict=True)
     return [{"table": table, "at": dict(cell.at), "seconds": list(column), **visit} for table, column in by_table]

@@ -1,220 +1,245 @@
-"""Cells of what a round does outside the models' passes: real decoders over weightless models (`runtime.latency.weightless`).
+"""Cells of what a round does outside the models' passes, measured in place: real rounds of the real pair less their passes.
 
     chain_drawing, chain_verification  drafted, sampled      a chain of ``drafted`` tokens, verified by blocks
     tree_drawing, tree_verification    drafted, sampled      a delayed tree of ``drafted`` distinct nodes, verified by traversal
     verification_<rule>                drafted               such a tree, sampled, verified by another ``rule``
-    branch_candidates, branch_drawing  rows, sampled         levels of ``rows`` branches: the first one, and each one behind it
-    branch_verdict                     candidates, sampled   finding the token at the branch point among as many candidates
-    plain                              context               a token of the real target alone, greedy, behind ``context`` tokens
-                                                             and a few more: the sum of its other cells is held against it
+    branch_candidates, branch_drawing  rows, sampled         levels of ``rows`` branches: the first one, and each one after it
+    guessing                           guessed               a model drafting for itself: phase ``draft`` of a pass that fed so
+                                                             many guesses, a chain of the paper's progressive tree
+    plain                              context               a token of plain decoding as it runs, greedy, behind ``context``
+                                                             tokens and a few more: the sum of its cells is held against it
 
-Drawing is the time in phase ``draft`` of the round's own clock, verification all the rest of the round. ``sampled`` is the
-temperature, 0 or 1; at 0 a tree is a chain. Branches are timed from the end of one draft pass to that of the next.
+Drawing is the time in phase ``draft`` of the round's own clock less the draft's passes; verification is all the rest of the round
+less the target's. What a pass cell times is a pass here, too: the forward, what is kept and what is offered. Branches are timed
+from the end of one draft pass to the beginning of the next.
 
-Passes evict this work from the caches, which makes it up to twice as long: an untimed pass of the target comes before each call.
-In plain decoding a pass follows a pass: a call is some tokens in a row, after an untimed one.
+``sampled`` is 0 greedy, where a tree is a chain, or 1. Sampled trees are drawn at a temperature at which rollouts part at once,
+so that they have as many nodes as asked; their verdicts were seen to take 2 to 18 % longer than at temperature 1. Prompts are
+random; every visit begins a request of its own, over the memory of the last one.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice, pairwise
 from time import perf_counter
+from typing import Any
 
 import torch
 
-from predictors.sampling import SamplingSettings
-from predictors.signals import NextLaw, Root
-from runtime.branching.candidates import draw_at_branch_point, draw_candidates
-from runtime.branching.draft import BranchConfig
+from predictors.rounds import RoundRecord
 from runtime.build import build_decoder
 from runtime.clock import PhaseClock
 from runtime.decoding.base import Decoder, Step
-from runtime.drafting.draft import fit_vocabulary
-from runtime.drafting.sampler import PlainSampler
 from runtime.latency.cells import Cell, LatencyConfig, seconds_of, synchronise
-from runtime.latency.passes import random_tokens
-from runtime.latency.weightless import WeightlessModel
-from runtime.laws import processed_law
 from runtime.pair import ModelPair
 from runtime.randomness import Randomness
 
-TEMPERATURES = (0, 1)
-ENDLESS = 2**40  # new tokens: no round is cut short by the budget
-LEVELS = 4  # of branches timed per round, behind the candidates
+FLAT = 4.0  # temperature of sampled trees
+PROMPT, LONGEST = 32, 128  # tokens of a request's prompt and of its output
+LEVELS = 2  # of branches timed per round, after the candidates
 TOKENS = 4  # of plain decoding timed in a row
-LONGEST = 64  # tokens of a request to it
+MOST_ROUNDS = 1000  # until one is as wanted
+CHAIN, TREE = ("chain_drawing", "chain_verification"), ("tree_drawing", "tree_verification")
 
 
-def timed_rounds(
-    decoder: Decoder, drafted: int, temperature: float, seed: int, devices: Collection[torch.device]
-) -> Callable[[], tuple[float, float]]:
-    """What measures the next round of an endless request that drafts ``drafted`` tokens: seconds of drawing and of the rest.
-    Rounds whose rollouts met are passed over. Laps wait for ``devices``, so that phases hold their own work."""
-    steps = endless(decoder, temperature, seed)
+@dataclass
+class Notes:
+    """When each pass of a model began and ended, the device waited for, and seconds of what else was done to its states."""
 
-    def measure() -> tuple[float, float]:
+    device: torch.device
+    passes: list[tuple[float, float]] = field(default_factory=list)
+    others: list[float] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        return sum(end - start for start, end in self.passes) + sum(self.others)
+
+    def clear(self) -> None:
+        self.passes.clear()
+        self.others.clear()
+
+
+class Timed:
+    """A model, or one of its requests' states, of which ``notes`` are taken."""
+
+    def __init__(self, inner: Any, notes: Notes) -> None:
+        self._inner, self._notes = inner, notes
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def open(self, *given: Any) -> "Timed":
+        return Timed(self._inner.open(*given), self._notes)
+
+    def forward(self, *given: Any, **named: Any) -> Any:
+        synchronise(self._notes.device)
+        start = perf_counter()
+        out = self._inner.forward(*given, **named)
+        synchronise(self._notes.device)
+        self._notes.passes.append((start, perf_counter()))
+        return out
+
+    def keep(self, *given: Any, **named: Any) -> None:
+        self._notes.others.append(seconds_of(lambda: self._inner.keep(*given, **named), self._notes.device))
+
+    def offer(self, hidden_NKD: torch.Tensor) -> None:
+        self._notes.others.append(seconds_of(lambda: self._inner.offer(hidden_NKD), self._notes.device))
+
+
+class TimedPair:
+    """A ``pair`` whose passes are noted; the target drafts where there is no draft. Prompts are the beginning of one."""
+
+    def __init__(self, pair: ModelPair, config: LatencyConfig, generator: torch.Generator) -> None:
+        models = pair.target, pair.draft or pair.target
+        self.target, self.draft = (Notes(model.device) for model in models)
+        target, draft = map(Timed, models, (self.target, self.draft))
+        self.pair = ModelPair(target, draft, pair.tokenizer, pair.tokenizer)
+        self.devices = {model.device for model in models}
+        self.vocabulary_size = min(model.vocabulary_size for model in models)
+        self.context_limit = min(model.context_limit for model in models)
+        longest = max(PROMPT, *config.contexts)
+        self.prompt = torch.randint(self.vocabulary_size, (longest,), generator=generator).tolist()
+        self.chance = Randomness(config.seed)  # goes on from visit to visit, so that their rounds differ
+
+    def decoder(self, **options: Any) -> Decoder:
+        return build_decoder(self.pair, options)
+
+    def chain(self, gamma: int) -> Decoder:
+        """Chains of ``gamma`` tokens at a fixed length; plain decoding for 0."""
+        if not gamma:
+            return self.decoder(method="autoregressive")
+        return self.decoder(method="speculative", drafter={"kind": "chain", "gamma": gamma}, verifier="block")
+
+
+@dataclass
+class Rounds:
+    """Rounds of requests to ``decoder``, whose records are as ``wanted``; `end` ends the request in progress. Where laps wait for
+    the devices (``laps_wait``), phases hold their own work."""
+
+    timed: TimedPair
+    decoder: Decoder
+    temperature: float
+    wanted: Callable[[RoundRecord], bool]
+    prompt_tokens: int = PROMPT
+    laps_wait: bool = True
+    made: Iterator[tuple[RoundRecord, float]] | None = None
+
+    def next(self) -> tuple[RoundRecord, float]:
+        """The next one and its seconds."""
+        self.made = self.made or self._made()
+        for record, seconds in islice(self.made, MOST_ROUNDS):
+            if self.wanted(record):
+                return record, seconds
+        raise ValueError(f"no round of {MOST_ROUNDS} is of the shape that a latency cell times: use smaller grids.")
+
+    def end(self) -> None:
+        self.made = None
+
+    def cell(self, tables: tuple[str, ...], at: dict[str, int], parts: Callable[..., tuple[float, ...]]) -> Cell:
+        """A cell of the ``parts`` of a round, by its record and seconds."""
+        return Cell(tables, at, lambda: parts(*self.next()), end=self.end)
+
+    def _made(self) -> Iterator[tuple[RoundRecord, float]]:
+        prompt = self.timed.prompt[: min(self.prompt_tokens, self.timed.context_limit // 2)]
+        most = min(LONGEST, self.timed.context_limit - len(prompt))
         while True:
-            synchronise(*devices)
-            PhaseClock.waits_for = [device for device in devices if device.type == "cuda"]
-            start = perf_counter()
-            try:
-                record = next(steps).record
-            finally:
-                PhaseClock.waits_for = ()
-            synchronise(*devices)
-            seconds = perf_counter() - start
-            if record.drafted == drafted:
-                drawing = record.seconds.get("draft", 0.0)
-                return drawing, seconds - drawing
+            steps = self.decoder.stream(prompt, most, self.temperature, randomness=self.timed.chance, eos_token_id=[])
+            next(steps)  # the prefill
+            while (one := self._round(steps)) is not None:
+                yield one
+            del steps  # its memory is the next request's
 
-    return measure
-
-
-def timed_branches(pair: ModelPair, rows: int, temperature: float, seed: int) -> Callable[[], tuple[float, float]]:
-    """What measures the next round of an endless request over a weightless ``pair``, in which ``rows`` branches grow `LEVELS`
-    levels and one more: seconds of the first level, and of each later one."""
-    assert isinstance(pair.draft, WeightlessModel)
-    stamps: list[float] = []
-    draft = WeightlessModel(pair.draft.logits_RV, pair.draft.programs, stamps)
-    stamped = ModelPair(pair.target, draft, pair.tokenizer, pair.tokenizer)
-    steps = endless(branch_decoder(stamped, rows), temperature, seed)
-
-    def measure() -> tuple[float, float]:
-        """No controller stops, and nothing is drafted with the target idle: a pass at the branch point, then one a level."""
-        stamps.clear()
-        next(steps)
-        point, candidates, *levels = stamps
-        assert len(levels) == LEVELS, f"a round of {len(levels)} levels, not of {LEVELS}"
-        return candidates - point, (levels[-1] - candidates) / LEVELS
-
-    return measure
+    def _round(self, steps: Iterator[Step]) -> tuple[RoundRecord, float] | None:
+        for notes in (self.timed.target, self.timed.draft):
+            notes.clear()
+        synchronise(*self.timed.devices)
+        PhaseClock.waits_for = [one for one in self.timed.devices if one.type == "cuda" and self.laps_wait]
+        start = perf_counter()
+        try:
+            step = next(steps, None)
+        finally:
+            PhaseClock.waits_for = ()
+        synchronise(*self.timed.devices)
+        return None if step is None else (step.record, perf_counter() - start)
 
 
-def timed_verdicts(pair: ModelPair, count: int, temperature: float, seed: int) -> Callable[[], tuple[float]]:
-    """What measures the verdict on ``count`` candidates at the next branch point of a weightless ``pair``, in seconds."""
-    assert pair.draft is not None
-    settings, chance = SamplingSettings(temperature), Randomness(seed)
-    kind = "match" if settings.greedy else BranchConfig.branch_verifier
-    root = Root(1, 1, settings, None)
-    states, size = [model.open(1) for model in (pair.target, pair.draft)], pair.target.vocabulary_size
-
-    @torch.inference_mode()
-    def measure() -> tuple[float]:
-        target_V, draft_V = (fit_vocabulary(state.forward([0]).logits[0], size) for state in states)
-        law_V = processed_law(target_V, settings)
-        law = NextLaw(root, settings, 0, draft_V, processed_law(draft_V, settings))
-        candidates = draw_candidates(kind, law, count, PlainSampler(settings, chance))
-        if settings.greedy:  # the target's one token is there: it is looked for
-            token = int(law_V.argmax())
-            return (seconds_of(lambda: candidates.place(token), law_V.device),)
-        return (seconds_of(lambda: draw_at_branch_point(candidates, law_V, chance), law_V.device),)
-
-    return measure
-
-
-def round_cells(pair: ModelPair, config: LatencyConfig, before: Callable[[], None]) -> list[Cell]:
-    """Cells of the tables of chains and trees, and of one for each of the ``tree_rules``, over a weightless ``pair``."""
-    assert pair.draft is not None
-    models = (pair.target, pair.draft)
-    vocabulary_size = min(model.vocabulary_size for model in models)
-    if config.tree_paths > vocabulary_size:
+def round_cells(timed: TimedPair, config: LatencyConfig) -> list[Cell]:
+    """Cells of the tables of chains and trees, and of one for each of the ``tree_rules``."""
+    if config.tree_paths > timed.vocabulary_size:
         raise ValueError(
-            f"tree_paths={config.tree_paths} rollouts cannot part at the root over {vocabulary_size} tokens. "
-            f"Set latency.tree_paths to {vocabulary_size} or fewer."
+            f"tree_paths={config.tree_paths} rollouts cannot part at the root over {timed.vocabulary_size} tokens. "
+            f"Set latency.tree_paths to {timed.vocabulary_size} or fewer."
         )
-    devices = {model.device for model in models}
 
-    def cell(tables: tuple[str, ...], decoder: Decoder, count: int, temperature: int, **more: int) -> Cell:
-        measure = timed_rounds(decoder, count, temperature, config.seed, devices)
-        last = len(tables)  # of one table: without drawing
-        return Cell(tables, {"drafted": count, **more}, lambda: measure()[-last:], before)
+    def parts(record: RoundRecord, seconds: float) -> tuple[float, float]:
+        drafting = record.seconds.get("draft", 0.0)
+        return drafting - timed.draft.seconds, seconds - drafting - timed.target.seconds
+
+    def cell(tables: tuple[str, ...], decoder: Decoder, count: int, heat: float, **more: int) -> Cell:
+        rounds = Rounds(timed, decoder, heat, lambda record: record.drafted == count)
+        return rounds.cell(tables, {"drafted": count, **more}, lambda *made: parts(*made)[-len(tables) :])
+
+    def tree(count: int, sampled: int, rule: str = "traversal") -> Decoder:
+        depth = count // config.tree_paths if sampled else count
+        drafter = {"kind": "delayed_tree", "k": config.tree_paths, "l1": 0, "l2": depth}
+        return timed.decoder(method="speculative", drafter=drafter, verifier=rule)
 
     cells = []
-    for temperature in TEMPERATURES:
+    for sampled in (0, 1):
         for count in config.drafted:
-            tables = ("chain_drawing", "chain_verification")[0 if count else 1 :]
-            cells.append(cell(tables, chain_decoder(pair, count), count, temperature, sampled=temperature))
+            cells.append(cell(CHAIN if count else CHAIN[1:], timed.chain(count), count, sampled, sampled=sampled))
         for count in config.tree_nodes:
-            decoder = tree_decoder(pair, config.tree_paths, count // config.tree_paths if temperature else count)
-            tables = ("tree_drawing", "tree_verification")
-            cells.append(cell(tables, decoder, count, temperature, sampled=temperature))
+            cells.append(cell(TREE, tree(count, sampled), count, FLAT * sampled, sampled=sampled))
     for rule in config.tree_rules:
-        for count in config.tree_nodes:
-            decoder = tree_decoder(pair, config.tree_paths, count // config.tree_paths, rule)
-            cells.append(cell((f"verification_{rule}",), decoder, count, 1))
+        cells += [cell((f"verification_{rule}",), tree(count, 1, rule), count, FLAT) for count in config.tree_nodes]
     return cells
 
 
-def branch_cells(pair: ModelPair, config: LatencyConfig, before: Callable[[], None]) -> list[Cell]:
-    """Cells of the three tables of branches over a weightless ``pair``; ``branch_rows`` are candidates, too."""
-    vocabulary_size = min(model.vocabulary_size for model in (pair.target, pair.draft) if model)
-    if max(config.branch_rows) > vocabulary_size:
+def branch_cells(timed: TimedPair, config: LatencyConfig) -> list[Cell]:
+    """Cells of the tables of growing branches: one job after the other, ``rows`` branches in every round, nothing that stops
+    them, and nothing that is drafted with the target idle."""
+    if max(config.branch_rows) > timed.vocabulary_size:
         raise ValueError(
-            f"there are no {max(config.branch_rows)} candidates among {vocabulary_size} tokens. "
-            f"End latency.branch_rows at {vocabulary_size} or before."
+            f"there are no {max(config.branch_rows)} candidates among {timed.vocabulary_size} tokens. "
+            f"End latency.branch_rows at {timed.vocabulary_size} or before."
         )
-    cells = []
-    for temperature in TEMPERATURES:
-        for count in config.branch_rows:
-            given, at = (pair, count, temperature, config.seed), {"sampled": temperature}
-            grown = ("branch_candidates", "branch_drawing")
-            cells.append(Cell(grown, {"rows": count, **at}, timed_branches(*given), before))
-            cells.append(Cell(("branch_verdict",), {"candidates": count, **at}, timed_verdicts(*given), before))
-    return cells
+
+    def gaps(*made: object) -> tuple[float, float]:
+        """Between the pass at the branch point and the first level's, and between a level's and the next one's."""
+        passes = timed.draft.passes[-LEVELS - 2 :]
+        first, *others = (start - end for (_, end), (start, _) in pairwise(passes))
+        return first, sum(others) / LEVELS
+
+    def cell(rows: int, sampled: int) -> Cell:
+        options = {"gamma": LEVELS + 1, "k_max": rows, "k_rule": "const", "draft_stage": "preverify", "overlap": "none"}
+        decoder = timed.decoder(method="branch_parallel", controller={"kind": "fixed"}, **options)
+        whole = rows, LEVELS + 2, False
+        rounds = Rounds(timed, decoder, sampled, lambda made: (made.candidates, made.levels, made.law_known) == whole)
+        return rounds.cell(("branch_candidates", "branch_drawing"), {"rows": rows, "sampled": sampled}, gaps)
+
+    return [cell(rows, sampled) for sampled in (0, 1) for rows in config.branch_rows]
 
 
-def plain_cells(pair: ModelPair, context: int, generator: torch.Generator) -> list[Cell]:
-    """The cell of table ``plain``: seconds a token behind a random prompt; none where the target holds fewer than 3 tokens
-    beyond ``context``."""
-    most = min(LONGEST, pair.target.context_limit - context)
-    if most < 3:
-        return []
-    decoder, prompt = chain_decoder(pair, 0), random_tokens(pair.target, context, generator)
-    count = min(TOKENS, most - 2)
+def guessing_cells(timed: TimedPair, config: LatencyConfig) -> list[Cell]:
+    """Cells of the table ``guessing``. A tree without branches holds as many guesses as its depth allows."""
 
-    def turns() -> Iterator[None]:
-        """A token, then ``count`` in a row, over and over. A new request begins, once the last one's memory is free, where the
-        next turn would not fit."""
-        while True:
-            steps = decoder.stream(prompt, max_new_tokens=most, eos_token_id=[])
-            next(steps)  # the prefill emits the first token
-            for _ in range((most - 1) // (1 + count)):
-                next(steps)
-                yield
-                for _ in range(count):
-                    next(steps)
-                yield
+    def cell(count: int) -> Cell:
+        tree = {"geometry": "paper", "max_children": 1, "max_depth": count + 1}
+        decoder = timed.decoder(method="progressive_tree", **tree)
+        rounds = Rounds(timed, decoder, 0.0, lambda record: record.guessed == count)
+        return rounds.cell(("guessing",), {"guessed": count}, lambda record, _: (record.seconds["draft"],))
 
-    turn, device = turns(), pair.target.device
+    return [cell(count) for count in config.guessed]
+
+
+def plain_cells(pair: ModelPair, timed: TimedPair, config: LatencyConfig) -> list[Cell]:
+    """The cell of table ``plain``, behind a prompt of the middle one of ``contexts``: a call is some whole rounds of ``pair``, of
+    whose passes no notes are taken."""
+    context = min(config.contexts[len(config.contexts) // 2], timed.context_limit // 2)
+    decoder = build_decoder(pair, {"method": "autoregressive"})
+    rounds = Rounds(timed, decoder, 0.0, lambda record: True, context, laps_wait=False)
 
     def measure() -> tuple[float]:
-        return (seconds_of(lambda: next(turn), device) / count,)
+        return (sum(rounds.next()[1] for _ in range(TOKENS)) / TOKENS,)
 
-    return [Cell(("plain",), {"context": context}, measure, lambda: next(turn))]
-
-
-def chain_decoder(pair: ModelPair, gamma: int) -> Decoder:
-    """Chains of ``gamma`` tokens at a fixed length; plain decoding for 0."""
-    if not gamma:
-        return build_decoder(pair, {"method": "autoregressive"})
-    drafter = {"kind": "chain", "gamma": gamma}
-    return build_decoder(pair, {"method": "speculative", "drafter": drafter, "verifier": "block"})
-
-
-def tree_decoder(pair: ModelPair, paths: int, depth: int, rule: str = "traversal") -> Decoder:
-    """Trees of ``paths`` rollouts of ``depth`` tokens from the root."""
-    drafter = {"kind": "delayed_tree", "k": paths, "l1": 0, "l2": depth}
-    return build_decoder(pair, {"method": "speculative", "drafter": drafter, "verifier": rule})
-
-
-def branch_decoder(pair: ModelPair, rows: int) -> Decoder:
-    """Branch-parallel decoding, one job after the other, with ``rows`` branches in every round and nothing that stops them."""
-    options = {"gamma": LEVELS + 1, "k_max": rows, "k_rule": "const", "draft_stage": "preverify", "overlap": "none"}
-    return build_decoder(pair, {"method": "branch_parallel", "controller": {"kind": "fixed"}, **options})
-
-
-def endless(decoder: Decoder, temperature: float, seed: int) -> Iterator[Step]:
-    """The rounds of a request without end, after its prefill."""
-    steps = decoder.stream(
-        [0], max_new_tokens=ENDLESS, temperature=temperature, randomness=Randomness(seed), eos_token_id=[]
-    )
-    next(steps)
-    return steps
+    return [Cell(("plain",), {"context": context}, measure, end=rounds.end)]

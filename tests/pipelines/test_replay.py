@@ -16,10 +16,10 @@ from pipelines.outputs import write_json
 from pipelines.stages import replay, traces
 from predictors.bundle import read_bundle
 from predictors.controllers import CONTROLLERS, build_controller
+from predictors.latency.prices import RoundPrices
 from predictors.replay.branches import replayed_branches
 from predictors.replay.chains import ChainPolicy, replayed
 from predictors.replay.decode import Clock
-from predictors.replay.prices import Prices
 from predictors.training.text_table import TextTable
 from runtime import ModelPair, Randomness, build_decoder
 from runtime.branching.draft import BranchConfig
@@ -203,7 +203,7 @@ def test_a_law_that_is_read_is_paid_for(folder):
     """Rules read the laws behind a token, a static length none, and a model that is asked pays for what it reads itself."""
     text = next(text for text in TextTable.read(folder / "texts").texts() if text.settings.greedy)
     model = CONTROLLERS["early_stop"].from_bundle(read_bundle(folder / "bundles" / "early_stop-1"))
-    prices = Prices(PROFILE, sampled=False)
+    prices = RoundPrices(PROFILE, sampled=False)
     for controller, confidence, entropy in (
         (build_controller({"kind": "fixed"}), 0, 0),
         (build_controller({"kind": "confidence", "epsilon": 0.1}), 1, 0),

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from predictors.actions import Action, ActionSet
-from predictors.latency.actions import Prices, Traffic, prices, undisturbed
+from predictors.latency.actions import Prices, Traffic, undisturbed
+from predictors.latency.prices import RoundPrices
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.tables import LatencyTable
-from predictors.latency.throughput import round_latency
 from predictors.sampling import SamplingSettings
 from predictors.tree_choice import RATIO, SURPLUS, SelectionRule, Setting
 from tests.bundles import most_traffic
@@ -41,7 +41,7 @@ def test_action_sets_hold_nothing_twice_and_nothing_too_large():
 
 
 def step_seconds(profile, rule, action, traffic, context):
-    return round_latency(profile, traffic.shape(action, rule), context, sampled=True).seconds
+    return RoundPrices(profile, sampled=True, quiet=False).tree(action, traffic, rule, context)
 
 
 def drawing(l1, nodes):
@@ -95,7 +95,8 @@ def test_prices_are_compared_with_each_other():
 
 def test_prices_of_a_profile():
     actions = (Action(1, 2, 0), Action(2, 0, 2))
-    made = prices(PROFILE, "traversal", actions, [most_traffic(action) for action in actions], 16)
+    traffic = [most_traffic(action) for action in actions]
+    made = RoundPrices(PROFILE, sampled=True).actions("traversal", actions, traffic, 16)
     assert made.contexts == (1, 512) and made.profile_hash == PROFILE.profile_hash
     expected = [step_seconds(PROFILE, "traversal", action, most_traffic(action), 512) / 2 for action in actions]
     assert made.at(512) == pytest.approx(expected), "of the fast quartiles, here half the medians"

@@ -5,9 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from predictors.latency.branching import LONGEST_BRANCH, BranchCosts
+from predictors.latency.prices import LONGEST_BRANCH, RoundPrices
 from predictors.latency.profile import LatencyProfile
-from predictors.latency.tables import LatencyTable
 from predictors.rounds import ReplayedRound
 from tests.predictors.affine_profile import PROFILE
 
@@ -26,8 +25,12 @@ RETAINED = round_of(64, 2, 0, reached=True, levels=2, drafted=6, candidates=3, s
 LAST = round_of(64, 0, 0, reached=True, levels=0, drafted=0, candidates=0)
 
 
+def of_medians(profile, sampled=False):
+    return RoundPrices(profile, sampled, quiet=False)
+
+
 def seconds(made, sampled=False):
-    return BranchCosts(PROFILE, sampled).round(made)
+    return of_medians(PROFILE, sampled).branch_round(made)
 
 
 def test_a_round_after_an_idle_draft_stage_by_hand():
@@ -91,17 +94,16 @@ def test_the_rows_of_a_level_are_the_mean_of_those_that_went_on():
 def branch_seconds(made):
     """Of a round whose target takes no time."""
     tables = {name: t if name != "target" else level(t, 1e-9) for name, t in PROFILE.tables.items()}
-    return BranchCosts(LatencyProfile(tables, "toy", {}, {}), False).round(made)
+    return of_medians(LatencyProfile(tables, "toy", {}, {})).branch_round(made)
 
 
 def level(table, value):
-    array = np.full_like(table.median, value)
-    return LatencyTable(table.axes, array, array, array, 1)
+    return table.of(np.full_like(table.median, value))
 
 
 def test_a_request_is_its_prefills_and_its_rounds():
     rounds = [IDLE, RETAINED, LAST]
-    made = BranchCosts(PROFILE, sampled=True).request(iter(rounds), 63)
+    made = of_medians(PROFILE, sampled=True).branch_request(iter(rounds), 63)
     total = (10 + 63 / 2) + sum(seconds(each, sampled=True) for each in rounds)  # the draft's prefill hides
     assert made == pytest.approx(total)
 
@@ -109,13 +111,13 @@ def test_a_request_is_its_prefills_and_its_rounds():
 def test_a_slow_drafts_prefill_is_the_one_that_counts():
     tables = {**PROFILE.tables, "draft_prefill": level(PROFILE.tables["draft_prefill"], 100)}
     slow = LatencyProfile(tables, "toy", {}, {})
-    assert BranchCosts(slow, False).request([], 64) == pytest.approx(100)
+    assert of_medians(slow).branch_request([], 64) == pytest.approx(100)
 
 
 @pytest.mark.parametrize(("submitted", "candidates", "context"), [(0, 1, 1), (4, 4, 64), (8, 2, 200), (6, 9, 10)])
 def test_the_balanced_gamma_is_the_last_that_hides(submitted, candidates, context):
     """By rounds of full branches: at γ the target decides, at γ + 1 the branches."""
-    gamma = BranchCosts(PROFILE, True).balanced_gamma(submitted, candidates, context)
+    gamma = of_medians(PROFILE, True).balanced_gamma(submitted, candidates, context)
     alone = round_of(context, submitted, 0, reached=False, levels=0, drafted=0, survived=True)
     alone = dataclasses.replace(alone, accepted=-1)  # no verdict on candidates, even after an empty block
 
@@ -129,7 +131,7 @@ def test_the_balanced_gamma_is_the_last_that_hides(submitted, candidates, contex
 
 def test_the_balanced_gamma_by_hand():
     # target 9 + 2.5 + 4 + .5 + 1 = 17; point 1.25 + 68/64 + .25 + .25 = 2.8125; levels 1.5 + (68 + 2 j)/64 + .25 = 2.8125 + j/32
-    assert BranchCosts(PROFILE, False).balanced_gamma(4, 2, 64) == 4
+    assert of_medians(PROFILE).balanced_gamma(4, 2, 64) == 4
 
 
 def test_the_balanced_gamma_of_a_slow_draft_is_none_and_of_one_without_cost_the_longest():
@@ -140,8 +142,8 @@ def test_the_balanced_gamma_of_a_slow_draft_is_none_and_of_one_without_cost_the_
         }
         return LatencyProfile(tables, "toy", {}, {})
 
-    assert BranchCosts(with_draft(20.0), False).balanced_gamma(4, 2, 64) == 0
-    assert BranchCosts(with_draft(1e-9), False).balanced_gamma(4, 2, 64) == LONGEST_BRANCH
+    assert of_medians(with_draft(20.0)).balanced_gamma(4, 2, 64) == 0
+    assert of_medians(with_draft(1e-9)).balanced_gamma(4, 2, 64) == LONGEST_BRANCH
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from predictors.config import parse_config
 from predictors.controllers.source import ROOT, TOKEN, Seen, SourceRule
-from predictors.replay.prices import Prices
+from predictors.latency.prices import RoundPrices
 from predictors.rounds import ReplayedRound
 from tests.bundles import WEIGHED
 from tests.predictors.affine_profile import PROFILE
@@ -83,7 +83,7 @@ def test_arrays_decide_as_numbers_do():
 @pytest.mark.parametrize("sampled", [False, True])
 def test_prices_are_those_of_replayed_rounds(sampled):
     """In one table: target, what is drawn, and what the draft model reads of the lookup before it draws."""
-    prices, context = Prices(PROFILE, sampled), 40
+    prices, context = RoundPrices(PROFILE, sampled), 40
     costs = prices.lookup_costs(4, (0, 2), context)
     for (place, tail), tokens in product(enumerate((0, 2)), range(5)):
         behind = tokens if tail else 0

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from predictors.latency.acceptance import AcceptanceStatistics, iid_accepted_law, truncated_law
+from predictors.latency.prices import RoundPrices
 from predictors.latency.profile import LatencyProfile
-from predictors.latency.tables import LatencyTable
-from predictors.latency.throughput import RoundShape, generation_latency, plain_latency, round_latency
-from predictors.replay.prices import Prices
-from tests.predictors.affine_profile import COSTS, PROFILE, toy_profile
+from predictors.latency.throughput import generation_latency
+from predictors.rounds import ReplayedRound, RoundRecord
+from tests.predictors.affine_profile import AS_RUN, COSTS, PROFILE, toy_profile
 
 untimed = settings(deadline=None, derandomize=True)
 PROBABILITIES = st.floats(0, 1)
@@ -30,20 +30,16 @@ def test_a_drafted_token_in_target_passes():
     """Steps at contexts 10 and 11 and two draws, per token, over the pass of three with its verdict."""
     drafting = (1.25 + 10 / 64) + (1.25 + 11 / 64) + 0.125 * 2 * 2
     verifying = 9 + 1.5 + 10 / 16 + 0.5 + 0.5 + 1
-    assert Prices(PROFILE, sampled=True).draft_cost(2, context=10) == pytest.approx(drafting / 2 / verifying)
-
-
-def test_chains():
-    assert RoundShape.of_chain(3) == RoundShape((1, 1, 1), 3, chain=3)
-    assert RoundShape.of_chain(0) == RoundShape((), 0)
+    assert RoundPrices(PROFILE, sampled=True).draft_cost(2, context=10) == pytest.approx(drafting / 2 / verifying)
 
 
 @pytest.mark.parametrize("sampled", [False, True])
 @pytest.mark.parametrize("drafted", [0, 1, 4])
 def test_round_of_a_chain(drafted, sampled):
-    latency = round_latency(PROFILE, RoundShape.of_chain(drafted), 40, sampled)
-    assert latency.seconds == pytest.approx(chain_round(drafted, 40, sampled))
-    assert (latency.low, latency.high) == pytest.approx((latency.seconds / 2, latency.seconds * 3))
+    """By the medians, or by the fast quartiles: here half of them."""
+    expected = chain_round(drafted, 40, sampled)
+    assert RoundPrices(PROFILE, sampled, quiet=False).chain(drafted, 40) == pytest.approx(expected)
+    assert RoundPrices(PROFILE, sampled).chain(drafted, 40) == pytest.approx(expected / 2)
 
 
 @pytest.mark.parametrize("sampled", [False, True])
@@ -51,27 +47,66 @@ def test_plain_decoding_costs_what_it_ran(sampled):
     """A token behind 1 took 9, not the sum of its cells; rounds with drafts, and the unit of their costs, are sums."""
     summed, ran = chain_round(0, 40, sampled), 9.0
     profile = toy_profile(plain=lambda context: ran * context)
-    plain = plain_latency(profile, 40, sampled)
-    assert plain.seconds == pytest.approx(summed * ran / chain_round(0, 1, 0))
-    assert (plain.low, plain.high) == pytest.approx((plain.seconds / 2, plain.seconds * 3))
-    assert plain_latency(PROFILE, 40, sampled).seconds == pytest.approx(summed)
-    assert Prices(profile, sampled).chain_costs(1, 40) == pytest.approx((1, chain_round(1, 40, sampled) / summed))
-    token, prefill = plain_latency(profile, 5, sampled).seconds, COSTS["target_prefill"](5)
-    assert generation_latency(profile, [1.0], 0, 5, 2, sampled).seconds == pytest.approx(prefill + token)
+    prices = RoundPrices(profile, sampled, quiet=False)
+    assert prices.plain(40) == pytest.approx(summed * ran / chain_round(0, 1, 0))
+    assert RoundPrices(profile, sampled).plain(40) == pytest.approx(prices.plain(40) / 2)
+    assert RoundPrices(PROFILE, sampled, quiet=False).plain(40) == pytest.approx(summed)
+    assert prices.chain_costs(1, 40) == pytest.approx((1, chain_round(1, 40, sampled) / summed))
+    generation = generation_latency(profile, [1.0], 0, 5, 2, sampled)
+    assert generation.seconds == pytest.approx(COSTS["target_prefill"](5) + prices.plain(5))
+    assert (generation.low, generation.high) == pytest.approx((generation.seconds / 2, generation.seconds * 3))
 
 
 def test_round_of_a_tree_by_hand():
     """(2, 1, 2) at context 64: passes of 1, 1 and 2 rows, then five nodes and the newest token."""
     passes = (1.25 + 64 / 64) + (1.25 + 65 / 64) + (1.5 + 66 / 64)
-    assert round_latency(
-        PROFILE, RoundShape((1, 1, 2), 5, tree=5, rule="traversal"), 64, True
-    ).seconds == pytest.approx(passes + (9 + 3 + 4) + (3 + 5 + 1) + (5 + 10 + 2))
+    made = RoundPrices(PROFILE, True, quiet=False).round((1, 1, 2), 5, 64, tree=5, rule="traversal")
+    assert made == pytest.approx(passes + (9 + 3 + 4) + (3 + 5 + 1) + (5 + 10 + 2))
+
+
+def test_rounds_of_chains_by_hand():
+    """A rule stopped two tokens drawn in front of a third, having read two distributions and asked three times; the draft was one
+    token behind. Then a lookup of two tokens and one drawn, and plain decoding as it runs."""
+    prices = RoundPrices(AS_RUN, True, quiet=False)
+    stopped = ReplayedRound(context=32, drafted=2, passes=3, behind=1, confidences=1, entropies=1, asked=3)
+    passes = sum(COSTS["draft"](1, 32 + place) for place in range(3)) + 0.25  # of two rows, the first one
+    outside = 0.125 * 2 * 3 + (0.5 + 0.25 * 2 + 1) + 0.125 + 0.1875 + 3 * 0.5
+    expected = [COSTS["target"](3, 32) + passes + outside]
+    found = ReplayedRound(context=32, drafted=3, passes=1, behind=2, looked_up=2)
+    expected.append(COSTS["target"](4, 32) + COSTS["draft"](3, 32) + 0.125 * 2 + (0.5 + 0.25 * 3 + 1))
+    none = ReplayedRound(context=32)
+    expected.append((COSTS["target"](1, 32) + 1.5) * (8 + 1 / 16) / (COSTS["target"](1, 1) + 0.5))
+    for made, seconds in zip((stopped, found, none), expected, strict=True):
+        assert prices.rounds([made], question=0.5) == pytest.approx(seconds)
+    assert prices.rounds([stopped, found, none], question=0.5) == pytest.approx(sum(expected))
+    assert prices.prefill(64, drafts=False) == pytest.approx(10 + 32)
+    assert prices.prefill(64, drafts=True) == pytest.approx(10 + 32 + 2 + 8)
+
+
+def test_a_pass_with_guesses_by_hand():
+    greedy, sampled = (RoundPrices(PROFILE, heat, quiet=False) for heat in (False, True))
+    assert greedy.guessing_pass(4, 2, 32) == pytest.approx(9 + 3.5 + 2 + (5 + 4) + (1 / 16 + 4 / 32))
+    assert sampled.guessing_pass(4, 2, 32) == pytest.approx(9 + 3.5 + 2 + (4 + 3) + (1 / 16 + 4 / 32))
+    assert sampled.guessing_pass(0, 0, 32) == pytest.approx(chain_round(0, 32, True))
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+def test_rounds_that_ran_are_priced_by_their_records(sampled):
+    """A chain, a tree of three levels, and a round with branches after it."""
+    chain = RoundRecord(drafted=3, accepted=1, emitted=2)
+    tree = RoundRecord(drafted=6, levels=3, accepted=3, emitted=4)
+    counts = {"drafted": 10, "levels": 7, "submitted": 3, "idle_levels": 3, "candidates": 2}
+    branches = RoundRecord(**counts, accepted=3, emitted=4, concurrent=True)
+    prices = RoundPrices(PROFILE, sampled, quiet=False)
+    expected = prices.chain(3, 20) + prices.round((2, 2, 2), 6, 22, tree=6, rule="traversal")
+    expected += prices.branch_round(ReplayedRound(**counts, accepted=3, context=26))
+    assert prices.ran([chain, tree, branches], 20) == pytest.approx(expected)
 
 
 def test_plain_decoding_draws_nothing():
     tables = {name: PROFILE.tables[name] for name in ("target", "chain_verification", "target_prefill")}
     bare = LatencyProfile(tables, "toy", {}, {})
-    assert round_latency(bare, RoundShape.of_chain(0), 16, False).seconds == pytest.approx(9.5 + 1 + 0.5)
+    assert RoundPrices(bare, False, quiet=False).plain(16) == pytest.approx(9.5 + 1 + 0.5)
     assert generation_latency(bare, [1.0], 0, 16, 2, False).seconds == pytest.approx(18 + 11)
 
 
@@ -147,12 +182,8 @@ def test_generation_against_enumeration(alpha, gamma, new_tokens):
 
 
 def test_a_long_generation_tends_to_the_steady_state():
-    tables = {
-        name: LatencyTable(t.axes, t.median * 0 + 1, t.low * 0 + 1, t.high * 0 + 1, 1)
-        for name, t in PROFILE.tables.items()
-    }
-    level = LatencyProfile(tables, "level", {}, {})
+    level = LatencyProfile({name: t.of(t.median * 0 + 1) for name, t in PROFILE.tables.items()}, "level", {}, {})
     law = iid_accepted_law(0.7, 3)
     long = generation_latency(level, law, 3, 30, 2000, True)
-    steady = (1 - 0.7**4) / (1 - 0.7) / round_latency(level, RoundShape.of_chain(3), 30, True).seconds
+    steady = (1 - 0.7**4) / (1 - 0.7) / RoundPrices(level, True).chain(3, 30)
     assert 2000 / long.seconds == pytest.approx(steady, rel=0.005)

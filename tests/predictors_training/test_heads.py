@@ -13,11 +13,9 @@ from predictors.branch_settings import BranchSettings
 from predictors.bundle import Bundle
 from predictors.config import parse_config
 from predictors.controllers import build_controller, learned_controller
-from predictors.latency.actions import undisturbed
-from predictors.latency.branching import BranchCosts
+from predictors.latency.prices import RoundPrices
 from predictors.replay.chains import ChainPolicy, replayed
 from predictors.replay.decode import Clock
-from predictors.replay.prices import Prices
 from predictors.training.calibration import prior_shift
 from predictors.training.heads import predictor, training
 from predictors.training.heads.predictor import HeadFit, HeadPredictor, changed, require_served
@@ -338,7 +336,7 @@ def branching(**given):
 def test_gamma_and_k_max_of_branches_follow_the_pair(materials):
     """γ is the longest branch within a target pass over as many tokens; k_max the fastest of those recorded, by real sessions."""
     chosen = branching().fit("branches", materials).card["decoder"]
-    costs = BranchCosts(undisturbed(PROFILE), sampled=True)
+    costs = RoundPrices(PROFILE, sampled=True)
     context = TextTable.read(materials.texts).median_context
     hidden = [gamma for gamma in range(GAMMA, GAMMA_MAX) if costs.balanced_gamma(gamma, 1, context) >= gamma]
     assert chosen["gamma"] == max(hidden, default=GAMMA) and 1 <= chosen["k_max"] <= CANDIDATES
@@ -349,7 +347,7 @@ def test_gamma_and_k_max_of_branches_follow_the_pair(materials):
 @pytest.mark.parametrize("dear", [False, True])
 def test_a_machine_where_drafting_is_dear_hides_shorter_branches(dear):
     profile = toy_profile(draft=lambda rows, context: 5.0 if dear else 0.01)
-    assert balanced(Decoding(method="branches"), Prices(profile, True), 2, 9, 40.0) == (2 if dear else 9)
+    assert balanced(Decoding(method="branches"), RoundPrices(profile, True), 2, 9, 40.0) == (2 if dear else 9)
 
 
 def test_the_decoder_of_branches_that_the_fit_sized_can_be_built():

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from predictors.config import parse_config
-from predictors.latency.actions import Traffic, undisturbed
+from predictors.latency.actions import Traffic
+from predictors.latency.prices import RoundPrices
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.tables import LatencyTable
-from predictors.latency.throughput import round_latency
 from predictors.training.labelling import read_labels, write_labels
 from predictors.training.labelling.trees import KIND, TreeLabelConfig, label
 from predictors.training.predictor import Materials
@@ -157,9 +157,8 @@ def test_labels_are_means_over_draws_and_prices_of_the_training_nodes(table, lab
     np.testing.assert_allclose(parts["train"].efficiency_NA, train.efficiency_NDKA[:, :, 0].mean(1))
     width = labelling.spec.state_size + labelling.spec.num_scalars
     at, low, high = 100, *(labelling.prices.contexts)
-    quiet = undisturbed(TOY)
-    shape = labelling.traffic[2].shape(ACTIONS[2], "specinfer")
-    ends = [round_latency(quiet, shape, place, sampled=True).seconds for place in (low, high)]
+    prices = RoundPrices(TOY, sampled=True)
+    ends = [prices.tree(ACTIONS[2], labelling.traffic[2], "specinfer", place) for place in (low, high)]
     share = (at - low) / (high - low)
     assert labelling.prices.at(at)[2] == pytest.approx((1 - share) * ends[0] + share * ends[1])
     assert parts["train"].features.shape == (len(train), width)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from predictors.latency.branching import require_possible
+from predictors.latency.prices import require_possible
 from predictors.rounds import ReplayedRound
 from runtime import ModelPair, Randomness, build_decoder
 from tests.toys import TableModel

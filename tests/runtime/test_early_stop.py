@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from predictors.controllers.early_stop import EarlyStop
-from predictors.replay.prices import Prices
+from predictors.latency.prices import RoundPrices
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from runtime.drafting.chain import ChainDraft
@@ -217,7 +217,7 @@ def test_a_machine_of_other_prices_is_warned_about(tiny_pair, tmp_path):
         load_decoder(folder, tiny_pair, latency=file)
     with pytest.raises(ValueError, match="a bundle has no traces: reprice is not possible"):
         load_decoder(folder, tiny_pair, latency=file, reprice=True)
-    here = Prices(PROFILE, sampled=True).draft_cost(3, 40.0)
+    here = RoundPrices(PROFILE, sampled=True).draft_cost(3, 40.0)
     same = stop_bundle(tmp_path / "c", tiny_pair, change=lambda card: card["prices"].update(draft_cost=here))
     with warnings.catch_warnings():
         warnings.simplefilter("error")

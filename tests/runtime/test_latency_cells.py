@@ -17,6 +17,7 @@ def fake_cells(log, number=12, sizes=(3, 4)):
             place,
             lambda place=place: (log.append(("measure", *place.values())), float(next(seconds)))[1:],
             lambda place=place: log.append(("before", *place.values())),
+            lambda place=place: log.append(("end", *place.values())),
         )
         for place in places[:number]
     ]
@@ -27,9 +28,9 @@ def test_a_sweep_visits_every_cell_once_with_warm_up_and_what_comes_before():
     rows = sweep(fake_cells(log), Random(0), 2, 3, lambda: steps.append(1))
     assert len(rows) == len(steps) == 12
     assert all(len(row["seconds"]) == 3 for row in rows)
-    assert [kind for kind, *_ in log] == ["before", "measure"] * 5 * 12
+    assert [kind for kind, *_ in log] == [*["before", "measure"] * 5, "end"] * 12
     places = [tuple(place) for _, *place in log]
-    assert all(len(set(places[start : start + 10])) == 1 for start in range(0, 120, 10))  # visits are not mixed
+    assert all(len(set(places[start : start + 11])) == 1 for start in range(0, 132, 11))  # visits are not mixed
     first = rows[0]["seconds"]
     assert first == [3.0, 4.0, 5.0]  # the warm-up's calls 1 and 2 are left out
 

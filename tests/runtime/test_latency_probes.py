@@ -8,11 +8,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from runtime import ModelPair, Randomness, build_decoder, causal_model
+from runtime import ModelPair, Randomness, build_decoder
 from runtime.eagle3.drafter import Eagle3State
-from runtime.latency import LatencyConfig, all_cells, rounds, sweep, tables_of
+from runtime.latency import LatencyConfig, all_cells, sweep, tables_of
 from runtime.latency.passes import CONTINUATION, pass_cells, prefill_cells
-from runtime.latency.rounds import TOKENS, plain_cells
 from tests.eagle3 import random_drafter
 from tests.toys import TableModel, tiny_llama
 
@@ -42,9 +41,9 @@ class NotedModel:
             notes.append((name, "forward", len(state.committed), len(tokens), parents, last))
             return state.forward(tokens, parents, last)
 
-        def keep(path):
+        def keep(path, pending=0):
             notes.append((name, "keep", list(path)))
-            state.keep(path)
+            state.keep(path, pending)
 
         return SimpleNamespace(forward=forward, keep=keep)
 
@@ -185,7 +184,8 @@ def test_contexts_and_prompts_are_cut_to_what_the_models_hold(notes):
         ("contexts", "90", "77"),  # the draft's 80 less 3 rows
         ("prefill_tokens", "80", "16"),
     ]
-    assert {cell.at["context"] for cell in cells if "context" in cell.at} == {4, 77}
+    plain = 40  # with room for as many new tokens
+    assert {cell.at["context"] for cell in cells if "context" in cell.at} == {4, plain, 77}
     for limit, name in ((95, "target"), (80, "draft")):
         lengths = [note[2] for note in notes if note[:2] == (name, "open")]
         assert max(lengths) <= limit
@@ -350,37 +350,3 @@ def test_a_prefill_offers_states_in_front_of_every_token_but_the_first(reading, 
 def test_a_prompt_of_one_token_leaves_such_a_draft_without_rows(reading):
     config = replace(SMALL, prefill_tokens=(1, 2))
     assert all(cell.measure()[0] > 0 for cell in prefill_cells(reading, config, generator()))
-
-
-# ---- plain decoding: the real decoder, behind the context that its cells name
-
-
-CONTEXT = 12
-
-
-def test_a_call_times_some_tokens_and_requests_begin_anew_before_they_end(monkeypatch):
-    monkeypatch.setattr(rounds, "LONGEST", 12)  # the prefill's, and twice one untimed and four timed
-    pair = ModelPair(target=tiny_llama(32, seed=0, layers=2), draft=tiny_llama(32, seed=1, layers=1))
-    (cell,) = plain_cells(pair, CONTEXT, generator())
-    assert (cell.tables, cell.at) == (("plain",), {"context": CONTEXT})
-    opened, real = [], pair.target.open
-    monkeypatch.setattr(pair.target, "open", lambda *given: opened.append(given) or real(*given))
-    work = []
-    monkeypatch.setattr(rounds, "seconds_of", lambda run, device: work.append(run()) or 6.0)
-    for _ in range(4):
-        cell.before()
-        assert cell.measure() == (6.0 / TOKENS,)
-    assert len(work) == 4 and len(opened) == 2, "two calls fit a request"
-
-
-def test_a_new_request_takes_the_memory_of_the_last_one(monkeypatch):
-    """A second one's programs would be recorded while its tokens are timed."""
-    made, real = [], causal_model.Slot
-    monkeypatch.setattr(rounds, "LONGEST", 12)
-    monkeypatch.setattr(causal_model, "Slot", lambda *given: made.append(given) or real(*given))
-    pair = ModelPair(tiny_llama(32, seed=0), forward="graphed")
-    (cell,) = plain_cells(pair, CONTEXT, generator())
-    for _ in range(8):
-        cell.before()
-        cell.measure()
-    assert len(made) == 1, "of four requests"

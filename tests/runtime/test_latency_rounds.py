@@ -1,4 +1,4 @@
-"""Rounds over weightless models draft what their cells say, decisions do what they time."""
+"""What rounds do outside of passes is timed in real rounds of the shape that the cell says; decisions do what they time."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -8,90 +8,138 @@ import torch
 
 from predictors.rounds import RoundRecord
 from predictors.signals import Root
-from runtime import ModelPair
+from runtime import ModelPair, Randomness, build_decoder, causal_model
 from runtime.clock import PhaseClock
 from runtime.latency import LatencyConfig, rounds
-from runtime.latency.decision import SAMPLED, Laws, decision_cells, head
+from runtime.latency.decision import SAMPLED, Queries, decision_cells
 from runtime.latency.passes import CommittedState
-from runtime.latency.rounds import chain_decoder, endless, round_cells, timed_rounds, tree_decoder
-from runtime.latency.weightless import weightless_pair
+from runtime.latency.rounds import LEVELS, Rounds, TimedPair, branch_cells, guessing_cells, plain_cells, round_cells
+from tests.runtime.test_pair_and_build import tokenizer
 from tests.toys import tiny_llama
 
 CPU = torch.device("cpu")
-GRID = LatencyConfig(drafted=(0, 2), tree_nodes=(3, 6), tree_rules=("specinfer",))
-KHISTI = replace(GRID, tree_nodes=(3,), tree_rules=("khisti",))
+GRID = LatencyConfig(drafted=(0, 2), tree_nodes=(3, 6), tree_rules=("specinfer", "khisti"), branch_rows=(1, 3))
 
 
 def generator():
     return torch.Generator().manual_seed(0)
 
 
-@pytest.fixture(scope="module")
-def weightless():
-    tiny = ModelPair(tiny_llama(64, seed=0), tiny_llama(64, seed=1, layers=1))
-    return weightless_pair(tiny, 40, generator())
+def timed_pair(pair):
+    return TimedPair(pair, GRID, generator())
 
 
-@pytest.mark.parametrize("temperature", [0, 1])
-@pytest.mark.parametrize("gamma", [0, 1, 4])
-def test_rounds_over_weightless_models_draft_what_is_asked(weightless, gamma, temperature):
-    steps = endless(chain_decoder(weightless, gamma), temperature, 0)
-    records = [next(steps).record for _ in range(60)]
-    assert {record.drafted for record in records} == {gamma}
-    accepted = sum(record.accepted for record in records)
-    assert 0 < accepted < 60 * gamma if gamma else accepted == 0
+@pytest.fixture
+def pair():
+    return ModelPair(tiny_llama(64, seed=0), tiny_llama(64, seed=1, layers=1))
 
 
-@pytest.mark.parametrize("temperature", [0, 1])
-def test_tree_cells_time_rounds_of_as_many_distinct_nodes_as_their_coordinate(weightless, temperature, monkeypatch):
-    drafted = []
-    monkeypatch.setattr(rounds, "tree_decoder", lambda *shape: note_drafted(tree_decoder(*shape), drafted))
-    cells = round_cells(weightless, GRID, lambda: None)
-    for cell in cells:
-        if cell.tables[0] == "tree_drawing" and cell.at["sampled"] == temperature:
-            for _ in range(5):
-                cell.measure()
-                assert drafted[-1] == cell.at["drafted"]
+@pytest.fixture
+def timed(pair):
+    return timed_pair(pair)
 
 
-def test_rules_are_timed_on_sampled_trees_that_they_verify(weightless, monkeypatch):
-    made = []
-    monkeypatch.setattr(rounds, "tree_decoder", lambda *shape: made.append(tree_decoder(*shape)) or made[-1])
-    rules = replace(GRID, tree_rules=("specinfer", "khisti"))
-    cells = [cell for cell in round_cells(weightless, rules, lambda: None) if len(cell.at) == 1]
-    assert [(cell.tables, cell.at) for cell in cells] == [
-        ((f"verification_{rule}",), {"drafted": count}) for rule in ("specinfer", "khisti") for count in (3, 6)
+@pytest.fixture
+def made(monkeypatch):
+    """Records of the rounds that cells take their seconds from, with the rule that verified them."""
+    records, real = [], Rounds.next
+
+    def noted(self):
+        record, seconds = real(self)
+        records.append((record, getattr(self.decoder, "verifier", None), self.temperature))
+        return record, seconds
+
+    monkeypatch.setattr(Rounds, "next", noted)
+    return records
+
+
+def measured(cell, times=3):
+    seconds = [cell.measure() for _ in range(times)]
+    cell.end()
+    assert all(len(parts) == len(cell.tables) and min(parts) > 0 for parts in seconds)
+
+
+def test_chains_and_trees_are_rounds_of_as_many_tokens_verified_by_their_rule(timed, made):
+    places = set()
+    for cell in round_cells(timed, GRID):
+        made.clear()
+        measured(cell)
+        assert {record.drafted for record, *_ in made} == {cell.at["drafted"]}
+        rule, sampled = cell.tables[-1].removeprefix("verification_"), cell.at.get("sampled", 1)
+        rule = {"chain_verification": "block", "tree_verification": "traversal"}.get(rule, rule)
+        levels = cell.at["drafted"] // (3 if sampled and rule != "block" else 1)
+        assert {(record.levels, heat > 0) for record, _, heat in made} == {(levels, sampled == 1)}
+        assert cell.at["drafted"] == 0 or {verifier.name for _, verifier, _ in made} == {rule}
+        places |= {(table, *cell.at.values()) for table in cell.tables}
+    chains = {("chain_verification", 0, sampled) for sampled in (0, 1)}
+    chains |= {(f"chain_{part}", 2, sampled) for part in ("drawing", "verification") for sampled in (0, 1)}
+    trees = {(f"tree_{part}", n, sampled) for part in ("drawing", "verification") for n in (3, 6) for sampled in (0, 1)}
+    assert places == chains | trees | {(f"verification_{rule}", n) for rule in ("specinfer", "khisti") for n in (3, 6)}
+
+
+@pytest.mark.parametrize("forward", ["auto", "graphed"])
+@pytest.mark.parametrize("method", ["speculative", "branch_parallel"])
+def test_noting_passes_changes_nothing(pair, method, forward):
+    models = ModelPair(*(model.model for model in pair.models.values()), forward=forward)
+    options = {"max_new_tokens": 30, "temperature": 1.0, "eos_token_id": []}
+    texts = [
+        build_decoder(one, {"method": method}).generate([1, 2], randomness=Randomness(0), **options).tokens
+        for one in (models, timed_pair(models).pair)
     ]
-    assert [decoder.verifier.name for decoder in made[-4:]] == ["specinfer", "specinfer", "khisti", "khisti"]
-    assert all(cell.measure()[0] > 0 for cell in cells)
+    assert texts[0] == texts[1]
 
 
-def note_drafted(decoder, drafted):
-    def stream(*arguments, **options):
-        for step in type(decoder).stream(decoder, *arguments, **options):
-            drafted.append(step.record.drafted)
-            yield step
-
-    return SimpleNamespace(stream=stream)
-
-
-def test_drawing_is_the_draft_phase_and_verification_the_rest_of_a_full_round(monkeypatch):
-    records = [
-        RoundRecord(drafted=n, seconds={"draft": s, "verify": 0.1}) for n, s in ((0, 0), (3, 9), (4, 0.25), (4, 0.5))
-    ]
-    decoder = SimpleNamespace(stream=lambda *_, **__: (SimpleNamespace(record=record) for record in records))
-    times = iter([0.0, 5.0, 10.0, 11.0, 20.0, 22.0])
-    monkeypatch.setattr(rounds, "perf_counter", lambda: next(times))
-    measure = timed_rounds(decoder, 4, 0, 0, [CPU])  # the first record is the prefill's, the second round is short
-    assert [measure(), measure()] == [(0.25, 0.75), (0.5, 1.5)]
+def test_every_pass_is_noted_and_what_is_kept(timed):
+    requests = Rounds(timed, timed.decoder(method="speculative"), 1.0, lambda record: record.drafted == 5)
+    for _ in range(4):
+        record, seconds = requests.next()
+        assert len(timed.target.passes) == 1 and len(timed.draft.passes) == record.passes
+        assert len(timed.target.others) == 1 and timed.draft.others
+        assert 0 < timed.draft.seconds < record.seconds["draft"] < seconds - timed.target.seconds
 
 
-def test_a_round_waits_for_the_devices_of_both_models(monkeypatch):
+def test_drawing_is_the_draft_phase_and_verification_the_rest_each_without_its_passes(timed, monkeypatch):
+    cell = next(cell for cell in round_cells(timed, GRID) if cell.tables == ("chain_drawing", "chain_verification"))
+
+    def next_round(self):
+        timed.draft.passes[:], timed.draft.others[:] = [(0.0, 0.5), (1.0, 1.25)], [0.0625]
+        timed.target.passes[:], timed.target.others[:] = [(5.0, 7.0)], [0.25]
+        return RoundRecord(drafted=2, seconds={"draft": 1.0, "verify": 9.0}), 4.0
+
+    monkeypatch.setattr(Rounds, "next", next_round)
+    assert cell.measure() == (1 - 0.8125, 4 - 1 - 2.25)
+
+
+def test_rounds_of_another_shape_are_passed_over_and_requests_follow_each_other(timed, monkeypatch):
+    shapes = iter([[4, 3], [2, 4], [4]])
+
+    def stream(*_, **__):
+        return iter([SimpleNamespace(record=RoundRecord(drafted=n)) for n in (4, *next(shapes))])  # first the prefill
+
+    requests = Rounds(timed, SimpleNamespace(stream=stream), 0, lambda record: record.drafted == 4)
+    assert [requests.next()[0].drafted for _ in range(2)] == [4, 4] and next(shapes) == [4]
+    requests = Rounds(timed, timed.decoder(method="speculative"), 0, lambda record: False)
+    with pytest.raises(ValueError, match="use smaller grids"):
+        requests.next()
+
+
+def test_requests_of_all_visits_share_their_memory(monkeypatch):
+    """Another one's programs would be recorded while its rounds are timed."""
+    slots, real = [], causal_model.Slot
+    monkeypatch.setattr(causal_model, "Slot", lambda *given: slots.append(given) or real(*given))
+    monkeypatch.setattr(rounds, "LONGEST", 24)
+    timed = timed_pair(ModelPair(tiny_llama(64), tiny_llama(64, seed=1, layers=1), forward="graphed"))
+    for cell in round_cells(timed, replace(GRID, tree_rules=())):
+        measured(cell, 12)
+    assert len(slots) == 2, "one for each model"
+
+
+def test_a_round_waits_for_the_devices_of_both_models(timed, monkeypatch):
     waited = []
     monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
-    pair = weightless_pair(ModelPair(*(tiny_llama(64, seed=seed) for seed in (0, 1))), 40, generator())
-    pair.target.device, pair.draft.device = torch.device("cuda", 0), torch.device("cuda", 1)
-    for cell in round_cells(pair, KHISTI, lambda: None):
+    cells = round_cells(timed, replace(GRID, tree_nodes=(3,), tree_rules=()))
+    timed.devices = {torch.device("cuda", index) for index in (0, 1)}
+    for cell in cells:
         waited.clear()
         cell.measure()
         assert len(waited) > 4  # two devices before and after the round, and at every lap within it
@@ -99,14 +147,80 @@ def test_a_round_waits_for_the_devices_of_both_models(monkeypatch):
     assert not PhaseClock.waits_for
 
 
+def test_plain_decoding_is_timed_in_whole_rounds_after_its_context(pair, monkeypatch):
+    opened, real = [], pair.target.open
+    monkeypatch.setattr(pair.target, "open", lambda *given: opened.append(given[0]) or real(*given))
+    (cell,) = plain_cells(pair, timed_pair(pair), replace(GRID, contexts=(4, 12, 40)))
+    assert (cell.tables, cell.at) == (("plain",), {"context": 12})
+    measured(cell)
+    assert opened == [12 + rounds.LONGEST]
+    seconds = iter([1.0, 2.0, 3.0, 6.0])
+    monkeypatch.setattr(Rounds, "next", lambda self: (RoundRecord(), next(seconds)))
+    assert cell.measure() == (3.0,), "the mean of some in a row"
+
+
+# ---- branches
+
+
+@pytest.mark.parametrize("sizes", [(64, 64), (64, 56), (56, 64)])
+def test_every_round_grows_as_many_branches_as_its_cell_says_and_drafts_nothing_idle(sizes, made):
+    """Embeddings may be padded to different sizes: Qwen2.5's are."""
+    words = tokenizer([f"w{i}" for i in range(48)])
+    models = (tiny_llama(size, seed, layers=1) for seed, size in enumerate(sizes))
+    timed = timed_pair(ModelPair(*models, tokenizer=words, draft_tokenizer=words))
+    cells = branch_cells(timed, GRID)
+    assert [cell.at for cell in cells] == [{"rows": rows, "sampled": s} for s in (0, 1) for rows in (1, 3)]
+    for cell in cells:
+        made.clear()
+        measured(cell, 20)
+        for record, *_ in made:
+            assert (record.idle_levels, record.levels) == (0, LEVELS + 2)  # the candidates, and LEVELS + 1 after them
+            assert record.drafted == cell.at["rows"] * record.levels
+
+
+def test_the_first_level_and_the_others_are_told_apart(timed, monkeypatch):
+    """Between passes 3 seconds, then 1 and 2; what came before the branch point does not count."""
+    ends = [(0.0, 1.0), (8.0, 10.0), (13.0, 14.0), (15.0, 16.0), (18.0, 19.0)]
+    monkeypatch.setattr(Rounds, "next", lambda self: timed.draft.passes.__setitem__(slice(None), ends) or (None, 9.0))
+    assert branch_cells(timed, GRID)[0].measure() == (3.0, 1.5)
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_verdict_is_the_decoders_own_between_that_many_candidates(count, sampled, monkeypatch):
+    from runtime.latency import decision
+
+    drawn, real = [], decision.draw_candidates
+    monkeypatch.setattr(decision, "draw_candidates", lambda *given: drawn.append(real(*given)) or drawn[-1])
+    work = Queries(20, CPU, generator()).verdict(count, sampled, 0)
+    (candidates,) = drawn
+    assert len(set(candidates.tokens.tolist())) == count and candidates.kind == ("rrs" if sampled else "match")
+    if sampled:
+        assert {type(token) for token, _ in (work() for _ in range(5))} == {int}
+    else:
+        assert work() in (None, *range(count))
+
+
+# ---- a model that drafts for itself, and decisions
+
+
+def test_upkeep_is_timed_in_passes_that_fed_as_many_guesses(timed, made):
+    for cell in guessing_cells(timed, replace(GRID, guessed=(2, 8, 32))):
+        made.clear()
+        measured(cell)
+        assert {record.guessed for record, *_ in made} == {cell.at["guessed"]}
+
+
 def test_a_decision_runs_the_head_over_that_many_features():
-    laws = Laws(20, CPU, generator())
-    likeliest, distance = head(23, laws, CPU, generator())()
-    assert likeliest in (0, 1, 2)
-    law = laws.behind(Root(32, 1, SAMPLED, None))
+    queries = Queries(20, CPU, generator())
+    law = queries.law(root=Root(32, 1, SAMPLED, None))
     scalars = torch.tensor([1.0, 0.0, 0.0, 0.0, float(law.confidence), float(law.entropy)])
     same = generator()
+    torch.randn(20, generator=same)
     hidden, embedding = torch.randn(4, 3, generator=same), torch.randn(5, generator=same)
+    with torch.inference_mode():
+        likeliest, distance = queries.head(23)()
+    assert likeliest in (0, 1, 2)
     states = torch.cat([hidden.reshape(-1), embedding]).half().float()
     assert len(states) + len(scalars) == 23
     assert distance == pytest.approx(float(torch.cat([states, scalars]).square().mean()))

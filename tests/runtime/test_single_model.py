@@ -7,7 +7,6 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from predictors.rounds import hit_rate
 from runtime import ModelPair, Randomness, build_decoder
 from runtime.decoding.single_model import SingleModelRun
-from runtime.latency.decision import Upkeep
 from runtime.self_drafting import GUESSERS
 from tests.greedy import greedy_text
 from tests.toys import TableModel, TableState, tiny_llama
@@ -123,16 +122,6 @@ def test_what_belongs_to_a_pair_is_refused(pair, method, option):
 def test_a_draft_that_is_not_there_cannot_be_tapped(pair):
     with pytest.raises(ValueError, match="no draft model is there to tap"):
         build_decoder(pair, {"method": "lookahead"}).generate([1], draft_layers=(1,))
-
-
-def test_upkeep_is_timed_on_the_same_work_every_time():
-    for guessed in (2, 8, 32):
-        upkeep = Upkeep(guessed, 50, torch.device("cpu"), torch.Generator().manual_seed(0))
-        counts = []
-        for _ in range(4):
-            upkeep.prepare()
-            counts.append(upkeep.take())
-        assert counts == [counts[0]] * 4 and guessed <= counts[0] <= 2 * guessed
 
 
 def test_methods_with_a_draft_name_those_without(pair):

@@ -8,10 +8,10 @@ import pytest
 
 from predictors.bundle import read_bundle
 from predictors.controllers import build_controller, learned_controller
+from predictors.latency.prices import RoundPrices
 from predictors.replay.branch_grid import BranchStarts, branch_decoded
 from predictors.replay.decode import Clock
 from predictors.replay.grid import Starts
-from predictors.replay.prices import Prices
 from runtime.branching.draft import BranchConfig
 from tests.bundles import random_bundle
 from tests.predictors.affine_profile import PROFILE
@@ -27,7 +27,7 @@ CONFIGS = [
 
 def starts_of(texts, greedy, config):  # noqa: F811
     chosen = [text for text in texts if text.settings.greedy == greedy]
-    return BranchStarts.of(Starts.of(chosen, config.gamma, "block", Prices(PROFILE, not greedy)), config)
+    return BranchStarts.of(Starts.of(chosen, config.gamma, "block", RoundPrices(PROFILE, not greedy)), config)
 
 
 def controllers(pair, place):  # noqa: F811

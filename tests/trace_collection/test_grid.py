@@ -11,11 +11,11 @@ import torch
 from predictors.bundle import read_bundle
 from predictors.controllers import build_controller, learned_controller
 from predictors.features import assemble
+from predictors.latency.prices import RoundPrices
 from predictors.replay.chains import ChainPolicy
 from predictors.replay.decode import Clock
 from predictors.replay.grid import Starts, decoded, no_memory
 from predictors.replay.policies import confidence, heads, previous_round, remembered, static, stopping
-from predictors.replay.prices import Prices
 from predictors.stopping import LAW
 from predictors.training.rule_choice import static_length
 from predictors.training.text_table import TextTable
@@ -51,7 +51,7 @@ def texts(pair, tmp_path_factory):
 
 def starts_of(texts, greedy, depth=GAMMA):
     chosen = [text for text in texts if text.settings.greedy == greedy]
-    return Starts.of(chosen, depth, "block", Prices(AS_RUN, not greedy))
+    return Starts.of(chosen, depth, "block", RoundPrices(AS_RUN, not greedy))
 
 
 def stop_drafts(starts, controller, retains=False):
@@ -212,7 +212,7 @@ def test_chains_longer_than_recorded_are_refused(texts):
     ]
     for some, depth, verifier, words in refused:
         with pytest.raises(ValueError, match=words):
-            Starts.of(some, depth, verifier, Prices(AS_RUN, False))
+            Starts.of(some, depth, verifier, RoundPrices(AS_RUN, False))
 
 
 def learned_controllers(pair, place):

@@ -8,12 +8,12 @@ import pytest
 
 from predictors.bundle import read_bundle
 from predictors.controllers import build_controller, learned_controller
+from predictors.latency.prices import RoundPrices
 from predictors.replay.branches import replayed_branches
 from predictors.replay.chains import ChainPolicy, replayed
 from predictors.replay.decode import Clock
 from predictors.replay.grid import Starts, decoded
 from predictors.replay.policies import static
-from predictors.replay.prices import Prices
 from predictors.training.root_table import RootTable
 from predictors.training.text_table import TextTable
 from predictors.tree_choice import scalars_of, state_of
@@ -124,7 +124,7 @@ def test_lookups_before_it_are_replayed_too(pair, prompts, texts, monkeypatch):
 def test_arrays_cost_what_the_loop_does(texts, greedy):
     """First passes over accepted tokens included; without them it is cheaper."""
     some = [text for text in texts if text.settings.greedy == greedy]
-    starts = Starts.of(some, GAMMA, "block", Prices(PROFILE, not greedy))
+    starts = Starts.of(some, GAMMA, "block", RoundPrices(PROFILE, not greedy))
     for length in (0, 1, 3):
         totals = decoded(starts, static(starts, length))
         policy = ChainPolicy(build_controller({"kind": "fixed", "gamma": length}), GAMMA)

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from predictors.controllers import build_controller
+from predictors.latency.prices import RoundPrices
 from predictors.replay import chains
 from predictors.replay.acceptance import BeyondRecordError, reached
 from predictors.replay.chains import ChainPolicy, replayed
 from predictors.replay.decode import Clock
 from predictors.replay.grid import Drafts, Starts, decoded
 from predictors.replay.policies import confidence, static
-from predictors.replay.prices import Prices
 from predictors.replay.text import RecordedText, onward
 from predictors.sampling import SamplingSettings
 from predictors.stopping import StopSpec
@@ -231,7 +231,7 @@ def test_bundles_decide_on_texts_as_they_decode(pair, prompts, texts, tmp_path, 
 
 def starts_of(texts, greedy, verifier):
     some = [dataclasses.replace(one, verifier=verifier) for one in texts if one.settings.greedy == greedy]
-    starts = Starts.of(some, DEPTH, verifier, Prices(AS_RUN, not greedy))
+    starts = Starts.of(some, DEPTH, verifier, RoundPrices(AS_RUN, not greedy))
     return dataclasses.replace(starts, lookup=LOOKUP)
 
 

@@ -19,8 +19,8 @@ from predictors.config import Count, one_of
 from predictors.decision_rule import LENGTH_CHOICES, Calibration, ClassSetting, DecisionRule, LengthRule, LengthSetting
 from predictors.features import FEATURE_SETS
 from predictors.latency.actions import undisturbed
+from predictors.latency.prices import RoundPrices
 from predictors.replay.acceptance import acceptance_of
-from predictors.replay.prices import Prices
 from predictors.schema import SPLITS, TEST, TRAIN, VALIDATION
 from predictors.training.calibration import fit_calibration
 from predictors.training.heads.quality import (
@@ -107,7 +107,7 @@ class HeadFit:
         self.manifest, self.settings, self.context = table.manifest, table.settings, table.median_context
         decoding = config.decoding
         if "gamma" in decoding.open:
-            prices = Prices(self.profile, not all(made.greedy for made in self.settings))
+            prices = RoundPrices(self.profile, not all(made.greedy for made in self.settings))
             shortest, longest = int(labels.facts["gamma"]), table.manifest.gamma_max - 1  # candidates follow a block
             decoding = replace(decoding, gamma=balanced(decoding, prices, shortest, longest, self.context))
         require_served(decoding, labels.facts)
@@ -181,7 +181,7 @@ class HeadFit:
         """What is served at a setting, by a rule that is given or the best; a drafted token's cost is that midway through the
         texts."""
         config, sampled = self.config, not self.settings[place].greedy
-        cost = Prices(self.profile, sampled).draft_cost(self.roots.spec.gamma, self.context)
+        cost = RoundPrices(self.profile, sampled).draft_cost(self.roots.spec.gamma, self.context)
         rule = config.rule if config.choice is None else LengthRule(config.choice, cost)
         if rule is not None:
             epsilon = getattr(rule, "epsilon", config.candidates.epsilons[0])

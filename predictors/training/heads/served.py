@@ -18,13 +18,12 @@ import torch
 from predictors.branch_settings import BranchSettings
 from predictors.config import Count, one_of
 from predictors.decision_rule import Calibration, DecisionRule, LengthRule
-from predictors.latency.branching import BranchCosts
+from predictors.latency.prices import RoundPrices
 from predictors.latency.profile import LatencyProfile
 from predictors.network import HRADNetwork, squared_distance
 from predictors.replay.branch_grid import BranchStarts, branch_decoded
 from predictors.replay.grid import Drafts, Starts, Totals, decoded, no_memory
 from predictors.replay.policies import confidence, heads, previous_round, static
-from predictors.replay.prices import Prices
 from predictors.schema import SPLITS
 from predictors.training.heads.roots import Roots, Rows
 from predictors.training.rule_choice import rate_of
@@ -182,11 +181,10 @@ class Served:
         return self.said.distance_RM[self.row_XS] > self.max_distance
 
 
-def balanced(decoding: Decoding, prices: Prices, least: int, most: int, context: float) -> int:
+def balanced(decoding: Decoding, prices: RoundPrices, least: int, most: int, context: float) -> int:
     """γ by the balance of both jobs: the most tokens, from ``least`` to ``most``, that one branch grows by within the target's
     pass over as many; ``least`` where none do."""
-    costs = BranchCosts(prices.profile, prices.sampled)
-    hidden = [gamma for gamma in range(least, most + 1) if costs.balanced_gamma(gamma, 1, context) >= gamma]
+    hidden = [gamma for gamma in range(least, most + 1) if prices.balanced_gamma(gamma, 1, context) >= gamma]
     return max(hidden, default=least)
 
 
@@ -213,7 +211,7 @@ def served_texts(
     table: TextTable, roots: Roots, query: float, decoding: Decoding, profile: LatencyProfile
 ) -> dict[tuple[str, int], Served]:
     """By split and number of the setting, before anything is said."""
-    made, prices = {}, {sampled: Prices(profile, sampled) for sampled in (False, True)}
+    made, prices = {}, {sampled: RoundPrices(profile, sampled) for sampled in (False, True)}
     gamma, verifier, branches = decoding.gamma, decoding.verifier, None
     for split in SPLITS:
         part, row_N = table.rows(split), np.flatnonzero(table.column("split") == split)

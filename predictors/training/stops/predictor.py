@@ -20,9 +20,9 @@ import numpy as np
 from lightning.pytorch.loggers import Logger
 
 from predictors.config import Count
+from predictors.latency.prices import RoundPrices
 from predictors.replay.grid import Starts, Totals, decoded
 from predictors.replay.policies import confidence, stopping
-from predictors.replay.prices import Prices
 from predictors.schema import TEST, TRAIN, VALIDATION
 from predictors.stopping import BEHIND, StopPrices, StopRule, StopSetting
 from predictors.training.labelling.tokens import KIND
@@ -76,7 +76,7 @@ class StopPredictor(StopTrainConfig, Trust):
         limit = self.largest(distances[~np.isnan(distances)])
         made, choices, parts = [], [], {}
         for number, settings in enumerate(model.settings):
-            prices = Prices(profile, not settings.greedy)
+            prices = RoundPrices(profile, not settings.greedy)
             train, _ = model.features[TRAIN].table.starts(settings, self.gamma, self.verifier, prices)
             validation, test = (self._played(model, split, number, prices, limit) for split in (VALIDATION, TEST))
             setting, choice, epsilon = self._chosen(model, number, train, validation)
@@ -97,7 +97,7 @@ class StopPredictor(StopTrainConfig, Trust):
         }
         chain, context, manifest = {"kind": "chain", "gamma": self.gamma}, table.median_context, table.manifest
         decoder = {"method": "speculative", "drafter": chain, "verifier": self.verifier}
-        draft = Prices(profile, sampled=True).draft_cost(self.gamma, context)
+        draft = RoundPrices(profile, sampled=True).draft_cost(self.gamma, context)
         chosen_by = StopPrices(draft, self.gamma, context, profile.profile_hash)
         card = card_of(self.kind, manifest, decoder) | {
             "stop_spec": asdict(manifest.stop_spec),
@@ -110,7 +110,7 @@ class StopPredictor(StopTrainConfig, Trust):
         }
         return Fitted(card, model.trained.network.state_dict(), measured, _metrics(measured), sentence(measured))
 
-    def _played(self, model: StopModel, split: str, number: int, prices: Prices, limit: float) -> StopPolicies:
+    def _played(self, model: StopModel, split: str, number: int, prices: RoundPrices, limit: float) -> StopPolicies:
         """With what the model says at every slot of the texts; a token that it cannot judge has no chance."""
         table = model.features[split].table
         starts, texts = table.starts(model.settings[number], self.gamma, self.verifier, prices)

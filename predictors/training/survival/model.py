@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from predictors.config import Count, NotNegative, Positive
+from predictors.latency.prices import RoundPrices
 from predictors.replay.grid import Columns, Drafts, Path, Starts, Totals
-from predictors.replay.prices import Prices
 from predictors.stopping import StopCalibration
 from predictors.survival import FIRST_LUCK, LUCK, REJECTED, SCALARS, Answering, Course, luck_after, numbers_of
 from predictors.training.calibration import product_calibration
@@ -60,7 +60,7 @@ class SurvivalGrid:
                 made[..., position, place] = values
         return SurvivalGrid(starts, made)
 
-    def at(self, prices: Prices) -> "SurvivalGrid":
+    def at(self, prices: RoundPrices) -> "SurvivalGrid":
         """The same texts at other prices."""
         return replace(self, starts=replace(self.starts, prices=prices))
 

@@ -19,9 +19,9 @@ import numpy as np
 from lightning.pytorch.loggers import Logger
 
 from predictors.config import Count, Positive, not_empty
+from predictors.latency.prices import RoundPrices
 from predictors.latency.profile import LatencyProfile
 from predictors.replay.grid import Columns, Totals
-from predictors.replay.prices import Prices
 from predictors.schema import SPLITS, TEST, TRAIN, VALIDATION
 from predictors.survival import (
     SCALARS,
@@ -138,7 +138,7 @@ class SurvivalPredictor(Trust):
         for split in SPLITS:
             texts = table.rows(split)
             for settings in table.settings:
-                prices = Prices(profile, not settings.greedy)
+                prices = RoundPrices(profile, not settings.greedy)
                 starts, _ = texts.starts(settings, self.gamma, self.verifier, prices)
                 grids[split].append(SurvivalGrid.of(starts))
         make = partial(SurvivalNetwork, self.training.hidden)
@@ -201,7 +201,7 @@ class SurvivalPredictor(Trust):
     ) -> tuple[SurvivalSetting, RuleChoice]:
         """A setting on the machine of ``profile``."""
         context, sampled = model.table.median_context, not draft.settings.greedy
-        prices = Prices(profile, sampled)
+        prices = RoundPrices(profile, sampled)
         train, validation = (model.grids[split][number].at(prices) for split in (TRAIN, VALIDATION))
         length = static_length([train.starts, validation.starts])
         costs = prices.chain_costs(self.gamma, context, validation.question)

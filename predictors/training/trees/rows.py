@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from predictors.actions import Action
-from predictors.latency.actions import Prices, Traffic, prices
+from predictors.latency.actions import Prices, Traffic
+from predictors.latency.prices import RoundPrices
 from predictors.latency.profile import LatencyProfile
 from predictors.training.root_table import RootTable
 from predictors.tree_choice import SelectionRule, SelectionSpec, Setting, Static, assembled
@@ -125,9 +126,10 @@ class Labelling:
             )
             for number, setting in enumerate(train.settings)
         )
-        made = prices(profile, rule, actions, traffic, width)
+        prices = RoundPrices(profile, sampled=True)
+        made = prices.actions(rule, actions, traffic, width)
         more = [
-            prices(profile, rule, actions, [Traffic(one.nodes + nodes, one.fed + fed) for one in traffic], width)
+            prices.actions(rule, actions, [Traffic(one.nodes + nodes, one.fed + fed) for one in traffic], width)
             for nodes, fed in ((1, 0), (0, 1))
         ]
         middle = float(train.column("position").mean())
