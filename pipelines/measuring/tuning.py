@@ -7,7 +7,7 @@ shortlist    the best few by replay, one of each family, the fastest static chai
              know; branch-parallel decoding where the device can draft and verify at once
 clock        all of these decode validation prompts, interleaved
 choice       the fastest by tokens from replay and seconds from the clock (`pipelines.measuring.gain`), unless the interval of
-             its gain over the fastest static chain holds 0: then that chain, by the same rule against plain decoding
+             its gain over the fastest static chain holds 0: then that chain, or plain decoding where it is faster
 
 Policies that decide alike on every text, such as a rule whose model is left unasked and the chain it falls back to, are one
 candidate, the plainest of them. Only validation prompts are read: the choice is scored by its trial.
@@ -216,13 +216,13 @@ class TuneStudy:
 
         statics = [one for one in known if one.family == names.CHAIN]
         static = max(statics, key=speed, default=None)
-        rivals = [one for one in (static, BASE) if one is not None]
+        plainest = max([one for one in (static, BASE) if one is not None], key=speed)
         winner = max(known, key=speed, default=BASE)
-        for rival in rivals:
-            found = gain(winner, rival)
-            if winner != rival and (found is None or found.low(SIDE) <= 0):
-                winner = rival
-        gains = {rival.name: gain(winner, rival) for rival in rivals if rival.name != winner.name}
+        found = gain(winner, static or BASE)
+        if found is None or found.low(SIDE) <= 0:
+            winner = plainest
+        rivals = [one for one in (static, BASE) if one is not None and one.name != winner.name]
+        gains = {rival.name: gain(winner, rival) for rival in rivals}
         return {
             "setting": settings.name,
             "winner": winner.name,
