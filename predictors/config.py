@@ -121,7 +121,7 @@ class ByName(Mapping[str, Any]):
         self._package, self._places = package, places
 
     def __getitem__(self, name: str) -> Any:
-        module, _, found = self._places[name].partition(".")
+        module, _, found = self._places[name].rpartition(".")
         return getattr(import_module(f"{self._package}.{module}"), found)
 
     def __iter__(self) -> Iterator[str]:

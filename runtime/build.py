@@ -1,13 +1,4 @@
-"""Decoders from configurations, and named configurations.
-
-specbranch             SpecBranch: branches while the target verifies, H-RAD before drafting and for retention
-specbranch-no-hrad     everything drafted is retained (the paper's Table 18)
-specbranch-no-branch   H-RAD before drafting, then ordinary verification (the paper's single-GPU variant)
-pearl                  PEARL: one sampled branch, everything retained, branches from the first token on (specification, 3.7)
-
-Given keys override a preset's; ``gamma`` reaches the chain of a preset that drafts one. H-RAD comes from a bundle: that of
-`load_decoder`, or one that ``controller`` names. Without a bundle, SpecBranch's soft threshold decides alone.
-"""
+"""Decoders from configurations; named ones are `runtime.presets`."""
 
 import warnings
 from collections.abc import Mapping
@@ -22,42 +13,9 @@ from runtime.drafting import DRAFTERS, Drafter
 from runtime.drafting.trees import DelayedTreeConfig
 from runtime.identity import require_pair
 from runtime.pair import ModelPair
+from runtime.presets import default_controller, expanded
 from runtime.self_drafting import GUESSERS
 from runtime.verification import VERIFIERS, Verifier
-
-SOFT_THRESHOLD = {"kind": "confidence", "epsilon": 0.2}  # best in the paper's Tables 4 and 19
-PRESETS: dict[str, dict[str, Any]] = {
-    "specbranch": {"method": "branch_parallel", "controller": SOFT_THRESHOLD},
-    "specbranch-no-hrad": {"method": "branch_parallel", "controller": {"kind": "fixed"}},
-    "specbranch-no-branch": {
-        "method": "speculative",
-        "drafter": {"kind": "chain", "gamma": 8},
-        "controller": SOFT_THRESHOLD,
-    },
-    "pearl": {
-        "method": "branch_parallel",
-        "k_max": 1,
-        "k_rule": "const",
-        "branch_verifier": "rrs",
-        "draft_stage": "preverify",
-        "verifier": "tokenwise",
-        "controller": {"kind": "fixed"},
-    },
-}
-
-
-def expanded(config: Mapping[str, Any]) -> dict[str, Any]:
-    """``config`` with its preset's keys filled in; `ValueError` for an unknown preset."""
-    given = dict(config)
-    name = given.pop("preset", None)
-    if name is None:
-        return given
-    if name not in [*PRESETS]:
-        raise ValueError(f"decoder: unknown preset {name!r}. Known presets: {', '.join(PRESETS)}.")
-    preset = PRESETS[name]
-    if preset["method"] == "speculative" and "gamma" in given:
-        given = {"drafter": preset["drafter"] | {"gamma": given.pop("gamma")}, **given}
-    return preset | given
 
 
 @dataclass(frozen=True)
@@ -88,7 +46,7 @@ def build_decoder(pair: ModelPair, config: Mapping[str, Any]) -> Decoder:
         "chain", "gamma": 5}``, ``{"kind": "delayed_tree", "k": 3, "l1": 1, "l2": 3}``, ``{"kind": "multi_candidate", "config":
         [4, 2, 2, 1]}``, ``{"kind": "fork", "width": 4, "depth": 3}`` and, without a draft model, ``{"kind": "lookup", "length":
         10}``; of a chain with a ``lookup`` (``{"kind": "chain", "gamma": 12, "lookup": {"length": 10}}``) the controller chooses.
-        ``preset`` names a configuration (`runtime.build`) that given keys override.
+        ``preset`` names a configuration (`runtime.presets`) that given keys override.
 
     Raises
     ------
@@ -114,11 +72,6 @@ def built(pair: ModelPair, config: Mapping[str, Any], controller: Controller | N
         return _single_model(pair, config, controller, where)
     build = _branch_parallel if method == "branch_parallel" else _sequential
     return build(pair, config, controller, where)
-
-
-def default_controller(method: str) -> dict[str, Any]:
-    """The configuration of what decides where a decoder's names no controller."""
-    return SOFT_THRESHOLD if method == "branch_parallel" else {"kind": "fixed"}
 
 
 def _branch_parallel(pair: ModelPair, config: Mapping[str, Any], controller: Controller | None, where: str) -> Decoder:

@@ -14,11 +14,12 @@ from predictors.bundle import AUTO, REMEDY, Bundle, bundle_hash, read_bundle
 from predictors.config import parse_config
 from predictors.controllers import CONTROLLERS
 from predictors.sampling import SamplingSettings
-from runtime.build import build_decoder, built, expanded
+from runtime.build import build_decoder, built
 from runtime.decoding.base import Decoder, RoutedDecoder
 from runtime.identity import require_pair
 from runtime.monitor import Monitor
 from runtime.pair import ModelPair
+from runtime.presets import expanded
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ def reference(card: Mapping[str, Any], tensors: Mapping[str, Any], texts: Callab
     bundle = Bundle(dict(card), dict(tensors))
     try:
         require_chains(card["decoder"])  # before the runtime is loaded and texts are read, which takes seconds
-        from runtime.build import expanded
+        from runtime.presets import expanded
 
         controller = CONTROLLERS[card["kind"]].from_bundle(bundle)
         known = bundle.contract.serving_range.sampling
@@ -64,7 +64,7 @@ def _of_route(route: Mapping[str, Any], settings: SamplingSettings, bundles: Pat
         return {settings.name: found[settings.name]}
     if absent(texts):
         raise BeyondRecordError(NOT_APPLICABLE)
-    from runtime.build import default_controller, expanded
+    from runtime.presets import default_controller, expanded
 
     decoder = expanded(route["decoder"])
     some = [text for text in TextTable.read(texts).rows(TEST).texts() if text.settings == settings]

@@ -33,7 +33,8 @@ from predictors.replay.decode import Clock, Decode
 from predictors.replay.text import RecordedText
 from predictors.sampling import SamplingSettings
 from runtime.branching.draft import BranchDecoderConfig
-from runtime.build import PAIR_METHODS, default_controller, expanded
+from runtime.build import PAIR_METHODS
+from runtime.presets import default_controller, expanded
 
 
 @dataclass(frozen=True)

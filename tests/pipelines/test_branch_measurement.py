@@ -10,7 +10,7 @@ from pipelines.measuring.names import BRANCH_PRESETS, EXPLICIT, PAPER, PRIOR, Br
 from pipelines.measuring.tables import DECODES, ROUNDS, read_decodes, write_decodes
 from predictors.rounds import PHASES, RoundRecord, block_efficiency
 from runtime import ModelPair, Randomness, build_decoder
-from runtime.build import PRESETS
+from runtime.presets import PRESETS
 from tests.toys import TableModel
 
 PROMPT = [0, 1]

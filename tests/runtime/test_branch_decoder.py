@@ -5,9 +5,9 @@ import pytest
 from predictors.branch_settings import CHOICES
 from predictors.contract import ContractError
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
-from runtime.build import PRESETS
 from runtime.decoding.branch_parallel import BranchParallelDecoder
 from runtime.decoding.sequential import SequentialDecoder
+from runtime.presets import PRESETS
 from runtime.verification import VERIFIERS
 from tests.branches import Scripted, branch_decoder, shaken_llama, watched
 from tests.bundles import random_bundle
