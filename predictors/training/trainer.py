@@ -78,7 +78,7 @@ class Training(L.LightningModule, Generic[Network]):
 
 
 class OneProcess(L.Trainer):
-    """Trains in this process alone, on the CPU, whatever the environment says of clusters, ranks and ``PL_TRAINER_*``: Lightning
+    """Trains in this process alone, on the CPU, whatever the environment sets for clusters, ranks and ``PL_TRAINER_*``: Lightning
     reads the latter by the name of the class."""
 
     def __init__(self, **options: Any) -> None:

@@ -1,7 +1,7 @@
 """Chains: one token after the other, up to γ, stopped by the controller; and tokens of a lookup in the text, at no model cost.
 
     looked up    x_1 … x_n = what followed the longest match of the text's end        q one-hot
-    drawn       x_{n+1} … ~ the draft model after them                  q its distribution
+    drawn        x_{n+1} … ~ the draft model after them                               q its distribution
 
 Which tokens are looked up, and how many are drawn after them, is settled before the round draws anything. So the draft is an
 i.i.d. chain whatever its source, and a verifier of chains stays lossless. No lookup cuts or replaces a chain that was drawn.
