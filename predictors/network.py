@@ -34,7 +34,7 @@ class Judging(nn.Module):
         return reduced
 
     def measured(self, reduced: Tensor) -> Tensor:
-        """Coordinates [B, R] of reduced rows in the space that distances are measured in, standardised by the training rows."""
+        """Compute coordinates [B, R] of rows in the space that distances are measured in, standardised by the training rows."""
         return reduced
 
     def forward(self, features: Tensor) -> Tensor:

@@ -159,7 +159,7 @@ class Scratch:
         return [self.committed - 1 + depth for depth in self._depths[-count:]]
 
     def mask(self, count: int, device: torch.device) -> Tensor | None:
-        """Attention mask of the last ``count`` nodes [count, total]: committed rows, their ancestors and themselves.
+        """Build the mask of the last ``count`` nodes [count, total]: they see committed rows, their ancestors and themselves.
 
         ``None`` where that is plain causal attention over all rows: one node at the end of a chain, or a prefill.
         """
@@ -171,7 +171,7 @@ class Scratch:
         return torch.cat([committed, self.topology(count)], dim=1).to(device)
 
     def topology(self, count: int) -> Tensor:
-        """Mask of the scratch nodes that the last ``count`` see [count, scratch nodes], on the host: ancestors and themselves."""
+        """Build the mask [count, scratch nodes] of whom the last ``count`` nodes see, on the host: ancestors and themselves."""
         end, held = len(self._parents), len(self._mask)
         if end > held:
             more = max(end - held, held)

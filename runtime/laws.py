@@ -30,7 +30,7 @@ def processed_law(logits: Tensor, settings: SamplingSettings) -> Tensor:
 
 
 def says_something(logits: Tensor) -> Tensor:
-    """Tell whether rows [...] of ``logits`` [..., V] have a distribution: no NaN, no infinite logit, a possible token."""
+    """Tell whether rows [...] of ``logits`` [..., V] have a distribution: no NaN, no +inf, a possible token."""
     return logits.amax(dim=-1).isfinite()
 
 

@@ -36,7 +36,7 @@ class Executor(Protocol):
 
 
 class Sequential:
-    """`Executor` without concurrency: a call runs when its result is asked for."""
+    """Executor without concurrency: a call runs when its result is read."""
 
     def __init__(self) -> None:
         self._calls: deque[Call] = deque()
@@ -53,7 +53,7 @@ class Sequential:
 
 
 class Threaded:
-    """`Executor` in one worker thread.
+    """Executor in one worker thread.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ class DraftStream:
         self._stream = torch.cuda.Stream(device, priority=-1)
 
     def hand_over(self, arguments: Any) -> list[torch.cuda.Event]:
-        """Keep ``arguments`` until the draft's stream has read them; return when the caller's streams have written them."""
+        """Keep ``arguments`` until the draft's stream has read them; return events of the caller's having written them."""
         devices = {self._device}
         for tensor in _tensors(arguments):
             devices.add(tensor.device)
@@ -139,7 +139,7 @@ class DraftStream:
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
-    """The CUDA tensors in a nest of tuples, lists, mappings and dataclasses."""
+    """Yield the CUDA tensors in a nest of tuples, lists, mappings and dataclasses."""
     if isinstance(value, Tensor):
         if value.is_cuda:
             yield value

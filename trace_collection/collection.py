@@ -100,7 +100,7 @@ class Collector(ABC):
         return taps_of(self.pair, self.layers)
 
     def chance(self, job: Job) -> Randomness:
-        """Open a job's own random streams."""
+        """Seed a job's own random streams."""
         settings, prompt = job
         return Randomness(seed_of(self.config.seed, self.name, prompt.id, settings))
 

@@ -145,7 +145,7 @@ def require_kind(folder: Path, kind: str) -> None:
 
 
 def finished(path: Path, fingerprint: str) -> bool:
-    """Tell whether ``path`` is a whole, undamaged shard of this very collection."""
+    """Tell whether ``path`` is a whole, undamaged shard of the collection with this ``fingerprint``."""
     try:
         content = pa.BufferReader(path.read_bytes())
         metadata = pq.read_table(content, page_checksum_verification=True).schema.metadata or {}

@@ -64,7 +64,7 @@ class Seen(NamedTuple):
 
 
 def token_features(seen: Seen, length: int) -> np.ndarray:
-    """Features of the first ``length`` tokens of a lookup [..., L, Z]."""
+    """Compute features of the first ``length`` tokens of a lookup [..., L, Z]."""
     match, share, times = (np.asarray(one)[..., None] for one in (seen.match, *_context(seen)))
     first_L, place_L = PLACES[:length] == 0, PLACES[:length]
     columns = (1.0, LOG_OF[match + place_L], LOG_OF[:length], first_L, share, share * first_L, times, times * share)
@@ -72,7 +72,7 @@ def token_features(seen: Seen, length: int) -> np.ndarray:
 
 
 def root_features(seen: Seen) -> np.ndarray:
-    """Features of roots [..., F]."""
+    """Compute features of roots [..., F]."""
     share, times = _context(seen)
     columns = (1.0, LOG_OF[seen.match], share, times, times * share, seen.rejected, seen.luck, LOG_OF[seen.found])
     return _stacked(columns, np.shape(share))

@@ -53,8 +53,8 @@ class Candidates:
         return self.token_list.index(token) if token in self.token_list else None
 
     def verdict_law(self, target_V: Tensor) -> OutcomeLaw:
-        """Distribution of the verdict under the target's own [V]: row 0 is a miss, whose token ``residual(0)`` gives, row i + 1 a
-        hit of candidate i."""
+        """Compute the verdict's distribution under the target's [V]: row 0 is a miss, whose token ``residual(0)`` gives, row
+        i + 1 a hit of candidate i."""
         tokens_K = self.tokens.to(target_V.device)
         if self.kind == "match":
             return _hits(target_V[tokens_K], _without(target_V, tokens_K), target_V)
@@ -99,7 +99,7 @@ def _hybrid_law(tokens_K: Tensor, draft_V: Tensor, target_V: Tensor) -> OutcomeL
 
 
 def _hits(hits_K: Tensor, residual_V: Tensor, target_V: Tensor) -> OutcomeLaw:
-    """Candidate i is hit with probability ``hits_K[i]``; after a miss the token follows ``residual_V``, unnormalised."""
+    """Hit candidate i with probability ``hits_K[i]``; after a miss the token follows ``residual_V``, unnormalised."""
     hits_K = hits_K.double()
     stop = torch.cat([(1 - hits_K.sum()).clamp(min=0).reshape(1), hits_K])
     return OutcomeLaw(normalised(stop), [0] + [1] * len(hits_K), lambda row: normalised_or(residual_V, target_V))

@@ -171,7 +171,7 @@ class BranchDraft(ChainDraft):
         return replace(self._record, passes=self.passes, asked=self._session.asked)
 
     def _branch_point(self) -> NextLaw | None:
-        """Distribution after the pending block; known where drafting stopped before a token. ``None``: there is none."""
+        """Return the distribution after the pending block, known where drafting stopped before a token; ``None`` without one."""
         if self._pending.next_law is not None or self._pending.silent:
             return self._pending.next_law
         row = self._next_row(self._pending)
@@ -242,7 +242,7 @@ class BranchDraft(ChainDraft):
         return bool(self._session.stop_after(DrawnToken(self._branch_law(branch, depth), branch.drawn[-1])))
 
     def _branch_law(self, branch: Branch, depth: int) -> NextLaw:
-        """Distribution after the branch's token at ``depth`` (0: the branch token), as a controller sees it from the root."""
+        """Return the distribution after the branch's token at ``depth`` (0: the branch token), as a controller sees it."""
         logits_V, hidden_KD = branch.rows[depth]
         return NextLaw(self._root, self._settings, depth, logits_V, branch.probs[depth], hidden_KD)
 

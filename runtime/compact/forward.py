@@ -154,7 +154,7 @@ def block(
 
 
 def signed(sin: Tensor) -> Tensor:
-    """Negate the first half of sines [..., D], as `_rotated` takes them: it adds up the second half of a head."""
+    """Negate the first half of sines [..., D], which `_rotated` multiplies with the second half of a head."""
     half = sin.shape[-1] // 2
     return torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)
 

@@ -66,7 +66,7 @@ class GraphedPass:
         self._run: Program[tuple[Tensor, list[Tensor]]] | None = None
 
     def __call__(self, ids: Tensor, scratch: Scratch) -> tuple[Tensor, list[Tensor]]:
-        """Logits [N, V] and tapped states [N, C] of the scratch's last nodes, whose tokens are ``ids``, then padding rows."""
+        """Compute logits [N, V] and tapped states [N, C] of the scratch's last nodes, with tokens ``ids``, then padding rows."""
         count, device = len(ids), ids.device
         self._tokens_N[:count] = ids
         self._start.fill_(scratch.total - count)

@@ -167,7 +167,7 @@ class SequentialRun(Run):
 
 
 def require_compatible(drafter: Drafter, verifier: Verifier) -> None:
-    """`ValueError` naming both if ``drafter`` may draw a tree that ``verifier`` cannot read or is lossy on."""
+    """Raise `ValueError` naming both if ``drafter`` may draw a tree that ``verifier`` cannot read or is lossy on."""
     if verifier.chains_only and drafter.branches:
         raise ValueError(f"verifier {verifier.name!r} takes chains only, and {drafter} branches. {_remedy(drafter)}")
     for law in sorted(drafter.laws, key=lambda law: law.name):

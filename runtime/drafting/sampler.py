@@ -16,7 +16,7 @@ from runtime.randomness import Chance, Uniform, inverted
 
 
 def most_likely(weights_EV: Tensor, width: int, least: float = -torch.inf) -> Tensor:
-    """Rows [E, W + 1] of the ``width`` largest of ``weights_EV`` (W: no more than there are), those above ``least`` counted."""
+    """Take rows [E, W + 1] of the ``width`` largest of ``weights_EV`` (W: at most all), ending with how many exceed ``least``."""
     best = weights_EV.topk(min(width, weights_EV.shape[1]))
     return torch.cat([best.indices, (best.values > least).sum(1, keepdim=True)], dim=1)
 

@@ -74,7 +74,7 @@ def top_down(solver: Solver) -> Rule:
 
 
 def branching(draws: Draws, solution: Solution) -> Tensor:
-    """Branching probabilities [R, K] float64 of every row's draws; those of a token drawn several times add up to its B."""
+    """Compute branching probabilities [R, K] float64 of every row's draws; those of a token drawn several times sum to its B."""
     at_children_RK = torch.where(draws.first_RK, solution.at_draws_RK, 0.0)
     step_RK = solution.direct_RK + solution.miss_R.unsqueeze(1) * at_children_RK
     return torch.where(draws.present_RK, step_RK, 0.0)

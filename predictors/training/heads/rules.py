@@ -90,7 +90,7 @@ def choose_rules(held: Served, rules: Sequence[Rule], candidates: Candidates) ->
         return table_of(held.totals(choice, rule) for rule in rules)
 
     def pick(mask_X: np.ndarray) -> tuple[tuple[Rule | None, Rule | None], np.ndarray]:
-        """The best rules for drafting and for retention (``None``: static), and what they come to."""
+        """Pick the best rules for drafting and for retention (``None``: static), with their tokens and seconds."""
         best = fastest(drafting_2RX, mask_X)
         if not branches:
             return (rules[best], rules[best]), drafting_2RX[:, best]
