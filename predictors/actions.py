@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, order=True)
 class Action:
-    """``k`` rollouts of ``l2`` tokens after a trunk of ``l1``; a chain always has ``k = 1`` and ``l2 = 0``.
+    """Delayed tree: ``k`` rollouts of ``l2`` tokens after a trunk of ``l1``; a chain always has ``k = 1`` and ``l2 = 0``.
 
     Examples
     --------
@@ -44,19 +44,19 @@ class Action:
 
     @property
     def most_nodes(self) -> int:
-        """Nodes if no rollouts meet."""
+        """Number of nodes if no rollouts meet."""
         return self.l1 + self.k * self.l2
 
     @property
     def name(self) -> str:
-        """Such as ``chain-4`` or ``delayed-3.1.2`` (K.L1.L2)."""
+        """Name of the tree, such as ``chain-4`` or ``delayed-3.1.2`` (K.L1.L2)."""
         return f"chain-{self.l1}" if self.is_chain else f"delayed-{self.k}.{self.l1}.{self.l2}"
 
 
 @dataclass(frozen=True)
 class ActionSet:
-    """Chains of ``chains`` tokens, and ``k`` x ``l1`` x ``l2`` delayed trees (paper 004: k 1 to 4, l1 and l2 0 to 8, without
-    ``chains``); none of more than ``max_nodes`` nodes."""
+    """Trees to choose among: chains of ``chains`` tokens, and ``k`` x ``l1`` x ``l2`` delayed trees (paper 004: k 1 to 4, l1 and
+    l2 0 to 8, without ``chains``); none of more than ``max_nodes`` nodes."""
 
     chains: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12)
     k: tuple[int, ...] = (2, 4)
@@ -72,7 +72,7 @@ class ActionSet:
 
     @property
     def actions(self) -> tuple[Action, ...]:
-        """All of them, chains first, none twice."""
+        """All trees of the set, chains first, none twice."""
         chains = [(1, length, 0) for length in self.chains]
         trees = [(k, l1, l2) for k in self.k for l1 in self.l1 for l2 in self.l2 if l1 + l2]
         known = sorted({Action(*numbers) for numbers in chains + trees})

@@ -1,4 +1,4 @@
-"""Settings of branch-parallel decoding that its rounds follow from, whoever runs, replays or prices them (SpecBranch;
+"""Settings of branch-parallel decoding that its rounds follow from, whether they are run, replayed or priced (SpecBranch;
 specification of drafting, section 3)."""
 
 import math
@@ -21,17 +21,17 @@ CHOICES = {
 
 @dataclass(frozen=True)
 class BranchSettings(Checked):
-    """How far and how wide to draft ahead.
+    """Settings of drafting ahead: how far and how wide.
 
     gamma                most tokens of a branch after its branch token (L of the specification)
     draft_stage_gamma    most tokens of an idle draft stage (γ_d of the specification), at most ``gamma``, and that if ``None``.
                          They always cost time, those of branches only beyond the target's pass: the best is often shorter
-    k_max                most branches: max(1, rule(k_max (1 - max_x q_b(x)))), q_b the branch point's law at temperature 1
+    k_max                most branches: max(1, rule(k_max (1 - max_x q_b(x)))), q_b that of the branch point at temperature 1
     k_rule               ``floor`` (the paper's; never reaches k_max), ``ceil``, or ``const`` for k_max always
     branch_verifier      how the token at the branch point is verified above temperature 0: ``match`` (most likely tokens; a hit
                          where the target draws one of them), ``rrs`` (draws without replacement, recursive rejection
                          sampling) or ``hybrid`` (k - 1 most likely tokens, and one draw from the rest); at 0 all are ``match``
-    retention            ``posterior``: the controller decides how much of the surviving branch to keep, from the state behind it;
+    retention            ``posterior``: the controller decides how much of the surviving branch to keep, from the state after it;
                          ``prior``: how far to draft the branches, from a state that is one round old. Exact both ways, as either
                          decision reads what stands in front of a token only. Learned thresholds are made for ``posterior``
     draft_stage          after a rollback, ``idle``: draft with the target idle; ``preverify``: branches at once, as PEARL
@@ -59,7 +59,7 @@ class BranchSettings(Checked):
             )
 
     def num_branches(self, confidence: float | Tensor) -> int:
-        """Branches at a point whose law has maximum ``confidence``, which is read if they depend on it."""
+        """Return the branches at a point whose distribution has maximum ``confidence``, read only if they depend on it."""
         if self.k_rule == "const":
             return self.k_max
         return max(1, K_RULES[self.k_rule](self.k_max * (1 - float(confidence))))

@@ -1,4 +1,4 @@
-"""A controller bundle: a folder with ``controller.safetensors`` and ``card.json``. No pickle anywhere.
+"""Bundles of controllers: a folder with ``controller.safetensors`` and ``card.json``. No pickle anywhere.
 
 The card holds kind, contract, feature spec, calibration, thresholds, decoder configuration, measured quality and lineage (by
 content hashes only). The tensor file's header holds a copy of the card, so that an edited card is noticed: what a controller
@@ -23,13 +23,13 @@ from predictors.contract import CaptureContract, ContractError, first_difference
 TENSORS, CARD = "controller.safetensors", "card.json"
 REMEDY = "Export the bundle again (dvc repro)."
 CARD_KEYS = ("kind", "contract", "decoder")
-OTHERWISE = "otherwise"  # card of another controller inside a bundle's, whose tensors are that one's
+OTHERWISE = "otherwise"  # card of another controller inside a bundle's, whose tensors are those of that one
 AUTO = "auto"  # kind of a bundle that names a decoder for each of several sampling settings (``routes``)
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle in memory. ``card['decoder']`` is the decoder configuration the controller was made for."""
+    """A bundle in memory. ``card['decoder']`` is the decoder configuration that the controller was made for."""
 
     card: dict[str, Any]
     tensors: dict[str, Tensor]
@@ -41,20 +41,20 @@ class Bundle:
 
     @property
     def otherwise(self) -> "Bundle":
-        """The bundle inside this one."""
+        """The other controller's bundle inside this one."""
         return Bundle(self.card[OTHERWISE], self.tensors, f"{self.source}: {OTHERWISE}")
 
     def part(self, kind: type[Config], key: str) -> Config:
-        """The card's entry ``key`` as an object of ``kind``; `ValueError` as of `parse_config`."""
+        """Parse the card's entry ``key`` as an object of ``kind``; `ValueError` as of `parse_config`."""
         return parse_config(kind, self.card[key], f"{self.source}: card.json: {key}")
 
     def parts(self, kind: type[Config], key: str) -> tuple[Config, ...]:
-        """The same of an entry that is a list."""
+        """Parse the card's entry ``key``, a list, as objects of ``kind``; `ValueError` as of `parse_config`."""
         where = f"{self.source}: card.json: {key}"
         return tuple(parse_config(kind, made, f"{where}[{place}]") for place, made in enumerate(self.card[key]))
 
     def require(self, kind: str, *keys: str) -> None:
-        """`ValueError` unless it holds a controller of ``kind`` whose card has ``keys``."""
+        """Raise `ValueError` unless the bundle holds a controller of ``kind`` whose card has ``keys``."""
         if self.card["kind"] != kind:
             raise ValueError(f"{self.source} holds a {self.card['kind']!r} controller, not {kind!r}.")
         missing = [key for key in keys if key not in self.card]
@@ -62,7 +62,7 @@ class Bundle:
             raise ValueError(f"{self.source}: card.json lacks {', '.join(missing)}. {REMEDY}")
 
     def require_layers(self, layers: tuple[int, ...], spec: str) -> None:
-        """`ContractError` unless ``layers``, those of the card's ``spec``, are the contract's."""
+        """Raise `ContractError` unless ``layers``, those of the card's ``spec``, are the contract's."""
         captured = self.contract.identity.layer_ids
         if captured != layers:
             raise ContractError(
@@ -115,7 +115,7 @@ def read_bundle(folder: str | Path) -> Bundle:
 
 
 def bundle_hash(folder: str | Path) -> str:
-    """SHA-256 over card and tensors: the bundle's identity in the registry. `ValueError` if there is no bundle."""
+    """Hash card and tensors by SHA-256: the bundle's identity in the registry. `ValueError` if there is no bundle."""
     try:
         return hashlib.sha256(b"".join((Path(folder) / name).read_bytes() for name in (CARD, TENSORS))).hexdigest()
     except (FileNotFoundError, NotADirectoryError) as error:

@@ -1,6 +1,6 @@
 """Frozen configuration dataclasses from plain mappings, with unknown keys refused by name.
 
-A field says what its values may be, and `Checked` refuses others, however the object came to be:
+A field declares what its values may be, and `Checked` refuses others, however the object came to be:
 
     @dataclass(frozen=True)
     class DraftConfig(Checked):
@@ -80,7 +80,7 @@ class Checked:
 
     @classmethod
     def completed(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The values of a mapping that `parse_config` reads; a class may add some to those given."""
+        """Complete the values of a mapping that `parse_config` reads; a class may add some to those given."""
         return values
 
 
@@ -108,14 +108,14 @@ def _check(hint: Any, value: Any, name: str) -> None:
 
 
 def _given(options: Iterable[Any], value: Any) -> Any:
-    """What a value that may be left out is where it is given: of several, the dataclass for a mapping or an object of one."""
+    """Return the hint of a value that may be left out: of several, the dataclass for a mapping or an object of one."""
     some = [option for option in options if option is not types.NoneType]
     nested = isinstance(value, Mapping) or dataclasses.is_dataclass(value)
     return next((option for option in some if nested and dataclasses.is_dataclass(option)), some[0])
 
 
 class ByName(Mapping[str, Any]):
-    """Classes by name, each imported when it is asked for: ``places`` are modules and names in a ``package``."""
+    """Classes by name, each imported when it is looked up: ``places`` are modules and names in a ``package``."""
 
     def __init__(self, package: str, places: Mapping[str, str]) -> None:
         self._package, self._places = package, places
@@ -135,7 +135,7 @@ def parse_config(cls: type[Config], values: Mapping[str, Any], where: str) -> Co
     """Build the dataclass ``cls`` from ``values`` by field name.
 
     Fields that are dataclasses, or mappings to some, are parsed from nested mappings; lists become tuples, or arrays of numbers.
-    ``where`` is how messages name the place of ``values``, for example ``params.yaml: pairs.smollm2.train``.
+    ``where`` names the origin of ``values`` in messages, for example ``params.yaml: pairs.smollm2.train``.
 
     Raises
     ------

@@ -22,12 +22,12 @@ WEIGHTS_TOLERANCE = 2.0**-8  # relative; a cast to bfloat16 moves a weight by up
 
 
 class ContractError(ValueError):
-    """Captured and served features, or controller and pair, do not belong together."""
+    """Error of captured and served features, or controller and pair, that do not belong together."""
 
 
 @dataclass(frozen=True)
 class ModelIdentity:
-    """What makes a model the same model under another dtype, name or path."""
+    """Identity of a model: what makes it the same under another dtype, name or path."""
 
     config_hash: str  # without names, dtypes and library versions
     weights: tuple[float, ...]  # a few of every parameter, compared with a tolerance so that a change of dtype survives
@@ -35,7 +35,7 @@ class ModelIdentity:
 
 @dataclass(frozen=True)
 class Identity:
-    """Compared field by field; every field must agree. ``None`` means unknown and matches only unknown."""
+    """Identity of captured features, compared field by field; all must agree. ``None``: unknown, matches only unknown."""
 
     target: ModelIdentity
     draft: ModelIdentity | None
@@ -50,7 +50,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class ServingRange:
-    """Where features were captured: dtype, sampling settings (temperature, top_k, top_p) and context lengths."""
+    """Range that features were captured in: dtype, sampling settings (temperature, top_k, top_p) and context lengths."""
 
     dtype: str
     settings: tuple[tuple[float, ...], ...]
@@ -59,7 +59,7 @@ class ServingRange:
 
     @property
     def sampling(self) -> tuple[SamplingSettings, ...]:
-        """The settings as a request has them."""
+        """Sampling settings of the range, as a request has them."""
         return tuple(SamplingSettings(temperature, int(top_k), top_p) for temperature, top_k, top_p in self.settings)
 
 
@@ -99,7 +99,7 @@ def require_same_identity(recorded: Identity, current: Identity, what: str, reme
 def first_difference(
     recorded: Any, current: Any, agree: Callable[[str, Any, Any], bool], name: str = ""
 ) -> tuple[str, Any, Any] | None:
-    """The name of the first entry of nested mappings on which two do not ``agree``, and both values."""
+    """Find the first entry of nested mappings on which two do not ``agree``: its name and both values."""
     if isinstance(recorded, Mapping) and isinstance(current, Mapping):
         names = {f"{name}.{key}".lstrip("."): key for key in {**recorded, **current}}
         found = (first_difference(recorded.get(key), current.get(key), agree, place) for place, key in names.items())

@@ -1,8 +1,8 @@
-"""From a head's logits to calibrated class probabilities, and from these to a decision, chosen for what decisions are worth.
+"""Decisions of heads: from logits to calibrated class probabilities, and from these to the decision of most worth.
 
     P(c | x) = softmax_c( logits_c / t + b_c ),     b_c = log prior_natural(c) - log prior_training(c)
 
-Balanced training (SMOTE, class weights) tells the head that classes are equally frequent; ``b`` takes that back.
+Balanced training (SMOTE, class weights) makes classes equally frequent for the head; ``b`` takes that back.
 
 H-RAD's classes, by the paper's argmax or by thresholds (a and b unset: the argmax):
 
@@ -33,19 +33,19 @@ ARGMAX, EXPECTATION = LENGTH_CHOICES = ("argmax", "expectation")
 
 @dataclass(frozen=True)
 class Calibration(Checked):
-    """``temperature`` t > 0 and one ``bias`` per class (by default H-RAD's three)."""
+    """Calibration of class logits: ``temperature`` t > 0 and one ``bias`` per class (by default H-RAD's three)."""
 
     temperature: Positive = 1.0
     bias: tuple[float, ...] = (0.0, 0.0, 0.0)
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Calibrated probabilities [B, L] of logits [B, L]."""
+        """Calibrate logits [B, L] to probabilities [B, L]."""
         return torch.softmax(logits / self.temperature + logits.new_tensor(self.bias), dim=-1)
 
 
 @dataclass(frozen=True)
 class DecisionRule(Checked):
-    """H-RAD's: ``epsilon``, the confidence below which a soft draft stops; ``none_probability``, ``all_probability``: a and b."""
+    """H-RAD's rule: ``epsilon``, confidence where a soft draft stops; ``none_probability``, ``all_probability``: a and b."""
 
     epsilon: Probability
     none_probability: float | None = None
@@ -64,16 +64,16 @@ class DecisionRule(Checked):
         return SOME if min(self.none_probability, self.all_probability) > 1 else None
 
     def limits(self, decision: int, gamma: int) -> tuple[int, float | None]:
-        """What a decision about ``gamma`` tokens allows: so many, and of a soft draft the confidence below which it stops."""
+        """Return the most tokens, of ``gamma``, that a decision allows, and the confidence below which a soft draft stops."""
         return 0 if decision == NONE else gamma, self.epsilon if decision == SOME else None
 
     @property
     def argmax(self) -> "DecisionRule":
-        """The same soft draft after the argmax."""
+        """The argmax rule with the same soft draft."""
         return DecisionRule(self.epsilon)
 
     def decisions(self, probabilities_B3: Tensor) -> Tensor:
-        """Classes [B] int64 of probabilities [B, 3]."""
+        """Decide: classes [B] int64 of probabilities [B, 3]."""
         if self.none_probability is None or self.all_probability is None:
             return probabilities_B3.argmax(dim=1)
         soft_or_all = torch.where(probabilities_B3[:, ALL] >= self.all_probability, ALL, SOME)
@@ -82,7 +82,7 @@ class DecisionRule(Checked):
 
 @dataclass(frozen=True)
 class LengthRule(Checked):
-    """The explicit predictor's rule. ``choice``: ``argmax`` or ``expectation``; ``draft_cost``: a drafted token in target passes.
+    """Rule of the length predictor. ``choice``: ``argmax`` or ``expectation``; ``draft_cost``: a drafted token in target passes.
 
     Examples
     --------
@@ -97,16 +97,16 @@ class LengthRule(Checked):
     settled = None  # a length always depends on the probabilities
 
     def limits(self, decision: int, gamma: int) -> tuple[int, float | None]:
-        """As `DecisionRule.limits`."""
+        """Return the most tokens that a decision allows, and no confidence, as nothing is soft."""
         return decision, None
 
     @property
     def argmax(self) -> "LengthRule":
-        """The most likely length instead."""
+        """The rule that drafts the most likely length."""
         return LengthRule(ARGMAX, self.draft_cost)
 
     def decisions(self, probabilities_BL: Tensor) -> Tensor:
-        """Tokens to draft [B] int64 of probabilities [B, γ + 1]; of equals the shortest."""
+        """Decide: tokens to draft [B] int64 of probabilities [B, γ + 1]; of equals the shortest."""
         if self.choice == ARGMAX:
             return probabilities_BL.argmax(dim=1)
         reached_BL = probabilities_BL.flip(1).cumsum(dim=1).flip(1)  # P(A >= j)
@@ -117,7 +117,7 @@ class LengthRule(Checked):
 
 @dataclass(frozen=True)
 class HeadSetting(Checked):
-    """What is done at captured sampling ``settings``: the head's ``calibration`` there, the best static lengths, and rules.
+    """Rules at captured sampling ``settings``: the head's ``calibration`` there, the best static lengths, and the best rules.
 
     What is retained of a branch that survived costs nothing any more: it has a length and a rule of its own. A rule of ``None``:
     the static length, as no rule pays. ``tried`` and ``tried_retention`` are the best rules, whether they pay or not.
@@ -133,17 +133,17 @@ class HeadSetting(Checked):
     tried_retention: Any
 
     def static(self, retains: bool) -> int:
-        """The best static length for drafting, or for what is retained of a branch."""
+        """Return the best static length for drafting, or for what is retained of a branch."""
         return self.retained_gamma if retains else self.static_gamma
 
     def of(self, retains: bool) -> Any:
-        """The rule for drafting, or for what is retained of a branch."""
+        """Return the rule for drafting, or for what is retained of a branch."""
         return self.retention if retains else self.rule
 
 
 @dataclass(frozen=True)
 class ClassSetting(HeadSetting):
-    """Whose rules make a class."""
+    """Setting whose rules decide on a class."""
 
     rule: DecisionRule | None
     retention: DecisionRule | None
@@ -153,7 +153,7 @@ class ClassSetting(HeadSetting):
 
 @dataclass(frozen=True)
 class LengthSetting(HeadSetting):
-    """Whose rules make a length."""
+    """Setting whose rules decide on a length."""
 
     rule: LengthRule | None
     retention: LengthRule | None

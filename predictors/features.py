@@ -30,7 +30,7 @@ FEATURE_SETS = {"paper": (), "extended": PREVIOUS_SCALARS + FIRST_LAW_SCALARS}
 
 @dataclass(frozen=True)
 class FeatureSpec(Checked):
-    """Which features a head reads: set name, tapped layers (Hugging Face ``hidden_states`` numbers), sizes, label γ."""
+    """Features that a head reads: set name, tapped layers (Hugging Face ``hidden_states`` numbers), sizes, label γ."""
 
     feature_set: Annotated[str, one_of(*FEATURE_SETS)]
     layers: tuple[int, ...]
@@ -48,17 +48,17 @@ class FeatureSpec(Checked):
 
     @property
     def decides_before_drafting(self) -> bool:
-        """Whether everything is known at the root, without a draft pass."""
+        """True if all features are known at the root, without a draft pass."""
         return not set(self.scalars) & set(FIRST_LAW_SCALARS)
 
 
 def state_vector(hidden_KD: Tensor, embedding_E: Tensor) -> Tensor:
-    """The state [S] in float16, layers in ascending order, then the embedding."""
+    """Join the state [S] in float16: layers in ascending order, then the embedding."""
     return torch.cat([hidden_KD.reshape(-1), embedding_E]).to(torch.float16)
 
 
 def served_features(spec: FeatureSpec, root: "Root", law: "NextLaw | None") -> Tensor:
-    """The row [1, S + C] of a round as it is served; ``law`` is the draft's first, which the ``paper`` set does not read."""
+    """Build the row [1, S + C] of a round as it is served; ``law``, the draft's first, is not read by the ``paper`` set."""
     assert root.hidden_KD is not None and root.embedding_E is not None
     state_S = state_vector(root.hidden_KD, root.embedding_E).float()
     previous = root.previous
@@ -80,11 +80,11 @@ def assemble(
     first_confidence_B: Tensor,
     first_entropy_B: Tensor,
 ) -> Tensor:
-    """Feature rows [B, S + C] in float32.
+    """Assemble feature rows [B, S + C] in float32.
 
     ``previous_drafted_B`` is negative where no round came before. Accepted counts are read up to the label's γ, so that rows
-    collected with longer drafts mean the same as served ones. A round whose draft the controller cut short and the target
-    did not reject says nothing about γ tokens: it counts as unknown, like none. Law scalars are unused by the ``paper`` set.
+    collected with longer drafts mean the same as served ones. A round whose draft the controller cut short and the target did not
+    reject tells nothing about γ tokens: it counts as unknown, like none. The ``paper`` set reads no distribution's scalars.
     """
     first = first_confidence_B.float(), first_entropy_B.float()
     scalars = scalar_features(spec, previous_drafted_B, previous_accepted_B, *first)
@@ -92,7 +92,7 @@ def assemble(
 
 
 def scalar_features(spec: FeatureSpec, drafted: Any, accepted: Any, confidence: Any, entropy: Any) -> list[Any]:
-    """The set's scalars in order, of one row (numbers) or of many (tensors [B]); arguments as in `assemble`."""
+    """Compute the set's scalars in order, of one row (numbers) or of many (tensors [B]); arguments as in `assemble`."""
     counted = accepted.clamp(0, spec.gamma) if isinstance(accepted, Tensor) else max(0, min(accepted, spec.gamma))
     seen = ((accepted >= 0) & (accepted < drafted)) | (drafted >= spec.gamma)
     columns = {

@@ -1,10 +1,10 @@
-"""Prompt lookup: what followed the last time that the text said what it says now. A draft from it takes no model.
+"""Prompt lookup: what followed the last time that the text ended as it ends now. A draft from it takes no model.
 
     match           the longest n <= longest with tokens[i-n+1 .. i] = tokens[j-n+1 .. j] for some j < i; of equals the latest j
     continuation    tokens[j+1 ..]
     seen, agreed    earlier occurrences of the last min(match, CONTEXT) tokens, and those that went on as the continuation does
 
-All that was said lies in a trie of depth ``longest``: the node of the last n tokens hangs, by the newest one, under what was the
+All tokens lie in a trie of depth ``longest``: the node of the last n tokens hangs, by the newest one, under what was the
 node of the last n - 1 a token ago. So a token takes ``longest`` look-ups and entries of a hash table at most (of 16 entries: 2
 KB). Source: Saxena, Prompt Lookup Decoding, 2023; specification of drafting, section on baselines.
 """
@@ -15,13 +15,13 @@ from typing import Annotated
 
 from predictors.config import Checked, Count, at_least, at_most
 
-LONGEST = 16  # tokens: longer matches say no more
+LONGEST = 16  # tokens: longer matches tell no more
 CONTEXT = 3  # tokens whose earlier continuations are counted
 
 
 @dataclass(frozen=True)
 class LookupSettings(Checked):
-    """At most ``length`` tokens after a match of at most ``longest``; a match of fewer than ``least`` tokens counts as none."""
+    """Settings of a lookup: at most ``length`` tokens after a match of ``least`` to ``longest`` tokens."""
 
     length: Count = 10
     longest: Annotated[int, at_least(1), at_most(1024)] = LONGEST
@@ -37,8 +37,8 @@ class LookupSettings(Checked):
 
 @dataclass(frozen=True)
 class Found:
-    """A match of ``length`` tokens, and the ``tokens`` that followed it; of ``seen`` earlier occurrences of its last tokens
-    ``agreed`` went on with the first of them."""
+    """Result of a lookup: a match of ``length`` tokens, and the ``tokens`` that followed it; of ``seen`` earlier occurrences of
+    its last tokens ``agreed`` went on with the first of them."""
 
     length: int
     tokens: tuple[int, ...]
@@ -50,7 +50,7 @@ NOTHING = Found(0, (), 0, 0)
 
 
 class Lookup:
-    """Prompt and output of one request, token by token. Matches have at most ``longest`` tokens.
+    """Index of a request's prompt and output, token by token. Matches have at most ``longest`` tokens.
 
     Examples
     --------
@@ -72,7 +72,7 @@ class Lookup:
         self._nodes = [0]  # of the last 0, 1, … tokens
 
     def extend(self, tokens: Iterable[int]) -> None:
-        """Add ``tokens`` behind those known."""
+        """Add ``tokens`` after those known."""
         children, ends, counts = self._children, self._ends, self._counts
         for token in tokens:
             self.tokens.append(token)
@@ -91,7 +91,7 @@ class Lookup:
                 self._nodes.append(node)
 
     def found(self, most: int) -> Found:
-        """The match of the last tokens, with at most ``most`` tokens of its continuation."""
+        """Find the match of the last tokens, with at most ``most`` tokens of its continuation."""
         if not self._length:
             return NOTHING
         node, token = self._nodes[min(self._length, CONTEXT)], self.tokens[self._start]
@@ -100,7 +100,7 @@ class Lookup:
 
 
 def founds(tokens: Iterable[int], most: int, longest: int = LONGEST) -> list[Found]:
-    """`Lookup.found` after every token."""
+    """Run `Lookup.found` after every token."""
     lookup, made = Lookup(longest), []
     for token in tokens:
         lookup.extend([token])

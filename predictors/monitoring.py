@@ -1,11 +1,11 @@
-"""What is counted of a served request, and what many of them say: the runtime counts, a bundle's card knows recorded requests.
+"""Counts of served requests, and statistics of many of them: the runtime counts, a bundle's card knows recorded requests.
 
     accepted = accepted tokens / rounds
     residual = Σ (outcome - probability) / forecasts that came to a test            calibration error
-    distance = Σ squared distance of the features from the training rows / questions
-    feature i = Σ their i-th standardised coordinate / questions                    a head's are principal components
+    distance = Σ squared distance of the features from the training rows / queries
+    feature i = Σ their i-th standardised coordinate / queries                      a head's are principal components
 
-A forecast of `predictors.rounds` comes to a test where the round submitted a token at its place and accepted all before it; the
+A forecast of `predictors.rounds` comes to a test where the round submitted a token there and accepted all before it; the
 outcome is whether it was accepted too. Rounds count that the request's budget left whole, which is known before they begin.
 
 Over requests i each statistic is r = Σ a_i / Σ b_i, a and b as above and below its fraction bar: by Wald's identity it does not
@@ -34,12 +34,12 @@ ACCEPTED, RESIDUAL, DISTANCE, FEATURE = "accepted", "residual", "distance", "fea
 
 @dataclass
 class RequestCounts:
-    """Counts of one request."""
+    """Counts of one request: what its statistics are made of."""
 
     budget: int  # new tokens
     depth: int  # tokens in a row that its rounds may submit
     emitted: int = 1  # with the prefill's token from the start
-    rounds: int = 0  # behind it that the budget left whole; all that follows is of them
+    rounds: int = 0  # after it that the budget left whole; all that follows is of them
     submitted: int = 0
     looked_up: int = 0
     accepted: int = 0
@@ -74,8 +74,8 @@ class RequestCounts:
 
 
 def fractions_of(counts: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
-    """What is above and below the fraction bar of every statistic that a request's ``counts``, as `RequestCounts` names them,
-    say something of."""
+    """Return what is above and below the fraction bar of every statistic that a request's ``counts``, named as in
+    `RequestCounts`, contribute to."""
     fractions = {
         ACCEPTED: (counts["accepted"], counts["rounds"]),
         RESIDUAL: (counts["outcomes"] - counts["probability"], counts["tested"]),
@@ -91,7 +91,7 @@ def fractions_of(counts: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
 
 @dataclass(frozen=True)
 class Level:
-    """A statistic over requests."""
+    """Level of a statistic over requests, with its standard error."""
 
     mean: float  # ratio of sums
     error: float  # its standard error
@@ -100,7 +100,7 @@ class Level:
 
     @staticmethod
     def of(fractions: Sequence[tuple[float, float]], documents: Sequence[Hashable]) -> "Level | None":
-        """Of one fraction per request; ``None`` where they have less than one degree of freedom, as those of one document."""
+        """Compute the level of one fraction per request; ``None`` with less than one degree of freedom, as of one document."""
         below: dict[Hashable, float] = defaultdict(float)
         for (_, one), document in zip(fractions, documents, strict=True):
             below[document] += one
@@ -120,14 +120,14 @@ class Level:
 
 @dataclass(frozen=True)
 class Reference:
-    """What requests at one sampling setting looked like on recorded texts."""
+    """Levels of requests on recorded texts, at one sampling setting."""
 
     tokens: float  # new ones of a request, on average
     levels: Mapping[str, Level] = field(default_factory=dict)  # by statistic
 
     @staticmethod
     def of(counted: Sequence[RequestCounts], documents: Sequence[str]) -> "Reference":
-        """Of one count per request, each with its document."""
+        """Compute the levels of one count per request, each with its document."""
         found: dict[str, tuple[list[tuple[float, float]], list[str]]] = {}
         for counts, document in zip(counted, documents, strict=True):
             for name, fraction in fractions_of(vars(counts)).items():
@@ -140,7 +140,7 @@ class Reference:
 
 
 def read_reference(card: Mapping[str, Any]) -> tuple[dict[str, Reference], str]:
-    """A bundle card's references by sampling setting, and why there are no others."""
+    """Read a bundle card's references by sampling setting, and why there are no others."""
     made = card.get(KEY, {"settings": {}, "missing": OLD})
     references = {name: parse_config(Reference, one, f"card.json: {KEY}") for name, one in made["settings"].items()}
     return references, made["missing"] or ELSEWHERE

@@ -1,4 +1,4 @@
-"""What networks of learned controllers share, and the head: an MLP that classifies, over a fixed reduction of the features.
+"""Base of learned controllers' networks, and the head: an MLP that classifies, over a fixed reduction of the features.
 
     r = (x - μ) / σ,  for states optionally  r = C (x - μ) / σ / s       (C: PCA components, s: their standard deviations)
     logits = W3 relu(W2 relu(W1 r + b1) + b2) + b3                        (256 and 64 hidden units; dropout in training)
@@ -26,28 +26,28 @@ class Judging(nn.Module):
     """A network whose features are first reduced: outputs [B, …] of rows, and how far rows lie from the training rows."""
 
     def reduced(self, features: Tensor) -> Tensor:
-        """What the layers read [B, R] of raw features [B, F]."""
+        """Reduce raw features [B, F] to what the layers read [B, R]."""
         raise NotImplementedError
 
     def outputs(self, reduced: Tensor) -> Tensor:
-        """Outputs [B, …] of reduced rows; by default these."""
+        """Compute outputs [B, …] of reduced rows; by default these."""
         return reduced
 
     def measured(self, reduced: Tensor) -> Tensor:
-        """Coordinates [B, R] of reduced rows in the space that distances are measured in, standardised by the training rows."""
+        """Compute coordinates [B, R] of rows in the space that distances are measured in, standardised by the training rows."""
         return reduced
 
     def forward(self, features: Tensor) -> Tensor:
         return self.outputs(self.reduced(features))
 
     def judged(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Outputs of raw rows [B, F], and their squared distances [B] from the training rows."""
+        """Compute outputs of raw rows [B, F], and their squared distances [B] from the training rows."""
         reduced = self.reduced(features)
         return self.outputs(reduced), squared_distance(self.measured(reduced))
 
     def served(self, features: Tensor) -> Tensor:
-        """One read for the host: outputs of raw rows [B, F] one after the other, their largest squared distance, and `SKETCH`
-        coordinates of the first."""
+        """Compute outputs of raw rows [B, F] one after the other, their largest squared distance, and `SKETCH` coordinates of the
+        first, in one tensor that the host reads once."""
         reduced = self.reduced(features)
         space = self.measured(reduced)
         return torch.cat([self.outputs(reduced).flatten(), squared_distance(space).max().reshape(1), space[0, :SKETCH]])
@@ -65,7 +65,7 @@ class Standardised(Judging):
         self.register_buffer("scale", torch.ones(size))
 
     def reduced(self, features: Tensor) -> Tensor:
-        """(x - μ) / σ."""
+        """Standardise rows: (x - μ) / σ."""
         return (features - self.mean) / self.scale
 
 
@@ -74,7 +74,7 @@ class Mlp(nn.Sequential):
     than its arithmetic."""
 
     def __init__(self, sizes: Sequence[int], outputs: int, activation: Callable[[], nn.Module], dropout: float) -> None:
-        """From ``sizes[0]`` inputs through hidden layers of ``sizes[1:]`` units to ``outputs``."""
+        """Build layers from ``sizes[0]`` inputs through hidden layers of ``sizes[1:]`` units to ``outputs``."""
         hidden = [part for pair in pairwise(sizes) for part in (nn.Linear(*pair), activation(), nn.Dropout(dropout))]
         super().__init__(*hidden, nn.Linear(sizes[-1], outputs))
 
@@ -90,12 +90,12 @@ class Mlp(nn.Sequential):
 
 
 def squared_distance(reduced: Tensor) -> Tensor:
-    """Mean squared standardised coordinate [B] of reduced features [B, R]: 1 on average over the training rows."""
+    """Compute the mean squared standardised coordinate [B] of reduced features [B, R]: 1 on average over the training rows."""
     return reduced.square().mean(dim=1)
 
 
 def loaded(make: Callable[[], Network], tensors: Mapping[str, Tensor], misfit: str) -> Network:
-    """The network of ``make``, which may read sizes from ``tensors``, with these as weights, in evaluation mode.
+    """Load the network of ``make``, which may read sizes from ``tensors``, with these as weights, in evaluation mode.
 
     `ValueError` that begins with ``misfit`` where they do not fit.
     """
@@ -121,7 +121,7 @@ class Reduction(Standardised):
         self.register_buffer("component_scale", torch.ones(reduced_size or 0))
 
     def reduced(self, features: Tensor) -> Tensor:
-        """Raw features [B, S + C] to reduced, unit-variance ones [B, R + C]."""
+        """Reduce raw features [B, S + C] to unit-variance ones [B, R + C]."""
         standard = super().reduced(features)
         if not len(self.components):
             return standard
@@ -130,8 +130,8 @@ class Reduction(Standardised):
 
 
 class HRADNetwork(Judging):
-    """Class logits [B, L] of raw features [B, S + C]: reduction and MLP. ``reduced_size=None`` keeps all state columns, as the
-    paper's head does; ``num_classes`` by default H-RAD's."""
+    """Network of a head: class logits [B, L] of raw features [B, S + C], by reduction and MLP. ``reduced_size=None`` keeps all
+    state columns, as the paper's head does; ``num_classes`` by default H-RAD's."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class HRADNetwork(Judging):
 
 
 def build_network(spec: FeatureSpec, tensors: Mapping[str, Tensor], source: str) -> HRADNetwork:
-    """The head with ``tensors`` as weights, in evaluation mode; sizes are read from the tensors and checked against ``spec``."""
+    """Build the head with ``tensors`` as weights, in evaluation mode; sizes are read from them and checked against ``spec``."""
 
     def sized() -> HRADNetwork:
         reduced_size = tensors["reduction.components"].shape[0] or None

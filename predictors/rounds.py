@@ -1,4 +1,4 @@
-"""What happened in a round, and the field's metrics over rounds.
+"""Records of rounds, and the field's metrics over them.
 
 A *round* is one target pass. Words used everywhere: *drafted* tokens were proposed, *accepted* ones survived verification,
 *emitted* ones reached the output (accepted plus the one token the target adds, cut at end-of-sequence and budget), *rolled
@@ -23,8 +23,8 @@ PHASES = ("draft", "target", "verify", "controller", "wait")
 
 
 class Forecast(NamedTuple):
-    """What a learned controller said when it was asked: if the target accepts the first ``place`` tokens of a round's chain, it
-    accepts the next one with this ``probability``."""
+    """A learned controller's prediction: if the target accepts the first ``place`` tokens of a round's chain, it accepts the next
+    one with this ``probability``."""
 
     place: int
     probability: float
@@ -34,24 +34,24 @@ class Forecast(NamedTuple):
 
 @dataclass
 class RoundRecord:
-    """One round, host-side numbers only. Where a branch point's token was hit, it is one more ``accepted`` one."""
+    """Record of one round, host-side numbers only. Where a branch point's token was hit, it is one more ``accepted`` one."""
 
     drafted: int = 0
     levels: int = -1  # drafted ones; by default a chain's, one per token
     submitted: int = -1  # levels that the target tested, of which the first ``accepted`` passed; by default all
-    idle_levels: int = 0  # drafted while the target waited, by a decoder that else drafts beside it
+    idle_levels: int = 0  # drafted while the target waited, by a decoder that else drafts concurrently
     guessed: int = 0  # tokens in the target's pass that are not tested: a model drafting for itself goes on from them
     candidates: int = 0  # tried at the branch point
-    law_known: bool = False  # the draft's there was known before, as drafting had stopped at it or a branch was cut
+    law_known: bool = False  # the draft's probabilities there were, as drafting had stopped at them or a branch was cut
     accepted: int = 0
     emitted: int = 0
     rolled_back: int = 0  # levels that were not accepted
     trimmed: int = 0
     looked_up: int = 0  # tokens, the first ones, that came from a lookup
     passes: int = 0  # of the draft model
-    asked: int = 0  # questions to a controller's model
+    asked: int = 0  # queries of a controller's model
     ends_segment: bool = True
-    bypassed: bool = False  # a learned controller stood aside and a static setting drafted
+    bypassed: bool = False  # a learned controller was not run and a static setting drafted
     forecasts: tuple[Forecast, ...] = ()  # about the chain that was submitted; of a tree there are none
     seconds: dict[str, float] = field(default_factory=dict)  # wall-clock, by phase of `PHASES`
     concurrent: bool = False  # the draft may work during the target's pass
@@ -65,21 +65,21 @@ class RoundRecord:
 
     @property
     def nodes(self) -> int:
-        """Drafted tokens in the target's pass: all, or the block of a decoder that drafts beside it."""
+        """Drafted tokens in the target's pass: all, or the block of a decoder that drafts concurrently."""
         return self.submitted if self.concurrent else self.drafted
 
     @property
     def accepted_in_sequence(self) -> int:
-        """Accepted ones of the ``submitted`` levels: without a branch point's hit."""
+        """Accepted tokens of the ``submitted`` levels: without a branch point's hit."""
         return min(self.accepted, self.submitted)
 
 
 @dataclass(kw_only=True)
 class ReplayedRound(RoundRecord):
-    """A round on a recorded text as the runtime would record it, and what its price depends on besides. Of rounds with branches
-    ``passes`` are their levels, and ``drafted`` counts branches that end early whole.
+    """Record of a round on a recorded text, as the runtime would write it, and what its price depends on besides. Of rounds with
+    branches ``passes`` are their levels, and ``drafted`` counts branches that end early whole.
 
-    Of distributions about which no model was asked, the host read the confidence of ``confidences`` and also the entropy of
+    Of distributions without a query of a model, the host read the confidence of ``confidences`` and also the entropy of
     ``entropies``, while the target waited. The first draft pass feeds ``behind`` tokens more than one: those of rounds that
     drew nothing, this round's lookup, and, of a draft that reads the target's states, those accepted the round before."""
 
@@ -101,25 +101,25 @@ class ReplayedRound(RoundRecord):
 
     @property
     def rows(self) -> float:
-        """Mean tokens on those levels."""
+        """Mean number of tokens on the grown levels."""
         tokens = self.drafted - self.idle_levels - self.candidates
         return tokens / self.grown_levels if self.grown_levels else 0.0
 
 
 def block_efficiency(rounds: Sequence[RoundRecord]) -> float:
-    """Emitted tokens per target pass, of ``rounds`` without the prefill round. NaN without rounds."""
+    """Compute emitted tokens per target pass, of ``rounds`` without the prefill round. NaN without rounds."""
     return _ratio(sum(record.emitted for record in rounds), len(rounds))
 
 
 def mean_accepted_length(rounds: Sequence[RoundRecord], include_correction: bool) -> float:
-    """Accepted tokens per segment, plus the corrected or bonus token if ``include_correction`` (``m_incl``)."""
+    """Compute accepted tokens per segment, plus the corrected or bonus token if ``include_correction`` (``m_incl``)."""
     segments = sum(record.ends_segment for record in rounds)
     mean = _ratio(sum(record.accepted for record in rounds), segments)
     return mean + 1 if include_correction else mean
 
 
 def hit_rate(rounds: Sequence[RoundRecord]) -> float:
-    """Share of rounds that had something to verify. NaN without rounds."""
+    """Compute the share of rounds that had something to verify. NaN without rounds."""
     return _ratio(sum(record.drafted > 0 for record in rounds), len(rounds))
 
 

@@ -1,4 +1,4 @@
-"""How the target samples: the settings a request is decoded with."""
+"""Sampling settings of the target, which a request is decoded with."""
 
 import math
 from dataclasses import dataclass
@@ -8,9 +8,9 @@ LEAST_TEMPERATURE = 1e-30  # but 0: logits divided by less may leave float32's r
 
 @dataclass(frozen=True)
 class SamplingSettings:
-    """Temperature and filters of one request, applied in this order.
+    """Sampling settings: temperature and filters of one request, applied in this order.
 
-    temperature    0 means greedy: the law is an exact one-hot of the first maximal logit; others start at `LEAST_TEMPERATURE`
+    temperature    0 means greedy: an exact one-hot of the first maximal logit; others start at `LEAST_TEMPERATURE`
     top_k          keep the k most probable tokens (ties with the k-th are kept); 0 keeps all
     top_p          keep the smallest set of most probable tokens whose mass reaches ``top_p``; 1.0 keeps all
     """
@@ -33,24 +33,24 @@ class SamplingSettings:
 
     @property
     def greedy(self) -> bool:
-        """Whether the processed law is one-hot."""
+        """True if the processed distribution is one-hot."""
         return self.temperature == 0
 
     @property
     def unfiltered(self) -> bool:
-        """Whether the processed law is the plain softmax of the logits at temperature 1."""
+        """True if the processed distribution is the plain softmax of the logits at temperature 1."""
         return self.temperature == 1 and self.top_k == 0 and self.top_p == 1
 
     @property
     def name(self) -> str:
-        """Such as ``T=1, top-p 0.9``."""
+        """Name of the setting, such as ``T=1, top-p 0.9``."""
         parts = [f"T={self.temperature:g}"]
         parts += [f"top-k {self.top_k}"] if self.top_k else []
         parts += [f"top-p {self.top_p:g}"] if self.top_p < 1 else []
         return ", ".join(parts)
 
     def distance(self, other: "SamplingSettings") -> tuple[float, float, int]:
-        """How far the settings are apart: in temperature, then in top-p, then in top-k."""
+        """Measure how far two settings are apart: in temperature, then in top-p, then in top-k."""
         return (abs(self.temperature - other.temperature), abs(self.top_p - other.top_p), abs(self.top_k - other.top_k))
 
 

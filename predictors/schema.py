@@ -8,7 +8,7 @@ SPLITS = TRAIN, VALIDATION, TEST = ("train", "validation", "test")
 
 @dataclass(frozen=True)
 class Prompt:
-    """One row of ``prompts.parquet``; ``text`` is for people, ``tokens`` is what is decoded from."""
+    """A row of ``prompts.parquet``; ``text`` is for people, ``tokens`` is what is decoded from."""
 
     id: str
     document: str
@@ -33,13 +33,13 @@ PLACE_COLUMNS = {
 
 ROOT_TRACES_VERSION = 1
 
-# One row per root of a target trajectory. "state<…>" and "scalars<…>" are the features of `predictors.selection.features`,
+# One row per root of a target trajectory. "state<…>" and "scalars<…>" are the features of `predictors.tree_choice`,
 # "actions<…>" has one entry per action of the manifest, "labels<…>" is [draws, rules, actions] flattened.
 ROOT_COLUMNS = {
     **PLACE_COLUMNS,
     "root": "int32",  # number of the root along its trajectory
     "position": "int32",  # committed tokens at the root, the newest one among them
-    "continuation": "continuation<int32>",  # of the prompt, up to the newest token; -1 behind it
+    "continuation": "continuation<int32>",  # of the prompt, up to the newest token; -1 after it
     "state": "state<float16>",
     "scalars": "scalars<float32>",
     "efficiency": "labels<float32>",  # expected emitted tokens of a step, exact on each draw's trees; NaN: not taken, not drawn
@@ -49,10 +49,10 @@ ROOT_COLUMNS = {
 
 GUESS_TRACES_VERSION = 1
 
-# One row per pass of a model that drafts for itself, behind the prefill.
+# One row per pass of a model that drafts for itself, after the prefill.
 GUESS_COLUMNS = {
     **PLACE_COLUMNS,
-    "way": "int32",  # place in the manifest's configurations
+    "way": "int32",  # index in the manifest's configurations
     "round": "int32",
     "position": "int32",  # committed tokens before the pass
     "guessed": "int32",  # rows to grow from
@@ -62,8 +62,8 @@ GUESS_COLUMNS = {
 
 TEXT_TRACES_VERSION = 4
 
-# One row per root of a target trajectory, in front of its second, third, … token (`predictors.replay.text`). What is said of a
-# draft is said of one that starts at this root: "slots<…>" has an entry for each of γ_max drafted tokens, "tops<…>", "states<…>"
+# One row per root of a target trajectory, in front of its second, third, … token (`predictors.replay.text`). What concerns a
+# draft concerns one that starts at this root: "slots<…>" has an entry for each of γ_max drafted tokens, "tops<…>", "states<…>"
 # and "hits<…>" a list for each (of states perhaps the first alone).
 TEXT_COLUMNS = {
     **PLACE_COLUMNS,
@@ -77,7 +77,7 @@ TEXT_COLUMNS = {
     "seen": "int32",  # earlier occurrences of the last few tokens of the match
     "agreed": "int32",  # of them those that went on with the first token of the lookup
     "lookup": "slots<int32>",  # what followed them then; -1 after the newest token
-    "kept": "float64",  # uniform number that decides whether a drafted token is kept in the first token's place
+    "kept": "float64",  # uniform number that decides whether a drafted token is kept at the first token's position
     "tried": "float64",  # and whether one of several candidates there is
     # of a draft that has drafted the text's own tokens so far
     "ratio": "slots<float64>",  # draft over target probability of the text's next token; infinite where the target's is 0

@@ -1,13 +1,13 @@
-"""What a controller may see, as types (specification: predictability).
+"""Signals that a controller may see, as types (specification: predictability).
 
 A chain verified with min(1, p/q) is lossless only if the decision to submit token i is taken before it is drawn. So each
 decision gets an object with what was known at that moment and nothing later:
 
     source(root)        the committed prefix: target states on it, the past rounds, what a lookup would propose
     plan(root)          the same
-    tree(tree_root)     also the draft's law at the root, and both models' views of the newest token
-    stop_before(laws)   also the draft laws up to the next token's, and the tokens drafted so far
-    stop_after(drawn)   also the token just drawn - which is kept and verified whatever the answer
+    tree(tree_root)     also the draft's distribution at the root, and both models' views of the newest token
+    stop_before(laws)   also the draft's distributions up to the next token's, and the tokens drafted so far
+    stop_after(drawn)   also the token just drawn - which is kept and verified whatever is decided
 
 Shape suffixes: V vocabulary, K tapped layers, D hidden size, E embedding size.
 """
@@ -29,7 +29,7 @@ LEAST_LOG = -16.0  # that a drawn token's probability is cut at
 
 @dataclass(frozen=True)
 class Root:
-    """The state before a round drafts."""
+    """State before a round drafts."""
 
     position: int  # committed tokens
     cap: int  # the most tokens that the drafter would draft
@@ -37,16 +37,16 @@ class Root:
     previous: RoundRecord | None  # the last finished round; none right after the prefill
     hidden_KD: Tensor | None = None  # of the target, at the row whose logits produced the newest token, if it is tapped
     embedding_E: Tensor | None = None  # that token's input embedding, likewise
-    probs_V: Tensor | None = None  # the target's processed law there, if one was computed
+    probs_V: Tensor | None = None  # the target's processed distribution there, if one was computed
     found: Found | None = None  # what a drafter with a lookup could propose here without a model
 
 
 @dataclass(eq=False)
 class NextLaw:
-    """The draft's law of the next token, before it is drawn.
+    """The draft's distribution of the next token, before it is drawn.
 
-    ``confidence`` and ``entropy`` (nats) come from the temperature-1, unfiltered softmax; ``law_entropy`` from the processed law
-    the token will be drawn from. All are 0-d tensors, computed when asked for.
+    ``confidence`` and ``entropy`` (nats) come from the temperature-1, unfiltered softmax; ``law_entropy`` from the processed
+    distribution the token will be drawn from. All are 0-d tensors, computed when read.
     """
 
     root: Root
@@ -58,7 +58,7 @@ class NextLaw:
 
     @cached_property
     def unit_probs_V(self) -> Tensor:
-        """The temperature-1, unfiltered softmax."""
+        """Probabilities [V] of the temperature-1, unfiltered softmax."""
         if self.settings.unfiltered:
             return self.probs_V
         return torch.softmax(self.logits_V.to(self.probs_V.dtype), dim=-1)
@@ -76,23 +76,23 @@ class NextLaw:
         return _entropy(self.probs_V)
 
     def likeliest(self, top: int) -> Tensor:
-        """The ``top`` largest probabilities [T] of the temperature-1 law in float32, descending; zeros where there are fewer."""
+        """Return the ``top`` largest probabilities [T] at temperature 1 in float32, descending; zeros where there are fewer."""
         largest = self.unit_probs_V.topk(min(top, len(self.unit_probs_V))).values.float()
         return torch.nn.functional.pad(largest, (0, top - len(largest)))
 
 
 @dataclass(frozen=True)
 class BothModels:
-    """What both models said at the newest token."""
+    """Predictions of both models at the newest token."""
 
-    target_probs_V: Tensor  # the processed law in front of it, which it was drawn from
+    target_probs_V: Tensor  # processed, in front of it: what it was drawn from
     draft_probs_V: Tensor  # and that which it might have been drawn from
-    draft_hidden_2KD: Tensor | None = None  # in front of it and behind it, if the draft is tapped
+    draft_hidden_2KD: Tensor | None = None  # in front of it and after it, if the draft is tapped
 
 
 @dataclass(eq=False)
 class TreeRoot:
-    """A root before any token of its tree is drawn: the draft's ``law`` there, and, computed when asked for, ``models``."""
+    """A root before any token of its tree is drawn: the draft's ``law`` there, and, computed when read, ``models``."""
 
     law: NextLaw
     look: Callable[[], BothModels]
@@ -107,14 +107,14 @@ class TreeRoot:
 
 
 class TokenNumbers(NamedTuple):
-    """Of a drawn token's temperature-1 law: logs of the largest probability and of the token's own, cut at `LEAST_LOG`."""
+    """Logs of the largest probability and of the drawn token's own, at temperature 1, cut at `LEAST_LOG`."""
 
     log_top: Any
     log_own: Any
 
 
 class DrawnToken:
-    """A token that was just drawn and will be verified, with the law it came from."""
+    """A token that was just drawn and will be verified, with the distribution it came from."""
 
     def __init__(self, law: NextLaw, token: Tensor) -> None:
         self.law = law
@@ -123,16 +123,16 @@ class DrawnToken:
 
     @cached_property
     def probability(self) -> Tensor:
-        """Probability of the token under the law it was drawn from."""
+        """Probability of the token under the distribution it was drawn from."""
         return _at(self.law.probs_V, self.token)
 
     @cached_property
     def unit_probability(self) -> Tensor:
-        """Its probability under the draft's temperature-1, unfiltered law."""
+        """Probability of the token under the draft's temperature-1, unfiltered softmax."""
         return _at(self.law.unit_probs_V, self.token)
 
     def numbers(self, run: Callable[[Tensor], Tensor]) -> TokenNumbers:
-        """Both on the host: of a law there by few operations, else by ``run`` of `token_numbers` and one read."""
+        """Read both logs on the host: by few operations if logits are there, else by ``run`` of `token_numbers` and one read."""
         logits_V = self.law.logits_V
         if logits_V.is_cpu:
             logs_V = logits_V.log_softmax(-1, torch.float32)
@@ -144,7 +144,7 @@ class DrawnToken:
 
 
 def token_numbers(logits_and_token: Tensor) -> Tensor:
-    """`TokenNumbers` [2] of logits [V], behind which the token stands as a number."""
+    """Compute `TokenNumbers` [2] of logits [V], after which the token stands as a number."""
     logits_V, token = logits_and_token[:-1], logits_and_token[-1:].long()
     logs_V = torch.log_softmax(logits_V, dim=-1)
     return torch.stack([logs_V.max(), logs_V.index_select(0, token)[0].clamp(min=LEAST_LOG)])
@@ -155,5 +155,5 @@ def _entropy(probs_V: Tensor) -> Tensor:
 
 
 def _at(law_V: Tensor, token: Tensor) -> Tensor:
-    """Probability [] of a 0-d ``token``, which is not read (as an index it would be)."""
+    """Return the probability [] of a 0-d ``token``, which is not read (as an index it would be)."""
     return law_V.index_select(0, token.reshape(1).to(law_V.device)).squeeze(0)

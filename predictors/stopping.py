@@ -2,24 +2,24 @@
 
 What a model reads of a drafted token, written once for collection, training and decoding:
 
-    law       concat(largest probabilities of the draft's temperature-1 law, descending; its entropy in nats)
-    before    the draft's hidden state whose logits are the token's law
+    law       concat(largest probabilities of the draft at temperature 1, descending; its entropy in nats)
+    before    the draft's hidden state whose logits give the token's distribution
     behind    the draft's hidden state after the token was fed
 
-``law`` and ``before`` are known before the token is drawn; ``behind`` sees the token, and is known with the next token's law.
+``law`` and ``before`` are known before the token is drawn; ``behind`` sees the token, and is known with the next logits.
 States are cast to float16 wherever they are used, so that a served vector equals a stored one bit for bit. The network:
 
     r = (x - μ) / σ
-    mlp        logit = W_n act( … act(W_1 r + b_1) …) + b_n             (MCSD: 512 and 128 units on a state, 64 on a law)
+    mlp        logit = W_n act( … act(W_1 r + b_1) …) + b_n             (MCSD: 512 and 128 units on a state, 64 on probabilities)
     residual   h ← h + silu(W_i h + b_i), i = 1..depth;  logit = w h + b  (SpecDec++'s head, from h = r)
 
 Without hidden layers the MLP is a logistic regression. The rule, of numbers and of arrays alike:
 
     P̂ = σ(scale · logit + bias + rise · drafted)            calibrated at every sampling setting; drafted: tokens before this one
     score = P̂ of the token, or with ``product`` Π P̂ along the draft: that it survives with all before it
-    stop where score < threshold, after at least ``min_tokens``; a token's own score is not asked for before
+    stop where score < threshold, after at least ``min_tokens``; a token's own score is not computed before
 
-``keeps``: the token that is about to be drawn where the rule says stop is still drawn and verified, as in MCSD and SpecDec++.
+``keeps``: the token that is about to be drawn where the rule stops is still drawn and verified, as in MCSD and SpecDec++.
 Either way what is drawn is verified: lossless. Source: specification of drafting, sections 5.5 and 7.5. Shape suffixes: B rows,
 T most likely tokens, K tapped layers, D hidden size, F features.
 """
@@ -46,7 +46,7 @@ LARGEST = 700.0  # exponent that a number holds
 
 @dataclass(frozen=True)
 class StopSpec:
-    """The tapped ``draft_layers`` (Hugging Face numbers), the draft's hidden size and the ``top`` most likely tokens."""
+    """Inputs of stop models: tapped ``draft_layers`` (Hugging Face numbers), their size, and the ``top`` likeliest tokens."""
 
     draft_layers: tuple[int, ...]
     draft_hidden_size: int
@@ -57,12 +57,12 @@ class StopSpec:
         return len(self.draft_layers) * self.draft_hidden_size
 
     def size(self, inputs: str) -> int:
-        """Numbers that a model of these ``inputs`` reads."""
+        """Return how many numbers a model of these ``inputs`` reads."""
         return self.top + 1 if inputs == LAW else self.state_size
 
 
 def features_of(law: NextLaw, spec: StopSpec, inputs: str) -> Tensor:
-    """Raw features [F] in float32 of a model of these ``inputs`` at a pass whose logits are ``law``."""
+    """Read raw features [F] in float32 of a model of these ``inputs`` at a pass whose logits are ``law``."""
     if inputs == LAW:
         return torch.cat([law.likeliest(spec.top), law.entropy.float().reshape(1)])
     if law.hidden_KD is None:
@@ -74,7 +74,7 @@ def features_of(law: NextLaw, spec: StopSpec, inputs: str) -> Tensor:
 
 @dataclass(frozen=True)
 class NetworkShape(Checked):
-    """``hidden_sizes`` of an MLP, or the ``depth`` of a residual network."""
+    """Shape of a stop network: ``hidden_sizes`` of an MLP, or the ``depth`` of a residual network."""
 
     shape: Annotated[str, one_of(*SHAPES)] = MLP
     hidden_sizes: tuple[Count, ...] = ()
@@ -83,7 +83,7 @@ class NetworkShape(Checked):
 
 
 class StopNetwork(Standardised):
-    """Logits [B] of raw rows [B, F]."""
+    """Network of a stop model: logits [B] of raw rows [B, F]."""
 
     def __init__(self, num_features: int, shape: NetworkShape) -> None:
         super().__init__(num_features)
@@ -103,13 +103,13 @@ class StopNetwork(Standardised):
 def build_stop_network(
     num_features: int, shape: NetworkShape, tensors: Mapping[str, Tensor], source: str
 ) -> StopNetwork:
-    """The network with ``tensors`` as weights, in evaluation mode."""
+    """Build the network with ``tensors`` as weights, in evaluation mode."""
     sized = partial(StopNetwork, num_features, shape)
     return loaded(sized, tensors, f"{source}: the tensors do not fit the card's network")
 
 
 def sigmoid(value: Any) -> Any:
-    """σ of a number or an array, NaN of NaN. A number takes no array operation: those are slow after a pass of a model."""
+    """Return σ of a number or an array, NaN of NaN. A number takes no array operation: those are slow after a pass of a model."""
     if isinstance(value, float):
         return 1 / (1 + math.exp(-value)) if not value < -LARGEST else 0.0
     with np.errstate(over="ignore"):
@@ -118,31 +118,31 @@ def sigmoid(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class StopCalibration(Checked):
-    """``scale`` and ``bias`` of the logit (Platt)."""
+    """Calibration of a stop model: ``scale`` and ``bias`` of the logit (Platt)."""
 
     scale: Positive = 1.0
     bias: float = 0.0
 
     def probability(self, logit: Any) -> Any:
-        """Calibrated, of a logit or an array of them."""
+        """Calibrate a logit or an array of them to a probability."""
         return sigmoid(self.scale * logit + self.bias)
 
 
 @dataclass(frozen=True)
 class RisingCalibration(StopCalibration):
-    """The bias grows by ``rise`` with every token drafted before. What a model misses is alike along a draft, so that one which
-    is still alive is better than its tokens look one by one."""
+    """Calibration whose bias grows by ``rise`` with every token drafted before. What a model misses is alike along a draft, so
+    that one which is still alive is better than its tokens look one by one."""
 
     rise: float = 0.0
 
     def after(self, drafted: Any, logit: Any) -> Any:
-        """`probability` of a token behind ``drafted`` others; numbers or arrays."""
+        """Calibrate the logit of a token after ``drafted`` others, as `probability`; numbers or arrays."""
         return sigmoid(self.scale * logit + self.bias + self.rise * drafted)
 
 
 @dataclass(frozen=True)
 class StopRule(Checked):
-    """See the module's docstring. A ``threshold`` of 0 never stops."""
+    """Rule that stops drafting, by the module's formula. A ``threshold`` of 0 never stops."""
 
     threshold: Probability
     product: bool = False
@@ -151,16 +151,16 @@ class StopRule(Checked):
 
     @property
     def asks(self) -> bool:
-        """Whether any score could stop drafting."""
+        """True if any score could stop drafting."""
         return self.threshold > 0
 
     def asks_at(self, drafted: Any, inputs: str) -> Any:
-        """Whether the score behind ``drafted`` tokens, a number or an array, can matter and is known to a model of ``inputs``."""
+        """Tell whether the score after ``drafted`` tokens, number or array, can matter and is known to a model of ``inputs``."""
         known = (drafted > 0) | (inputs != BEHIND)
         return known & self.asks & (self.product | (drafted >= self.min_tokens))
 
     def stops(self, score: Any, drafted: Any) -> Any:
-        """Whether drafting stops at such a score behind ``drafted`` tokens; numbers or arrays."""
+        """Tell whether drafting stops at such a score after ``drafted`` tokens; numbers or arrays."""
         return (score < self.threshold) & (drafted >= self.min_tokens)
 
 
@@ -176,8 +176,8 @@ class StopPrices:
 
 @dataclass(frozen=True)
 class StopSetting(Checked):
-    """What is done at captured sampling ``settings``: the ``rule``, and the best ``static_length``, which is drafted where the
-    rule never asks. ``tried`` is the best rule that asks, whether it pays or not; ``calibration`` is the model's there."""
+    """Rule at captured sampling ``settings``: the ``rule``, and the best ``static_length``, drafted where the rule runs no model.
+    ``tried`` is the best rule that runs it, whether it pays or not; ``calibration`` is the model's there."""
 
     settings: SamplingSettings
     rule: StopRule

@@ -50,8 +50,8 @@ UNCHANGED = StopCalibration()
 
 
 class Course:
-    """A draft that grows from a root where a match of ``match`` tokens was found (0: none), or arrays of drafts; ``rejected`` and
-    ``luck`` are of past rounds, ``greedy``: at temperature 0."""
+    """Features of a draft as it grows from a root where a match of ``match`` tokens was found (0: none), or of arrays of drafts;
+    ``rejected`` and ``luck`` are of past rounds, ``greedy``: at temperature 0."""
 
     def __init__(self, match: Any, rejected: Any, luck: Any, greedy: float) -> None:
         self._logs: Any = LOGS if isinstance(match, int) else LOG_OF
@@ -63,7 +63,7 @@ class Course:
         self._previous: Any = 0.0
 
     def add(self, token: TokenNumbers, proposed: Any) -> list[Any]:
-        """Features after one more ``token``; ``proposed``: whether it is the lookup's next one."""
+        """Return the features after one more ``token``; ``proposed``: whether it is the lookup's next one."""
         found, log_match, *past = self._root
         position = self._drafted
         self._agrees = agrees = self._agrees * proposed
@@ -76,18 +76,18 @@ class Course:
 
 
 def luck_after(luck: Any, accepted: Any, rejected: Any) -> Any:
-    """``luck`` after a round of so many ``accepted`` tokens, the next one ``rejected`` or not tested."""
+    """Update ``luck`` by a round of so many ``accepted`` tokens, the next one ``rejected`` or not tested."""
     kept = DECAY**accepted
     return (luck * kept + 1 - kept) * (1 - (1 - DECAY) * rejected)
 
 
 def numbers_of(confidence: Any, own: Any) -> TokenNumbers:
-    """From probabilities, recorded ones among them."""
+    """Turn probabilities, recorded ones among them, into the logs of `TokenNumbers`."""
     return TokenNumbers(*(np.log(np.maximum(one, math.exp(LEAST_LOG))) for one in (confidence, own)))
 
 
 class SurvivalNetwork(Standardised):
-    """Logits [B, 2] of `now` and `next` from raw features [B, F]."""
+    """Network of ``survival``: logits [B, 2] of `now` and `next` from raw features [B, F]."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__(len(SCALARS))
@@ -98,8 +98,8 @@ class SurvivalNetwork(Standardised):
 
 
 class Answers(NamedTuple):
-    """Logits of `now` and `next`, the token's mean squared standardised coordinate (1 on average over the training rows), and the
-    first of these coordinates [..., SKETCH]."""
+    """Outputs of the survival network: logits of `now` and `next`, the token's mean squared standardised coordinate (1 on
+    average over the training rows), and the first of these coordinates [..., SKETCH]."""
 
     now: Any
     following: Any
@@ -122,7 +122,7 @@ class Answering:
         self._units = [list(zip(weight.tolist(), bias.tolist(), strict=True)) for weight, bias in self._layers]
 
     def __call__(self, features: np.ndarray) -> Answers:
-        """Of raw features [..., F]."""
+        """Compute outputs from raw features [..., F]."""
         (first_HF, bias_H), (last_2H, bias_2) = self._layers
         standard = (features - self._mean_F) * self._inverse_F
         logits = np.maximum(standard.dot(first_HF.T) + bias_H, 0.0).dot(last_2H.T) + bias_2
@@ -131,7 +131,7 @@ class Answering:
         return Answers(logits[..., 0], logits[..., 1], distance, token[..., :SKETCH])
 
     def of_one(self, features: Sequence[float]) -> Answers:
-        """The same of one draft's features [F], in plain numbers."""
+        """Compute outputs of one draft's features [F], in plain numbers."""
         first, last = self._units
         standard = [(value - mean) * inverse for value, (mean, inverse) in zip(features, self._scaling, strict=True)]
         sums = [sum(map(mul, weight_F, standard)) + bias for weight_F, bias in first]
@@ -142,7 +142,7 @@ class Answering:
 
 
 def build_survival_network(tensors: Mapping[str, Tensor], source: str) -> SurvivalNetwork:
-    """The network with ``tensors`` as weights, in evaluation mode."""
+    """Build the network with ``tensors`` as weights, in evaluation mode."""
     return loaded(
         lambda: SurvivalNetwork(len(tensors["head.0.bias"])), tensors, f"{source}: the tensors are no survival network"
     )
@@ -150,19 +150,19 @@ def build_survival_network(tensors: Mapping[str, Tensor], source: str) -> Surviv
 
 @dataclass(frozen=True)
 class SurvivalRule(Checked):
-    """See the module's docstring."""
+    """Rule of ``survival``: draft on while the module's ``promise`` exceeds its price."""
 
     rate: NotNegative  # ρ
-    least: Count = 1  # tokens drafted before the model is asked
+    least: Count = 1  # tokens drafted before the model is run
     follows: Probability = 0.8  # f
     horizon: Count = HORIZON  # most tokens ahead
 
     def at_pace(self, factor: float) -> "SurvivalRule":
-        """The same at ``factor`` times its rate."""
+        """Multiply the rate by ``factor``."""
         return replace(self, rate=self.rate * factor)
 
     def needed(self, cost_L: Sequence[float]) -> tuple[float, ...]:
-        """What S_g b has to exceed for drafting to go on after 0, 1, … tokens [L]; after the last nothing does."""
+        """Compute needed_g [L], which S_g b has to exceed to draft on after 0, 1, … tokens; after the last it is infinite."""
         promised = [sum(self.follows**place for place in range(further)) for further in range(1, self.horizon + 1)]
 
         def least(drafted: int, here: float) -> float:
@@ -174,7 +174,7 @@ class SurvivalRule(Checked):
 
 @dataclass(frozen=True)
 class Priced(Checked):
-    """What is best on a machine where a target pass takes as long as ``cost_ratio`` draft steps."""
+    """Best rule and static length on a machine where a target pass takes as long as ``cost_ratio`` draft steps."""
 
     cost_ratio: Positive
     rule: SurvivalRule
@@ -183,7 +183,7 @@ class Priced(Checked):
 
 @dataclass(frozen=True)
 class SurvivalSetting(Checked):
-    """What is done at captured sampling ``settings``: follow ``rule`` where it ``pays``, else draft ``static_length`` tokens."""
+    """Rule at captured sampling ``settings``: follow ``rule`` where it ``pays``, else draft ``static_length`` tokens."""
 
     settings: SamplingSettings
     rule: SurvivalRule
@@ -195,25 +195,25 @@ class SurvivalSetting(Checked):
 
     @cached_property
     def needed_L(self) -> np.ndarray:
-        """`SurvivalRule.needed` at these costs."""
+        """Needed S_g b [L] at these costs, by `SurvivalRule.needed`."""
         return np.array(self.rule.needed(self.costs))
 
     def chances(self, said: Answers) -> tuple[Any, Any]:
-        """Calibrated chances of `now` and `next`; of numbers or arrays, as the next."""
+        """Calibrate the chances of `now` and `next`; of numbers or arrays."""
         return self.calibration.probability(said.now), UNCHANGED.probability(said.following)
 
     def stops(self, survival: Any, following: Any, drafted: Any) -> Any:
-        """Whether drafting stops after ``drafted`` tokens, which all survive with this chance; the next one is ``following``."""
+        """Tell whether drafting stops after ``drafted`` tokens that all survive with chance ``survival``; numbers or arrays."""
         return (survival * following <= self.needed_L[drafted]) & (drafted >= self.rule.least)
 
     def at_pace(self, factor: float) -> "SurvivalSetting":
-        """The same where other rounds are worth ``factor`` times as much, on every machine."""
+        """Adapt the rules to other rounds that are worth ``factor`` times as much, on every machine."""
         elsewhere = tuple(replace(one, rule=one.rule.at_pace(factor)) for one in self.elsewhere)
         return replace(self, rule=self.rule.at_pace(factor), elsewhere=elsewhere)
 
     def priced(self, cost_ratio: float) -> tuple[SurvivalRule, int]:
-        """Rule and static length on another machine: the rate between those of its neighbours in ln c, all else the nearer's.
-        `ValueError` where the fit found none for other machines."""
+        """Return rule and static length on another machine: the rate between those of its neighbours in ln c, all else the
+        nearer's. `ValueError` where the fit found none for other machines."""
         if not self.elsewhere:
             raise ValueError(
                 f"{self.settings.name} has no rules for machines of other prices. Fit with cost_ratios, or load without reprice."
@@ -227,7 +227,7 @@ class SurvivalSetting(Checked):
 
 @dataclass(frozen=True)
 class SurvivalPrices:
-    """What rules were chosen by: ``cost_ratio`` of a machine after ``context`` tokens, from the latency profile
+    """Prices that rules were chosen by: ``cost_ratio`` of a machine after ``context`` tokens, from the latency profile
     ``profile_hash``."""
 
     cost_ratio: float

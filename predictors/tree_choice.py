@@ -1,13 +1,13 @@
-"""Which delayed tree to draft at a root: features, network and rule of the selector, for traces, training and decoding alike.
+"""Choice of the delayed tree at a root: features, network and rule of the selector, for traces, training and decoding alike.
 
-    state      z = concat(target's hidden states in front of the newest token, the draft's there, the draft's behind it)
-    scalars    H(p), H(q), KL(p, q), KL(q, p), ‖p - q‖₁ of both models' laws in front of the newest token, H of the draft's law
-               behind it, cached tokens, temperature, top-p
+    state      z = concat(target's hidden states in front of the newest token, the draft's there, the draft's after it)
+    scalars    H(p), H(q), KL(p, q), KL(q, p), ‖p - q‖₁ of both models in front of the newest token, H of the draft
+               after it, cached tokens, temperature, top-p
 
-p and q are the processed laws that tokens are drawn from, in nats; a probability below `FLOOR` counts as that much. States are
-float16 wherever they are used. What passes cost enters where tokens become a choice.
+p and q are the processed distributions that tokens are drawn from, in nats; a probability below `FLOOR` is raised to it. States
+are float16 wherever they are used. What passes cost enters where tokens become a choice.
 
-    r_i = W_i z_i,  i = 1, 2, 3                                         hidden states in front of and behind the newest token
+    r_i = W_i z_i,  i = 1, 2, 3                                         hidden states in front of and after the newest token
     g   = MLP [LN(r_1), LN(r_2), LN(r_3), scalars]                      two hidden layers (512, 32), GELU, dropout
     E_a = exp g_a                                                       expected tokens of a step that drafts action a
 
@@ -58,7 +58,7 @@ NEVER = 1e9  # a margin that no choice promises
 
 @dataclass(frozen=True)
 class SelectionSpec:
-    """What a selector reads and chooses: tapped ``layers`` of the target and ``draft_layers`` of the draft (Hugging Face
+    """Features and actions of a selector: tapped ``layers`` of the target and ``draft_layers`` of the draft (Hugging Face
     numbers; none: it reads the scalars alone), their hidden sizes, and ``actions``."""
 
     layers: tuple[int, ...]
@@ -85,7 +85,7 @@ class SelectionSpec:
         return len(self.layers) * self.hidden_size, draft, draft
 
     def without_states(self) -> "SelectionSpec":
-        """The same for a selector that reads the scalars alone."""
+        """Return the spec of a selector that reads the scalars alone."""
         return replace(self, layers=(), draft_layers=())
 
     @property
@@ -98,17 +98,17 @@ class SelectionSpec:
 
 
 def state_of(root: TreeRoot) -> Tensor:
-    """The state [S] in float16, of tapped models."""
+    """Join the state [S] in float16, of tapped models."""
     draft_2KD, target_KD = root.models.draft_hidden_2KD, root.root.hidden_KD
     assert target_KD is not None and draft_2KD is not None
     return torch.cat([target_KD.reshape(-1).to(draft_2KD.device), draft_2KD.reshape(-1)]).to(torch.float16)
 
 
 def scalars_of(root: TreeRoot) -> Tensor:
-    """The scalars [C] in float32, in the order of `SCALARS`, where the draft's law is: nothing is read by the host."""
+    """Compute the scalars [C] in float32, in the order of `SCALARS`, on the draft's device: nothing is read by the host."""
     settings = root.root.settings
     laws_3V = torch.stack([root.models.target_probs_V, root.models.draft_probs_V, root.law.probs_V]).float()
-    expected_33 = laws_3V @ laws_3V.clamp(min=FLOOR).log().T  # [i, j]: the log of law j under law i
+    expected_33 = laws_3V @ laws_3V.clamp(min=FLOOR).log().T  # [i, j]: the mean log of row j under row i
     own_3, crossed_2 = expected_33.diagonal(), expected_33[:2, :2].flip(1).diagonal()
     distance_1 = (laws_3V[:1] - laws_3V[1:2]).abs().sum(1)
     known = [laws_3V.new_full((1,), value) for value in (root.root.position, settings.temperature, settings.top_p)]
@@ -116,12 +116,12 @@ def scalars_of(root: TreeRoot) -> Tensor:
 
 
 def assembled(states: Tensor | None, scalars: Tensor) -> Tensor:
-    """Features [..., S + C] in float32 of states [..., S], if they are read, and scalars [..., C]."""
+    """Join features [..., S + C] in float32 of states [..., S], if they are read, and scalars [..., C]."""
     return scalars if states is None else torch.cat([states.float(), scalars], dim=-1)
 
 
 class SelectorNetwork(Standardised):
-    """Log expected tokens [B, A] of raw rows. The space that distances are measured in is standardised by buffers, too."""
+    """Network of a selector: log expected tokens [B, A] of raw rows. Distances, too, are standardised by buffers."""
 
     centre: Tensor
     spread: Tensor
@@ -140,7 +140,7 @@ class SelectorNetwork(Standardised):
         self.head = Mlp((reduced, *hidden_sizes), len(spec.actions), nn.GELU, dropout)
 
     def reduced(self, features: Tensor) -> Tensor:
-        """r and the scalars [B, 3 W + C] of raw features [B, S + C]."""
+        """Compute r and the scalars [B, 3 W + C] of raw features [B, S + C]."""
         *blocks, scalars = super().reduced(features).split([*self.blocks, self.num_scalars], dim=1)
         projected = (projection(block) for projection, block in zip(self.projections, blocks, strict=True))
         return torch.cat([*projected, scalars], dim=1)
@@ -149,7 +149,7 @@ class SelectorNetwork(Standardised):
         return (reduced - self.centre) / self.spread
 
     def outputs(self, reduced: Tensor) -> Tensor:
-        """g [B, A]."""
+        """Compute g [B, A]."""
         blocks, scalars = reduced.split([self.gain.numel(), self.num_scalars], dim=1)
         if self.blocks:
             normed = nn.functional.layer_norm(blocks.unflatten(1, self.gain.shape), self.gain.shape[1:])
@@ -158,7 +158,7 @@ class SelectorNetwork(Standardised):
 
 
 def build_selector(spec: SelectionSpec, tensors: Mapping[str, Tensor], source: str) -> SelectorNetwork:
-    """The network with ``tensors`` as weights, in evaluation mode; sizes are read from the tensors, checked against ``spec``."""
+    """Build the network with ``tensors`` as weights, in evaluation mode; sizes are read from them, checked against ``spec``."""
 
     def sized() -> SelectorNetwork:
         width = tensors["gain"].shape[1]
@@ -169,7 +169,7 @@ def build_selector(spec: SelectionSpec, tensors: Mapping[str, Tensor], source: s
 
 @dataclass(frozen=True)
 class Static:
-    """The best static action's ``place`` and its tokens per second, ``rate``."""
+    """Static choice: the index ``place`` of the best static action, and its tokens per second, ``rate``."""
 
     place: int
     rate: float
@@ -177,7 +177,7 @@ class Static:
 
 @dataclass(frozen=True)
 class Setting:
-    """A sampling setting of the training roots."""
+    """A sampling setting of the training roots, with the mean expected tokens of every action there."""
 
     temperature: float
     top_k: int
@@ -190,7 +190,7 @@ class Setting:
         return SamplingSettings(self.temperature, self.top_k, self.top_p)
 
     def static(self, prices: Prices) -> Static:
-        """argmax_a Ē_a / T_a."""
+        """Find the static action argmax_a Ē_a / T_a."""
         rates_A = np.array(self.efficiency) / prices.at(self.context)
         place = int(rates_A.argmax())
         return Static(place, float(rates_A[place]))
@@ -198,28 +198,28 @@ class Setting:
 
 @dataclass(frozen=True)
 class SelectionRule(Checked):
-    """See the module's docstring."""
+    """Rule by which a selector's outputs become a choice; see the module's formulas."""
 
     score: Annotated[str, one_of(*SCORES)]
     rate_factor: float  # κ
-    margin: float  # of the score, that a choice must be ahead of the static one; `NEVER`: nothing is asked
+    margin: float  # of the score, that a choice must be ahead of the static one; `NEVER`: the network is not run
     max_distance: float  # the largest trusted squared distance of features from the training rows
     settings: tuple[Setting, ...]
 
     @property
     def asks(self) -> bool:
-        """Whether any promise can be enough."""
+        """True if any promise can be enough."""
         return self.margin < NEVER
 
     def static(self, settings: SamplingSettings, prices: Prices) -> Static:
-        """The best static action at the training roots' setting nearest to ``settings``."""
+        """Find the best static action at the training roots' setting nearest to ``settings``."""
         return min(self.settings, key=lambda setting: setting.sampling.distance(settings)).static(prices)
 
     def chosen(
         self, tokens: np.ndarray, seconds: np.ndarray, static: np.ndarray | int, rate: np.ndarray | float
     ) -> np.ndarray:
-        """Places [...] of the actions to draft, from expected tokens and seconds of a step by action [..., A], and the place and
-        rate of the static action [...]."""
+        """Choose the indices [...] of the actions to draft, from expected tokens and seconds of a step by action [..., A], and
+        the index and rate of the static action [...]."""
         if self.score == RATIO:
             scores = np.log(tokens) - np.log(seconds)
         else:

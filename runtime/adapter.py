@@ -36,7 +36,7 @@ class Forward:
     hidden_NKD: Tensor | None = None
 
     def rows(self) -> list[Row]:
-        """The rows that have logits."""
+        """Pair every row that has logits with its tapped states."""
         if self.hidden_NKD is None:
             return [(logits_V, None) for logits_V in self.logits]
         return list(zip(self.logits, self.hidden_NKD[-len(self.logits) :], strict=True))
@@ -57,43 +57,43 @@ class ModelState(Protocol):
 
 
 class ReadingState(ModelState, Protocol):
-    """That of a draft that reads its target's states."""
+    """State of a draft model that reads its target's hidden states (EAGLE-3)."""
 
     def offer(self, hidden_NKD: Tensor) -> None:
         """Take the target's states [N, K, D] in front of the next N tokens that are fed or, of drafted ones, committed."""
 
 
 class LanguageModel(Protocol):
-    """What a pair holds; `CausalLanguageModel` wraps Hugging Face models, tests fake it in twenty lines."""
+    """A model of a pair. `CausalLanguageModel` wraps Hugging Face models; tests fake one in twenty lines."""
 
     vocabulary_size: int
     context_limit: int
 
     @property
     def device(self) -> torch.device:
-        """The one that it is on; of a model over several, where tokens go in."""
+        """The device of its weights; of a model over several devices, the one where tokens go in."""
 
     @property
     def dtype(self) -> torch.dtype:
-        """The number format of its weights."""
+        """Number format of the weights."""
 
     @property
     def programs(self) -> Programs | None:
-        """Where work over its output is graphed, if its passes are (`runtime.graphs`)."""
+        """Graphed programs over the model's output, or ``None`` where its passes are not graphed (`runtime.graphs`)."""
 
     @property
     def eos_tokens(self) -> frozenset[int]:
         """Tokens that end a generation; may be empty."""
 
     def open(self, max_length: int, layers: tuple[int, ...] = ()) -> ModelState:
-        """A fresh state for a request of ``max_length`` tokens, tapping hidden states of ``layers``."""
+        """Open a fresh state for a request of ``max_length`` tokens, tapping hidden states of ``layers``."""
 
     def embedding(self, token: int) -> Tensor:
-        """Input embedding [E] of a token."""
+        """Return the input embedding [E] of a token."""
 
 
 def features_of(model: LanguageModel) -> tuple[int, ...]:
-    """The target's layers that a draft ``model`` reads, ascending; most read none."""
+    """Name the target's layers that a draft ``model`` reads, ascending; most read none."""
     return getattr(model, "features", ())
 
 
@@ -130,7 +130,7 @@ CAPACITY = 64  # nodes of a fresh mask
 
 
 class Scratch:
-    """Committed tokens, then scratch nodes by parent (-1: the committed end)."""
+    """Topology of a request's cache: committed tokens, then scratch nodes by parent (-1: the committed end)."""
 
     def __init__(self) -> None:
         self.committed = 0
@@ -155,11 +155,11 @@ class Scratch:
             self._depths.append(1 if parent < 0 else self._depths[parent] + 1)
 
     def positions(self, count: int) -> list[int]:
-        """Positions of the last ``count`` nodes in their own text."""
+        """Return positions of the last ``count`` nodes in their own text."""
         return [self.committed - 1 + depth for depth in self._depths[-count:]]
 
     def mask(self, count: int, device: torch.device) -> Tensor | None:
-        """Whom the last ``count`` nodes see [count, total]: the committed rows, their ancestors and themselves.
+        """Build the mask of the last ``count`` nodes [count, total]: they see committed rows, their ancestors and themselves.
 
         ``None`` where that is plain causal attention over all rows: one node at the end of a chain, or a prefill.
         """
@@ -171,7 +171,7 @@ class Scratch:
         return torch.cat([committed, self.topology(count)], dim=1).to(device)
 
     def topology(self, count: int) -> Tensor:
-        """Which scratch nodes the last ``count`` see [count, scratch nodes], on the host: their ancestors and themselves."""
+        """Build the mask [count, scratch nodes] of whom the last ``count`` nodes see, on the host: ancestors and themselves."""
         end, held = len(self._parents), len(self._mask)
         if end > held:
             more = max(end - held, held)

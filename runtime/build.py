@@ -20,7 +20,7 @@ from runtime.verification import VERIFIERS, Verifier
 
 @dataclass(frozen=True)
 class DecoderConfig:
-    """A decoder's configuration; see `build_decoder`."""
+    """Configuration of a sequential decoder; see `build_decoder`."""
 
     method: str
     drafter: dict | None = None
@@ -66,7 +66,7 @@ def build_decoder(pair: ModelPair, config: Mapping[str, Any]) -> Decoder:
 
 
 def built(pair: ModelPair, config: Mapping[str, Any], controller: Controller | None, where: str) -> Decoder:
-    """The decoder of an expanded configuration; ``controller=None``: the configuration's own. ``where`` names it in errors."""
+    """Build a decoder of an expanded configuration; ``controller=None``: the configuration's. ``where`` names it in errors."""
     method = config.get("method")
     if method in [*GUESSERS]:  # a list, as a method read from a file may have no hash
         return _single_model(pair, config, controller, where)
@@ -123,7 +123,7 @@ def _single_model(pair: ModelPair, config: Mapping[str, Any], controller: Contro
 
 
 class NoDraftError(ValueError):
-    """A decoder needs a draft model, and the pair has none."""
+    """Error of a decoder that needs a draft model, where the pair has none."""
 
 
 def _require_draft(pair: ModelPair, method: str, otherwise: str = "") -> None:
@@ -165,7 +165,7 @@ def _drafter(config: Mapping[str, Any] | None) -> Drafter:
 
 
 def _choosing(drafter: Drafter, controller: Controller, verifier: str) -> Drafter:
-    """``drafter`` with the trees that ``controller`` chooses among."""
+    """Give ``drafter`` the trees that ``controller`` chooses among."""
     if not controller.actions:
         return drafter
     if not isinstance(drafter, DelayedTreeConfig):
@@ -189,9 +189,9 @@ def _verifier(name: str) -> Verifier:
 
 
 def _require_fit(controller: Controller, pair: ModelPair, gamma: int, drafter: str, where: str) -> None:
-    """`ValueError` for drafts shorter than it decides about, `ContractError` for another pair, and a warning where features are
-    served in another number format than they were captured in: the one belongs to the device, the other to the pair, so the two
-    may differ. Decoding stays exact and the controller in force."""
+    """Check that ``controller`` fits the pair and its drafts. `ValueError` for drafts shorter than it decides about,
+    `ContractError` for another pair, a warning where features are served in another number format than captured: one belongs to
+    the device, the other to the pair, so they may differ. Decoding stays exact and the controller in force."""
     if controller.horizon is not None and gamma < controller.horizon:
         raise ValueError(
             f"{drafter}: gamma={gamma} is shorter than the {controller.horizon} tokens the {controller.kind} "

@@ -1,4 +1,4 @@
-"""A Hugging Face causal language model behind the adapter: the compact forward where it applies, else Hugging Face's own."""
+"""A Hugging Face causal language model as the adapter wraps it: the compact forward where it applies, else Hugging Face's own."""
 
 import sys
 import weakref
@@ -89,18 +89,18 @@ class CausalLanguageModel:
 
     @property
     def packed_bytes(self) -> int:
-        """Bytes of the packed matrices: those of blocks and head where the forward is ``packed``, else 0."""
+        """Bytes of the packed matrices of blocks and head where the forward is ``packed``, else 0."""
         weights = self._compact()
         return 0 if weights is None else weights.packed_bytes
 
     @property
     def whole(self) -> bool:
-        """Whether the model has all its weights, so that its own forward computes it."""
+        """True if the model has all its weights, so that its own forward computes it."""
         return self._samples is None
 
     @property
     def samples(self) -> tuple[float, ...]:
-        """Weights at fixed, spread places of every parameter, rounded to six digits; what was let go is remembered."""
+        """Weights at fixed, spread indices of every parameter, rounded to six digits; what was let go is remembered."""
         return sampled_weights(dict(self.model.named_parameters())) if self._samples is None else self._samples
 
     def open(self, max_length: int, layers: tuple[int, ...] = ()) -> ModelState:
@@ -119,7 +119,7 @@ class CausalLanguageModel:
         return self._graphed(weights, capacity, layers)
 
     def compact_weights(self) -> CompactWeights:
-        """Those of the compact forward; `ValueError` with the reason where it does not compute this model."""
+        """Return the compact forward's weights; `ValueError` with the reason where it does not compute this model."""
         weights = self._compact()
         if weights is None:
             raise ValueError(
@@ -129,14 +129,14 @@ class CausalLanguageModel:
 
     @property
     def eos_tokens(self) -> frozenset[int]:
-        """The model's own end-of-sequence tokens, as its generation config says now."""
+        """End-of-sequence tokens of the model's generation config as it is now."""
         tokens = getattr(getattr(self.model, "generation_config", None), "eos_token_id", None)
         if tokens is None:
             return frozenset()
         return frozenset([tokens] if isinstance(tokens, int) else tokens)
 
     def _compact(self, whole: bool = True) -> CompactWeights | None:
-        """The joint weights, joined anew where the model was changed since; ``None`` for Hugging Face's own forward."""
+        """Return the joint weights, joined anew where the model was changed since; ``None`` for Hugging Face's own forward."""
         if self._wanted == "hugging_face":
             return None
         pack, fused = self._wanted == "packed", self._wanted == "fused"
@@ -160,7 +160,7 @@ class CausalLanguageModel:
 
     @torch.inference_mode()
     def _graphed(self, weights: CompactWeights, capacity: int, layers: tuple[int, ...]) -> GraphedState:
-        """A state over memory that an earlier request left, if it is large enough."""
+        """Open a state over memory that an earlier request left, if it is large enough."""
         assert self.programs is not None
         fitting = [slot for slot in self._slots if slot.memory.weights is weights and slot.memory.capacity >= capacity]
         if fitting:
@@ -184,7 +184,7 @@ class CausalLanguageModel:
 
 
 def sampled_weights(parameters: Mapping[str, Tensor]) -> tuple[float, ...]:
-    """Weights at fixed, spread places of every parameter, rounded to six digits."""
+    """Sample weights at fixed, spread indices of every parameter, rounded to six digits."""
     samples = []
     for index, (_, parameter) in enumerate(sorted(parameters.items())):
         rows = parameter.detach().reshape(-1, parameter.shape[-1])
@@ -195,9 +195,9 @@ def sampled_weights(parameters: Mapping[str, Tensor]) -> tuple[float, ...]:
 
 
 def context_limit(config: Any) -> tuple[int, str]:
-    """Positions the model serves, and what bounds them if not its training: a sliding window equals full attention up to the
-    window's width, and rotary angles that change where a text gets long are not those of the keys in the cache. Angles that are
-    scaled for ``factor`` times the original positions (YaRN, linear) serve so many, whatever ``max_position_embeddings`` says."""
+    """Return the positions that the model serves, and what bounds them if not its training: a sliding window equals full
+    attention up to its width, and rotary angles that change where a text gets long are not those of the keys in the cache. Angles
+    scaled for ``factor`` times the original positions (YaRN, linear) serve so many, whatever ``max_position_embeddings`` is."""
     sizes = (getattr(config, name, None) for name in ("max_position_embeddings", "max_seq_len"))  # the latter MPT's
     limits = [(int(next(filter(None, sizes), sys.maxsize)), "")]
     given = getattr(config, "rope_parameters", None) or {}

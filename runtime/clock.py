@@ -1,4 +1,4 @@
-"""Where a round's time goes, measured in laps: the time since the last lap belongs to the phase that ends it."""
+"""A clock of a round's phases, measured in laps: the time since the last lap belongs to the phase that ends it."""
 
 from collections.abc import Sequence
 from time import perf_counter
@@ -18,7 +18,7 @@ class PhaseClock:
 
     @property
     def now(self) -> float:
-        """When the last lap ended, by `time.perf_counter`."""
+        """Time at which the last lap ended, by `time.perf_counter`."""
         return self._last
 
     def lap(self, phase: str) -> None:
@@ -30,7 +30,7 @@ class PhaseClock:
         self._last = now
 
     def end_round(self) -> dict[str, float]:
-        """The round's seconds by phase; starts afresh."""
+        """Return the round's seconds by phase, and start afresh."""
         seconds, self._seconds = self._seconds, {}
         return seconds
 

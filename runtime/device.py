@@ -1,4 +1,4 @@
-"""What a device computes in, whether it is out of memory, and host numbers on it, or its own on the host, without waiting."""
+"""Questions about a device (its number format, whether it is out of memory), and copies to and from it without waiting."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def on_device(numbers: Sequence[int] | Tensor, device: torch.device) -> Tensor:
-    """``numbers`` (a list: int64) on ``device``.
+    """Put ``numbers`` (a list: int64) on ``device``.
 
     To a CUDA device they are copied from pinned memory in the order of its current stream: a copy from pageable memory would wait
     until the device has done all its work.
@@ -20,7 +20,7 @@ def on_device(numbers: Sequence[int] | Tensor, device: torch.device) -> Tensor:
 
 
 def read_later(numbers: Tensor) -> Callable[[], list[int]]:
-    """What reads int64 ``numbers`` [N]: it waits for what the device was told up to now, not for what it is told from now on."""
+    """Copy int64 ``numbers`` [N] to the host; the function returned waits for work queued before this call, for none after it."""
     if not numbers.is_cuda:
         return numbers.tolist
     host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True).copy_(numbers, non_blocking=True)
@@ -37,7 +37,7 @@ def read_later(numbers: Tensor) -> Callable[[], list[int]]:
 
 @contextmanager
 def own_settings(devices: Iterable[torch.device]) -> Iterator[None]:
-    """A block in which a caller's ``torch.autocast`` and default device decide nothing."""
+    """Run a block in which a caller's ``torch.autocast`` and default device decide nothing."""
     with ExitStack() as off:
         if torch.get_default_device().type != "cpu":
             off.enter_context(torch.device("cpu"))
@@ -48,14 +48,14 @@ def own_settings(devices: Iterable[torch.device]) -> Iterator[None]:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether ``error`` says that a device has no memory left; on a CPU PyTorch says so in a plain `RuntimeError`."""
+    """Tell whether ``error`` means that a device has no memory left; on a CPU PyTorch raises a plain `RuntimeError` for that."""
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
 
 
 def native_dtype(device: torch.device) -> torch.dtype:
-    """bfloat16 where ``device`` multiplies it natively, else float32."""
+    """Return bfloat16 where ``device`` multiplies it natively, else float32."""
     if device.type == "cuda":
         native = torch.cuda.is_bf16_supported(including_emulation=False)
-    else:  # not a public question in torch: without native units bfloat16 is emulated, correct and several times slower
+    else:  # torch has no public check: without native units bfloat16 is emulated, correct and several times slower
         native = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     return torch.bfloat16 if native else torch.float32

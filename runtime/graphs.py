@@ -17,7 +17,7 @@ from predictors.controllers.base import GraphMaker, Program
 T = TypeVar("T")
 
 WARM_UPS = 2  # runs before a capture: libraries load their kernels and choose among them
-MOST_PROGRAMS = 64  # of one kind that are kept; a sampling setting that nobody asks for any more gives way
+MOST_PROGRAMS = 64  # of one kind that are kept; a sampling setting no longer used gives way
 
 
 class PlainCalls:
@@ -71,20 +71,19 @@ class CudaGraphs:
 
 
 def maker_for(device: torch.device, priority: int = 0) -> GraphMaker:
-    """CUDA graphs on a CUDA device, plain calls elsewhere."""
+    """Return a maker of CUDA graphs on a CUDA device, of plain calls elsewhere."""
     return CudaGraphs(device, priority) if device.type == "cuda" else PlainCalls()
 
 
 class Programs:
-    """Programs of one ``maker`` by key; the one that was not asked for the longest gives way to a new one beyond
-    `MOST_PROGRAMS`."""
+    """Programs of one ``maker`` by key; beyond `MOST_PROGRAMS` the one used the longest ago gives way to a new one."""
 
     def __init__(self, maker: GraphMaker) -> None:
         self.maker = maker
         self._known: OrderedDict[Hashable, Any] = OrderedDict()
 
     def get(self, key: Hashable, build: Callable[[GraphMaker], T]) -> T:
-        """What ``key`` names, built if it is not there."""
+        """Return the program of ``key``, built if it is not there."""
         if key not in self._known:
             self._known[key] = build(self.maker)
             if len(self._known) > MOST_PROGRAMS:

@@ -1,4 +1,4 @@
-"""Which models a pair has, for the capture contract (`predictors.contract`), and whether they share a vocabulary."""
+"""Identity of a pair's models, for the capture contract (`predictors.contract`), and whether they share a vocabulary."""
 
 import hashlib
 import json
@@ -27,7 +27,7 @@ SHARE = (
 
 
 def pair_identity(pair: "ModelPair", layers: tuple[int, ...]) -> Identity:
-    """What features captured from ``layers`` of this pair's target belong to."""
+    """Identify the pair that features captured from ``layers`` of its target belong to."""
     return Identity(
         target=_model_identity(pair.target),
         draft=None if pair.draft is None else _model_identity(pair.draft),
@@ -38,8 +38,8 @@ def pair_identity(pair: "ModelPair", layers: tuple[int, ...]) -> Identity:
 
 
 def require_pair(identity: Identity, pair: "ModelPair", what: str) -> None:
-    """`ContractError` naming the first difference unless ``what`` was made for ``pair``; what was made without a draft model
-    takes the target alone."""
+    """Raise `ContractError` naming the first difference unless ``what`` was made for ``pair``; what was made without a draft
+    model takes the target alone."""
     asked = copy(pair)
     asked.draft = None if identity.draft is None else pair.draft
     remedy = "Load the pair it was made for, or make it for this one (dvc repro)."
@@ -47,7 +47,7 @@ def require_pair(identity: Identity, pair: "ModelPair", what: str) -> None:
 
 
 def config_hash(config: "PreTrainedConfig") -> str:
-    """Of a model's configuration without names, number formats and library versions: they make no other model."""
+    """Hash a model's configuration without names, number formats and library versions: they make no other model."""
     own = config.to_dict()
     return _hashed({key: own[key] for key in own if key not in _generic_keys() and not key.endswith("_token_id")})
 
@@ -58,8 +58,8 @@ def require_shared_vocabulary(
     target_size: int,
     draft_size: int,
 ) -> None:
-    """`ValueError` for two models whose token ids do not mean the same: names both sides, a token on which they differ, and the
-    remedy.
+    """Raise `ValueError` for two models whose token ids do not mean the same: it names both sides, a token on which they differ,
+    and the remedy.
 
     Equal tokens must have equal ids and equal ids equal tokens; a token that only one tokenizer knows is allowed. Embeddings may
     be padded to different sizes, as long as both have a row for every token. Special tokens may differ, with a warning: texts are
@@ -116,7 +116,7 @@ def _model_identity(model: LanguageModel) -> ModelIdentity:
 
 
 def _tokenizer_hash(tokenizer: Any) -> str | None:
-    """Everything that turns text into ids: vocabulary, merges, normaliser, splitting, added tokens."""
+    """Hash everything that turns text into ids: vocabulary, merges, normaliser, splitting, added tokens."""
     if tokenizer is None:
         return None
     backend = getattr(tokenizer, "backend_tokenizer", None)
@@ -128,7 +128,7 @@ def _tokenizer_hash(tokenizer: Any) -> str | None:
 
 @cache
 def _generic_keys() -> set[str]:
-    """What every Hugging Face config has."""
+    """Names of the entries that every Hugging Face config has."""
     from transformers import PreTrainedConfig
 
     own = {"transformers_version", "use_cache", "torch_dtype"}
@@ -136,5 +136,5 @@ def _generic_keys() -> set[str]:
 
 
 def _hashed(value: Any) -> str:
-    """A short hash of JSON values."""
+    """Hash JSON values shortly."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]

@@ -1,11 +1,11 @@
-"""Sampling laws: from logits to the probabilities that tokens are really drawn from.
+"""Sampling distributions: from logits to the probabilities that tokens are really drawn from.
 
     p = softmax(top_p(top_k(logits / T)))        T = 0: the exact one-hot of the first maximal logit
 
-Computed in promote_types(logits.dtype, float32), so bfloat16 logits never give bfloat16 probabilities. A law is divided by the
-float64 sum of its entries: softmax's own, over 50,000 tokens on a CPU with AVX2, is off by 1e-6, and the outcome of a verdict on
-two close laws was off by 4e-5 (now 1e-6). The filters keep the same tokens as Hugging Face's logits processors. Shape suffixes:
-... any rows, V vocabulary.
+Computed in promote_types(logits.dtype, float32), so bfloat16 logits never give bfloat16 probabilities. A distribution is
+divided by the float64 sum of its entries: softmax's own, over 50,000 tokens on a CPU with AVX2, is off by 1e-6, and the outcome
+of a verdict on two close ones was off by 4e-5 (now 1e-6). The filters keep the same tokens as Hugging Face's logits processors.
+Shape suffixes: ... any rows, V vocabulary.
 """
 
 import torch
@@ -15,7 +15,7 @@ from predictors.sampling import SamplingSettings
 
 
 def processed_law(logits: Tensor, settings: SamplingSettings) -> Tensor:
-    """Probabilities [..., V] of logits [..., V] under ``settings``."""
+    """Turn logits [..., V] into probabilities [..., V] under ``settings``."""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if settings.greedy:
         return torch.zeros_like(logits).scatter_(-1, logits.argmax(dim=-1, keepdim=True), 1.0)
@@ -30,12 +30,12 @@ def processed_law(logits: Tensor, settings: SamplingSettings) -> Tensor:
 
 
 def says_something(logits: Tensor) -> Tensor:
-    """Whether rows [...] of ``logits`` [..., V] have a distribution: no NaN, nothing infinitely likely, something possible."""
+    """Tell whether rows [...] of ``logits`` [..., V] have a distribution: no NaN, no +inf, a possible token."""
     return logits.amax(dim=-1).isfinite()
 
 
 def recorded_law(logits: Tensor, settings: SamplingSettings) -> Tensor:
-    """As `processed_law`; `ValueError` where a row has no distribution, from which there is nothing to learn."""
+    """Compute `processed_law`; `ValueError` where a row has no distribution, from which there is nothing to learn."""
     if not bool(says_something(logits).all()):
         raise ValueError("logits are not finite: check the weights and dtypes of target and draft.")
     return processed_law(logits, settings)

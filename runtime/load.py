@@ -47,7 +47,7 @@ def load_decoder(
     reprice: bool = False,
     monitor: str | Path | None = None,
 ) -> Decoder:
-    """The decoder an exported bundle describes, after checking that the bundle was made for ``pair``.
+    """Load the decoder that an exported bundle describes, after checking that the bundle was made for ``pair``.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ def _single(
     reprice: bool,
 ) -> Decoder:
     kind = loaded.card["kind"]
-    if kind not in [*CONTROLLERS]:  # a list asks for no hash, as a damaged kind may have none
+    if kind not in [*CONTROLLERS]:  # a list needs no hash, as a damaged kind may have none
         raise ValueError(f"{bundle}: unknown controller kind {kind!r}. Update draftwright, or export the bundle again.")
     given, own = dict(changes or {}), loaded.card["decoder"]
     if not isinstance(own, dict):
@@ -129,7 +129,7 @@ def _single(
 
 
 def _routed(folder: Path, loaded: Bundle, pair: ModelPair, latency: str | Path | None) -> RoutedDecoder:
-    """The decoders of a bundle of kind ``auto``."""
+    """Load the decoders of a bundle of kind ``auto``."""
     require_pair(loaded.contract.identity, pair, f"bundle {folder}")
     routes = [
         parse_config(Route, route, f"{folder}: card.json: routes[{place}]")

@@ -7,8 +7,8 @@ Models on torch's meta device count as if they lay where they are planned for.
                an EAGLE-3 drafter's on a CPU once more, as its files have it
     cache      keys and values of every layer for the rows of one request, with its rotary tables
     workspace  the widest work at once: the prompt's activations in one layer (prefills are not graphed), with the target's states
-               that a drafter reads, or the logits and laws of a round; and on a CUDA device what the matrix library sets aside,
-               for graphed work and for prefills
+               that a drafter reads, or a round's logits and distributions; and on a CUDA device what the matrix library sets
+               aside, for graphed work and for prefills
 
 Source: the shapes in `runtime.compact`; the matrix library's share on Hopper as PyTorch documents ``CUBLAS_WORKSPACE_CONFIG``.
 """
@@ -29,14 +29,14 @@ from runtime.eagle3.drafter import Eagle3Drafter
 from runtime.pair import ModelPair
 
 LIBRARY = 2 * (32 << 20)  # bytes of the matrix library's workspaces
-LAW_COPIES = 6  # of a round's laws at most: logits, laws, the draft's, what a rule computes from both
+LAW_COPIES = 6  # of a round's distributions at most: logits, both models' distributions, what a rule computes
 INNER = ("intermediate_size", "ffn_dim", "ffn_hidden_size", "n_inner")  # names of a block's widest layer
-ROUND_ROWS = 16  # of a round's laws
+ROUND_ROWS = 16  # distributions of a round
 
 
 @dataclass(frozen=True)
 class ModelMemory:
-    """Bytes of one model's share."""
+    """Bytes that one model holds, by share."""
 
     weights: int
     cache: int
@@ -49,8 +49,8 @@ class ModelMemory:
 
 @dataclass(frozen=True)
 class Work:
-    """What a model does at once: a cache of ``rows`` (scratch comes on top), a pass over ``fed`` tokens, ``laws`` over the
-    vocabulary with all that is computed from each."""
+    """Peak work of a model: a cache of ``rows`` (scratch comes on top), a pass over ``fed`` tokens, ``laws`` distributions over
+    the vocabulary with all that is computed from each."""
 
     rows: int
     fed: int
@@ -63,8 +63,8 @@ def unloaded_pair(
     draft: PretrainedConfig | Mapping[str, Any] | None = None,
     bits: int | None = None,
 ) -> ModelPair:
-    """A pair of these configurations on torch's meta device, where weights have shapes and no memory; ``bits`` of each weight of
-    the target's blocks, if it is quantised. The draft's may be that of an EAGLE-3 drafter."""
+    """Make a pair of these configurations on torch's meta device, where weights have shapes and no memory; ``bits`` of each
+    weight of the target's blocks, if it is quantised. The draft's may be that of an EAGLE-3 drafter."""
     model = _unloaded(target, dtype, bits)
     pair = ModelPair(model)
     if draft is not None:  # only tokenizers know if they share a vocabulary
@@ -90,15 +90,15 @@ def _unloaded(config: PretrainedConfig, dtype: torch.dtype, bits: int | None = N
 def planned_memory(
     pair: ModelPair, prompt_tokens: int, max_new_tokens: int, device: str | None = None
 ) -> dict[str, ModelMemory]:
-    """What a request of these lengths holds, by model (``target``, and ``draft`` if there is one), on a type of ``device``;
-    `ValueError` as `model_memory`."""
+    """Plan the memory of a request of these lengths, by model (``target``, and ``draft`` if there is one), on a type of
+    ``device``; `ValueError` as `model_memory`."""
     work = Work(prompt_tokens + max_new_tokens, prompt_tokens)
     return {name: model_memory(name, model, work, device) for name, model in pair.models.items()}
 
 
 def model_memory(name: str, model: object, work: Work, device: str | None = None) -> ModelMemory:
-    """What a model holds for some work; ``device``: the type that it is planned for, by default its own. `ValueError` if it is
-    neither a wrapped Hugging Face model nor an EAGLE-3 drafter."""
+    """Count the bytes that a model holds for some work; ``device``: the type that it is planned for, by default its own.
+    `ValueError` if it is neither a wrapped Hugging Face model nor an EAGLE-3 drafter."""
     if not isinstance(model, CausalLanguageModel | Eagle3Drafter):
         raise ValueError(f"the {name} is a {type(model).__name__}, whose memory is not known here.")
     device = device or model.device.type
@@ -127,7 +127,7 @@ def model_memory(name: str, model: object, work: Work, device: str | None = None
 
 
 def weight_bytes(model: CausalLanguageModel | Eagle3Drafter, device: str | None = None) -> int:
-    """Of all parameters and buffers, but those that were let go, and of packed matrices; ``device`` as in `model_memory`."""
+    """Count bytes of parameters and buffers, without those let go, and of packed matrices; ``device`` as in `model_memory`."""
     device = device or model.device.type
     if isinstance(model, Eagle3Drafter):
         files = sum(one.nbytes for one in model.checkpoint.tensors.values()) if device == "cpu" else 0

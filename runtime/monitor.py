@@ -1,7 +1,7 @@
 """One JSON line per request, for `draftwright drift`: what was drafted, accepted and forecast, no token of any text.
 
 Counting takes 1 to 5 microseconds a round, and writing a line some 50 microseconds a request. Lines of several processes may
-go to one file: each is one appending write, and begins a line of its own behind one that was cut off. Beyond ``max_bytes`` the
+go to one file: each is one appending write, and begins a line of its own after one that was cut off. Beyond ``max_bytes`` the
 file is renamed to ``….1``, the earlier ones move on, and at most ``keep`` of them stay. A request never fails for its record:
 what cannot be written is lost, with one warning.
 """
@@ -40,7 +40,7 @@ class Monitor:
         self._warned = False
 
     def watched(self, steps: Generator["Step", None, None], request: Request, depth: int) -> Iterator["Step"]:
-        """``steps`` as they come; then the request's record, also of one that was given up, whose ``steps`` are closed."""
+        """Yield ``steps``; then write the request's record, also of one that was given up, whose ``steps`` are closed."""
         counts, prefilled = RequestCounts(request.max_new_tokens, depth), False
         try:
             with closing(steps):
@@ -79,7 +79,7 @@ class Monitor:
 
 
 def _appended(path: Path, line: bytes) -> int:
-    """Append in a single write, behind a line that was cut off on a new one; returns the file's size. A line that another
+    """Append in a single write, after a line that was cut off on a new one; return the file's size. A line that another
     process is just writing may look cut off: an empty line follows it, which readers pass over."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
     try:
@@ -95,7 +95,7 @@ def _appended(path: Path, line: bytes) -> int:
 
 @contextmanager
 def _lock(path: Path) -> Iterator[bool]:
-    """Whether the lock file ``path`` is ours; nobody waits for it."""
+    """Try to take the lock file ``path``, without waiting; yield whether it is ours."""
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL))
     except FileExistsError:

@@ -26,17 +26,17 @@ class Executor(Protocol):
     """Runs calls in the order they were submitted. To be used by one thread. What a call raises, `result` raises."""
 
     def submit(self, call: Call, *arguments: Any) -> None:
-        """Ask for ``call(*arguments)``, without waiting for it."""
+        """Queue ``call(*arguments)``, without waiting for it."""
 
     def result(self) -> Any:
-        """What the oldest call that was not read returned; waits for it. There must be one (asserted)."""
+        """Wait for the oldest call that was not read; return its value. There must be one (asserted)."""
 
     def close(self) -> None:
-        """End what runs, dropping what is outstanding; again changes nothing."""
+        """End what runs, dropping what is outstanding; a second time changes nothing."""
 
 
 class Sequential:
-    """`Executor` without concurrency: a call runs when its result is asked for."""
+    """Executor without concurrency: a call runs when its result is read."""
 
     def __init__(self) -> None:
         self._calls: deque[Call] = deque()
@@ -53,7 +53,7 @@ class Sequential:
 
 
 class Threaded:
-    """`Executor` in one worker thread.
+    """Executor in one worker thread.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ class Threaded:
         return outcome if self._stream is None else self._stream.take_over(*outcome)
 
     def close(self) -> None:
-        """As `Executor.close`; waits for a call that is running, and the caller's stream for what it has queued."""
+        """End what runs as `Executor.close`; wait for a running call, and let the caller's stream wait for what it has queued."""
         self._calls.clear()
         self._pool.shutdown(cancel_futures=True)
         if self._stream is not None:
@@ -92,7 +92,7 @@ class Threaded:
 
 
 def draft_stream(device: torch.device) -> "DraftStream | None":
-    """A stream for the draft's work on ``device``; none where there are no streams."""
+    """Return a stream for the draft's work on ``device``; ``None`` where there are no streams."""
     return DraftStream(device) if device.type == "cuda" else None
 
 
@@ -104,7 +104,7 @@ class DraftStream:
         self._stream = torch.cuda.Stream(device, priority=-1)
 
     def hand_over(self, arguments: Any) -> list[torch.cuda.Event]:
-        """Keep ``arguments`` until the draft's stream has read them; returns when the caller's streams have written them."""
+        """Keep ``arguments`` until the draft's stream has read them; return events of the caller's having written them."""
         devices = {self._device}
         for tensor in _tensors(arguments):
             devices.add(tensor.device)
@@ -113,7 +113,7 @@ class DraftStream:
         return [torch.cuda.current_stream(device).record_event() for device in devices]
 
     def run(self, call: Any, arguments: Any, ready: list[torch.cuda.Event]) -> tuple[Any, torch.cuda.Event]:
-        """In the thread: what the call returned or raised, and when the draft's stream is done with it."""
+        """Run a call in the thread: return its value or error, and the event after which the draft's stream is done with it."""
         with torch.cuda.stream(self._stream):
             for written in ready:
                 self._stream.wait_event(written)
@@ -124,7 +124,7 @@ class DraftStream:
             return outcome, self._stream.record_event()
 
     def finish(self) -> None:
-        """What the caller queues from now on begins after all that was queued here."""
+        """Make what the caller queues from now on begin after all that was queued here."""
         torch.cuda.current_stream(self._device).wait_event(self._stream.record_event())
 
     def take_over(self, outcome: Any, done: torch.cuda.Event) -> Any:
@@ -139,7 +139,7 @@ class DraftStream:
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
-    """The CUDA tensors in a nest of tuples, lists, mappings and dataclasses."""
+    """Yield the CUDA tensors in a nest of tuples, lists, mappings and dataclasses."""
     if isinstance(value, Tensor):
         if value.is_cuda:
             yield value
@@ -158,7 +158,7 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 
 class Overlap:
-    """Where one decoder's draft runs, by a configuration's ``overlap``: ``kind`` is ``streams``, ``threads`` or ``none``.
+    """Configuration ``overlap`` of a decoder, resolved: its draft runs by ``kind`` ``streams``, ``threads`` or ``none``.
 
     On CPUs, draft and target share torch's threads while they run concurrently (`default_threads`).
     """
@@ -172,11 +172,11 @@ class Overlap:
 
     @property
     def virtual(self) -> bool:
-        """Whether the jobs run one after the other, on a virtual clock."""
+        """True if the jobs run one after the other, on a virtual clock."""
         return self.kind == "none"
 
     def executor(self) -> Executor:
-        """What runs the draft's jobs of one request."""
+        """Return the executor of one request's draft jobs."""
         return Sequential() if self.virtual else Threaded(self._stream, self._draft_threads)
 
     def target_threads(self) -> AbstractContextManager[None]:
@@ -201,7 +201,7 @@ def _resolved(overlap: str, draft: torch.device, target: torch.device) -> str:
 
 
 def default_threads(cores: int) -> tuple[int, int]:
-    """Torch threads of the target and of the draft: a quarter of ``cores`` drafts, the target has the rest, each at least one.
+    """Share ``cores`` between target and draft: a quarter of them drafts, the target has the rest, each at least one.
 
     Examples
     --------
@@ -214,7 +214,7 @@ def default_threads(cores: int) -> tuple[int, int]:
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """``count`` threads within the block."""
+    """Run a block with ``count`` torch threads."""
     usual = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

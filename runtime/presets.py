@@ -34,7 +34,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def expanded(config: Mapping[str, Any]) -> dict[str, Any]:
-    """``config`` with its preset's keys filled in; `ValueError` for an unknown preset."""
+    """Return ``config`` with its preset's keys filled in; `ValueError` for an unknown preset."""
     given = dict(config)
     name = given.pop("preset", None)
     if name is None:
@@ -48,5 +48,5 @@ def expanded(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def default_controller(method: str) -> dict[str, Any]:
-    """The configuration of what decides where a decoder's names no controller."""
+    """Return the configuration of the controller that decides where a decoder's names none."""
     return SOFT_THRESHOLD if method == "branch_parallel" else {"kind": "fixed"}

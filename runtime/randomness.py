@@ -1,7 +1,7 @@
 """The one door of chance: every random choice of the runtime is a call of ``categorical``.
 
 An accept test is a draw from two weights; drawing without replacement is a sequence of draws. Tests substitute an object
-that forks at every call and so obtain the exact output law of the real decoder.
+that forks at every call and so obtain the exact output distribution of the real decoder.
 
 A token is drawn by inverting the cumulative distribution in float64: the first x of positive weight with Σ_{y<=x} w(y) > u Σ w,
 u uniform. So P(x) = w(x) / Σ w, a token of weight zero is impossible, and nothing waits for the host.
@@ -19,7 +19,7 @@ BELOW_ONE = 1 - 2.0**-50  # keeps u Σ w below the last cumulative weight, whate
 
 @runtime_checkable
 class Chance(Protocol):
-    """What the runtime asks of a source of randomness."""
+    """A source of randomness as the runtime uses it."""
 
     def categorical(self, weights: Tensor) -> Tensor:
         """Draw from unnormalised ``weights`` [..., V], each row with positive mass; returns int64 [...]."""
@@ -28,7 +28,7 @@ class Chance(Protocol):
 
 @runtime_checkable
 class Uniform(Chance, Protocol):
-    """A source that gives the uniform numbers behind its draws, for what is drawn later by `inverted`."""
+    """A source that gives the uniform numbers its draws are made of, for what is drawn later by `inverted`."""
 
     def fill(self, uniform: Tensor) -> None:
         """Fill a float64 tensor [..., 1], one number for each draw."""
@@ -60,7 +60,7 @@ class Randomness:
         return inverted(weights, uniform)
 
     def fill(self, uniform: Tensor) -> None:
-        """As `Uniform.fill`: the numbers that `categorical` would draw with."""
+        """Fill a float64 tensor [..., 1] with the uniform numbers that `categorical` would draw with."""
         generator = self._generators.get(uniform.device)
         if generator is None:
             generator = torch.Generator(uniform.device).manual_seed(self.seed)
@@ -68,13 +68,13 @@ class Randomness:
         uniform.uniform_(generator=generator)
 
     def stream(self, purpose: str) -> "Randomness":
-        """An independent source keyed by seed and purpose (two overlap modes draw the same, whatever their order)."""
+        """Return an independent source keyed by seed and purpose (two overlap modes draw the same, whatever their order)."""
         if purpose not in self._streams:
             self._streams[purpose] = self._keyed(purpose)
         return self._streams[purpose]
 
     def spawn(self) -> "Randomness":
-        """An independent source to give away, another one with every call (same calls, same sources)."""
+        """Return an independent source to give away, another one with every call (same calls, same sources)."""
         self._spawned += 1
         return self._keyed(f"spawned/{self._spawned}")
 
@@ -84,7 +84,7 @@ class Randomness:
 
 
 def inverted(weights: Tensor, uniform: Tensor) -> Tensor:
-    """The draws [...] that ``uniform`` numbers [..., 1] make of ``weights`` [..., V]."""
+    """Invert the cumulative distribution: the draws [...] that ``uniform`` numbers [..., 1] make of ``weights`` [..., V]."""
     cumulative = weights.cumsum(dim=-1, dtype=torch.float64)
     reached = cumulative > uniform * (BELOW_ONE * cumulative[..., -1:])
     reached &= weights > 0
@@ -92,19 +92,19 @@ def inverted(weights: Tensor, uniform: Tensor) -> Tensor:
 
 
 def number_of(weights_V: Tensor, answer: int) -> float:
-    """The middle of the uniform numbers that `inverted` makes ``answer`` of."""
+    """Return the middle of the uniform numbers that `inverted` turns into ``answer``."""
     cumulative_V = weights_V.double().cumsum(dim=-1)
     return float((cumulative_V[answer] - weights_V[answer].double() / 2) / cumulative_V[-1])
 
 
 def stream(randomness: Any, purpose: str) -> Chance:
-    """``randomness``'s stream for ``purpose``; the object itself where it has no streams."""
+    """Return ``randomness``'s stream for ``purpose``; the object itself where it has no streams."""
     found: Chance = randomness.stream(purpose) if hasattr(randomness, "stream") else randomness
     return found
 
 
 def spawn(randomness: Any) -> Chance:
-    """A source to give away to another thread or process; ``randomness`` itself where it spawns none."""
+    """Return a source to give away to another thread; ``randomness`` itself where it spawns none."""
     found: Chance = randomness.spawn() if hasattr(randomness, "spawn") else randomness
     return found
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 class DraftLaw(Enum):
-    """How the children of a node were drawn from the node's draft law."""
+    """A way of drawing the children of a node from the draft's distribution there."""
 
     IID = "i.i.d."
     WITHOUT_REPLACEMENT = "without replacement"
@@ -21,11 +21,11 @@ class DraftLaw(Enum):
 
 @dataclass(frozen=True, eq=False)
 class TokenTree:
-    """Drafted ``tokens`` [N] int64 and the laws they were drawn from.
+    """A drafted tree: ``tokens`` [N] int64 and the distributions they were drawn from.
 
     ``parents`` [N] int64: -1 is the root; a parent comes before its children. ``draws`` [M] int64: node indices in draw order; a
-    node drawn twice appears twice; ``None``: every node once, in order. ``draft_probs`` [N + 1, V]: row 0 is the law the root's
-    children were really drawn from, row i + 1 that of node i's children; rows without draws are ignored; ``None`` only for
+    node drawn twice appears twice; ``None``: every node once, in order. ``draft_probs`` [N + 1, V]: row 0 is the distribution
+    that the root's children were really drawn from, row i + 1 that of node i's; rows without draws are ignored; ``None`` only for
     deterministic trees. ``law``: how children were drawn.
     """
 
@@ -56,7 +56,7 @@ class TokenTree:
 
     @cached_property
     def parent_list(self) -> list[int]:
-        """Parents on the host; checked to be topologically ordered."""
+        """Parents of the nodes, on the host; checked to be topologically ordered."""
         parents: list[int] = self.parents.tolist()
         for node, parent in enumerate(parents):
             if not -1 <= parent < node:
@@ -67,12 +67,12 @@ class TokenTree:
 
     @cached_property
     def token_list(self) -> list[int]:
-        """Tokens on the host."""
+        """Tokens of the nodes, on the host."""
         tokens: list[int] = self.tokens.tolist()
         return tokens
 
     def read_with(self, numbers: Tensor) -> list[int]:
-        """int64 ``numbers`` [n] on the host. Where the tokens still have to be read from a device, they come along."""
+        """Read int64 ``numbers`` [n] on the host. Where the tokens still have to be read from a device, they come along."""
         if "token_list" in vars(self) or not self.num_nodes:
             return numbers.tolist()
         read: list[int] = torch.cat([numbers, self.tokens.to(numbers.device)]).tolist()
@@ -81,7 +81,7 @@ class TokenTree:
 
     @cached_property
     def child_lists(self) -> list[list[int]]:
-        """Per row, its draws in order as node indices: row 0 the root's, row i + 1 node i's; a node drawn twice appears twice.
+        """Draws of every row in order, as node indices: row 0 the root's, row i + 1 node i's; a node drawn twice appears twice.
 
         Siblings with equal tokens are one child, the first of them: what was drawn below the others is never reached.
         """
@@ -118,13 +118,13 @@ class TokenTree:
 
     @cached_property
     def is_chain(self) -> bool:
-        """Whether node i hangs under node i - 1 and every node was drawn once."""
+        """True if node i hangs under node i - 1 and every node was drawn once."""
         assert self.draws is not None
         nodes = range(self.num_nodes)
         return self.parent_list == [node - 1 for node in nodes] and sorted(self.draws.tolist()) == list(nodes)
 
     def path(self, row: int) -> list[int]:
-        """Node indices from the root's child to row ``row``'s node; empty for row 0."""
+        """Return node indices from the root's child to row ``row``'s node; empty for row 0."""
         nodes = []
         node = row - 1
         while node >= 0:
@@ -134,12 +134,12 @@ class TokenTree:
 
 
 def behind(newest: int, tokens: Tensor) -> Tensor:
-    """The ``newest`` token and ``tokens`` [N + 1], where these are."""
+    """Put the ``newest`` token in front of ``tokens`` [N + 1], where these are."""
     return torch.cat([tokens.new_full((1,), newest), tokens])
 
 
 def chain_tree(tokens: Tensor, draft_probs: Tensor) -> TokenTree:
-    """The tree of a chain of ``tokens`` [N] drawn one after the other from the first N rows of ``draft_probs`` [N + 1, V]."""
+    """Make a tree of a chain of ``tokens`` [N] drawn one after the other from the first N rows of ``draft_probs`` [N + 1, V]."""
     return TokenTree(
         tokens=tokens, parents=torch.arange(-1, len(tokens) - 1), draft_probs=draft_probs, law=DraftLaw.IID
     )

@@ -1,4 +1,4 @@
-"""Collecting a trace: jobs in shards, the record of what was captured, checks before anything is written.
+"""Collection of a trace: jobs in shards, the record of what was captured, checks before anything is written.
 
 Interrupted at any moment and started again, by however many workers, a collection ends in the same bytes: each prompt has its own
 random streams, the thread count is fixed, shards are written whole, and none holds a time or a host name.
@@ -35,15 +35,15 @@ Over = Callable[[Callable[[Any, Any], Any], Iterable[Any]], Iterator[tuple[Any, 
 
 
 def first_of_splits(prompts: Sequence[Prompt], counts: Sequence[int]) -> list[Prompt]:
-    """The first so many of each of `SPLITS`, whose prefixes alternate slices and documents. A stride would keep step with them:
-    every third of three alternating slices is one slice."""
+    """Take the first so many prompts of each of `SPLITS`, whose prefixes alternate slices and documents. A stride would keep step
+    with them: every third of three alternating slices is one slice."""
     by_split = ([one for one in prompts if one.split == split] for split in SPLITS)
     return [prompt for some, count in zip(by_split, counts, strict=True) for prompt in some[:count]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CollectionConfig(Checked):
-    """What every trace's section has: a shard holds the rows of ``prompts_per_shard`` prompts."""
+    """Section of the parameters of any trace: a shard holds the rows of ``prompts_per_shard`` prompts."""
 
     prompts_per_shard: Count = 16
     threads: Count = 2
@@ -51,9 +51,9 @@ class CollectionConfig(Checked):
 
 
 class Collector(ABC):
-    """A trace of ``pair``: its table, and the rows of jobs.
+    """Collects a trace of ``pair``: defines its table, and makes the rows of jobs.
 
-    ``config`` is its section of the parameters, ``jobs`` are all it will collect; ``reach`` tokens behind a prompt must fit the
+    ``config`` is its section of the parameters, ``jobs`` are all it will collect; ``reach`` tokens after a prompt must fit the
     models. ``layers`` of the target are stored; those and what the draft reads are tapped (``taps``).
     """
 
@@ -65,7 +65,7 @@ class Collector(ABC):
     rows_per_job: int
     layers: tuple[int, ...] = ()
     drafts: ClassVar[bool] = True  # whether it takes a draft model
-    keeps_said: ClassVar[bool] = False  # whether its rows are of what the target said when it drew the texts
+    keeps_said: ClassVar[bool] = False  # whether its rows need the outputs of the target as it drew the texts
 
     def __init__(self, pair: ModelPair, config: Any, prompts: Sequence[Prompt]) -> None:
         if self.drafts and pair.draft is None:
@@ -80,11 +80,11 @@ class Collector(ABC):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the manifest says besides parameters, number formats and contract."""
+        """Entries of the manifest besides parameters, number formats and contract."""
         return {}
 
     def rows(self, jobs: Sequence[Job]) -> Iterator[Rows]:
-        """The rows of every one of some jobs that share a shard, with `PLACE_COLUMNS` if there are any."""
+        """Yield the rows of every one of some jobs that share a shard, with `PLACE_COLUMNS` if there are any."""
         for (settings, prompt), columns in zip(jobs, self.traced(jobs), strict=True):
             place = {name: getattr(prompt, name) for name in ("document", "slice", "split")}
             place |= {"prompt_id": prompt.id, "batch_size": 1, **dataclasses.asdict(settings)}
@@ -92,7 +92,7 @@ class Collector(ABC):
 
     @abstractmethod
     def traced(self, jobs: Sequence[Job]) -> Iterator[Rows]:
-        """The same without those columns."""
+        """Yield the rows of every one of some jobs, without `PLACE_COLUMNS`."""
 
     @property
     def taps(self) -> tuple[int, ...]:
@@ -100,12 +100,12 @@ class Collector(ABC):
         return taps_of(self.pair, self.layers)
 
     def chance(self, job: Job) -> Randomness:
-        """A job's own random streams."""
+        """Seed a job's own random streams."""
         settings, prompt = job
         return Randomness(seed_of(self.config.seed, self.name, prompt.id, settings))
 
     def texts(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Trajectory]]:
-        """The target's continuation of every job, with what the target said where that is kept."""
+        """Draw the target's continuation of every job, with the target's outputs where these are kept."""
         layers = self.taps if self.keeps_said else ()
         drawn = [Trajectory(job[1].tokens, job[0], self.chance(job), [] if self.keeps_said else None) for job in jobs]
         yield from zip(jobs, continuations(self.pair.target, drawn, self.new_tokens, layers), strict=True)
@@ -113,8 +113,7 @@ class Collector(ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Collection:
-    """What a collection will write, without the models: its ``shards`` by name, at most so many ``rows``, ``facts`` of the
-    manifest."""
+    """Plan of a collection, without the models: its ``shards`` by name, at most so many ``rows``, ``facts`` of the manifest."""
 
     name: str
     schema: pa.Schema
@@ -124,7 +123,7 @@ class Collection:
 
 
 def described(collector: Collector, code: str) -> Collection:
-    """What ``collector`` will write; `ValueError` if a prompt does not fit the context. ``code``: as `collect` has it."""
+    """Plan what ``collector`` will write; `ValueError` if a prompt does not fit the context. ``code``: as in `collect`."""
     require_context(collector)
     contract, config = capture_contract(collector), dataclasses.asdict(collector.config)
     jobs, size, formats = collector.jobs, collector.config.prompts_per_shard, dtypes(collector.pair)
@@ -156,7 +155,7 @@ def described(collector: Collector, code: str) -> Collection:
 
 
 def shard_rows(collector: Collector, shard: tuple[str, Sequence[Job]]) -> Iterator[Rows]:
-    """The rows of every job of a shard, which is given by name and jobs: a worker's task."""
+    """Yield the rows of every job of a shard, which is given by name and jobs: a worker's task."""
     torch.set_num_threads(collector.config.threads)
     with own_settings(model.device for model in collector.pair.models.values()):
         yield from collector.rows(shard[1])
@@ -166,7 +165,7 @@ def collect(over: Over, folder: Path, progress: Progress, max_gigabytes: float, 
     """Write the shards and the manifest of a trace into ``folder``; finished shards of the same collection are kept.
 
     ``over(do, tasks)`` yields every task with ``do(collector, task)``, in any order and wherever a collector is; ``progress``
-    wraps the jobs for a bar. The traces of a pair, which lie beside ``folder``, may need ``max_gigabytes`` together.
+    wraps the jobs for a bar. The traces of a pair, which lie next to ``folder``, may need ``max_gigabytes`` together.
     ``code``: hash of the collecting code; shards of other code are collected again. Returns how many ``shards`` and ``rows``
     there are, and how many shards were ``kept`` from an earlier run. `ValueError` if a prompt does not fit the context, the disk
     does not suffice or ``folder`` holds traces of another kind, before anything is written or removed.
@@ -185,7 +184,7 @@ def collect(over: Over, folder: Path, progress: Progress, max_gigabytes: float, 
 
 
 def _written(over: Over, todo: Sequence[Any], folder: Path, schema: pa.Schema) -> Iterator[Rows]:
-    """The rows of every job; a shard is written behind its last one."""
+    """Yield the rows of every job; write a shard after its last one."""
     for (name, _), made in over(shard_rows, todo):
         rows = []
         for one in made:
@@ -195,7 +194,7 @@ def _written(over: Over, todo: Sequence[Any], folder: Path, schema: pa.Schema) -
 
 
 def require_context(collector: Collector) -> None:
-    """`ValueError` if a prompt and what is collected behind it exceed the pair's context."""
+    """Raise `ValueError` if a prompt and what is collected after it exceed the pair's context."""
     if not collector.jobs:
         raise ValueError("there are no prompts to collect from: run the prompts stage.")
     models = [model for model in (collector.pair.target, collector.pair.draft) if model is not None]
@@ -209,7 +208,7 @@ def require_context(collector: Collector) -> None:
 
 
 def capture_contract(collector: Collector) -> CaptureContract:
-    """The record of features captured behind the prompts and in texts of the collector's length."""
+    """Record what features are captured under: the pair, after the prompts and in texts of the collector's length."""
     lengths = [len(prompt.tokens) for _, prompt in collector.jobs]
     settings: list[SamplingSettings] = list(dict.fromkeys(settings for settings, _ in collector.jobs))
     serving = ServingRange(
@@ -223,17 +222,17 @@ def capture_contract(collector: Collector) -> CaptureContract:
 
 
 def models_of(pair: ModelPair) -> dict[str, CausalLanguageModel]:
-    """The pair's Hugging Face models, by ``target`` and ``draft``."""
+    """Return the pair's Hugging Face models, by ``target`` and ``draft``."""
     return {name: one for name, one in vars(pair).items() if isinstance(one, CausalLanguageModel)}
 
 
 def dtypes(pair: ModelPair) -> dict[str, str]:
-    """Each model's own: what a draft proposes depends on its number format too."""
+    """Return each model's number format, on which what a draft proposes depends, too."""
     return {name: str(one.dtype).removeprefix("torch.") for name, one in models_of(pair).items()}
 
 
 def last_layers(model: Any, count: int, key: str) -> tuple[int, ...]:
-    """Numbers of the last ``count`` hidden states; `ValueError`, which names the parameter ``key``, if the model has fewer."""
+    """Number the last ``count`` hidden states; `ValueError`, which names the parameter ``key``, if the model has fewer."""
     if count > model.num_layers + 1:
         kind = type(getattr(model, "model", model)).__name__
         raise ValueError(f"{key} is {count}, and {kind} has {model.num_layers + 1} hidden states: lower {key}.")
@@ -241,12 +240,12 @@ def last_layers(model: Any, count: int, key: str) -> tuple[int, ...]:
 
 
 def hidden_size(model: Any) -> int:
-    """Size of a model's hidden states."""
+    """Return the size of a model's hidden states."""
     held = model.checkpoint if isinstance(model, Eagle3Drafter) else model.model
     return int(held.config.get_text_config().hidden_size)
 
 
 def seed_of(seed: int, trace: str, prompt_id: str, settings: SamplingSettings) -> int:
-    """The seed of a prompt's own random streams in a trace."""
+    """Derive the seed of a prompt's own random streams in a trace."""
     key = hashlib.sha256(f"{seed}/{trace}/{prompt_id}/{dataclasses.astuple(settings)}".encode()).digest()
     return int.from_bytes(key[:8], "little") >> 1

@@ -1,10 +1,10 @@
 """Expected tokens of a step by action and rule, exactly, on the trees of a grove (`trace_collection.grove`).
 
     node by node    E = 1 + Σ_v reach(v) [v does not end the text],    reach(child c of u) = reach(u) B(u; draws at u -> c)
-    block           the same with reach(token t) = P_t, the prefix weights of a chain, which do not know what is drawn behind t
-    traversal       on chains block; else E = Σ_i P(stop at i) (depth_i + 1 - [i ends the text]), from the law of every tree
+    block           the same with reach(token t) = P_t, the prefix weights of a chain, which do not know what is drawn after t
+    traversal       on chains block; else E = Σ_i P(stop at i) (depth_i + 1 - [i ends the text]), from the outcome on every tree
 
-A node that ends the text is emitted without a token behind it. A node-by-node rule treats a node by its draws alone, whatever
+A node that ends the text is emitted without a token after it. A node-by-node rule treats a node by its draws alone, whatever
 hangs below and wherever in an action's tree it stands: its branching probabilities are computed once for all actions and samples.
 On chains all of them are tokenwise verification, but for nss. Source: specification of verification, sections 2, 6 and 7. Shape
 suffixes: C contexts (a node with its draws in order), N nodes, V vocabulary, A actions, K rules.
@@ -31,7 +31,7 @@ BY_LAW = ("block", "traversal")  # rules that look at more than a node and its d
 
 @dataclass(frozen=True)
 class Drawn:
-    """An action's tree: its trunk and the rollouts behind it, the ``contexts`` a walk may come through, parents first, and its
+    """Tree of an action: its trunk and the rollouts after it, the ``contexts`` a walk may come through, parents first, and its
     distinct nodes and fed branch nodes."""
 
     paths: list[list[int]]
@@ -41,8 +41,8 @@ class Drawn:
 
 
 class Efficiencies:
-    """Evaluates the trees of ``actions`` in the samples of a grove; ``target_probs_NV`` are the target's laws at the root and
-    behind every node."""
+    """Evaluates the trees of ``actions`` in the samples of a grove; ``target_probs_NV`` are the target's distributions at the
+    root and after every node."""
 
     def __init__(self, grove: Grove, target_probs_NV: Tensor, actions: Sequence[Action]) -> None:
         self._grove, self._target_probs_NV, self._actions = grove, target_probs_NV, actions
@@ -52,7 +52,7 @@ class Efficiencies:
         self._prefixes: dict[int, list[float]] = {}
 
     def array(self, rules: Sequence[str]) -> np.ndarray:
-        """E[emitted] [samples, K, A] in float64; NaN for branching trees under a rule for chains."""
+        """Compute E[emitted] [samples, K, A] in float64; NaN for branching trees under a rule for chains."""
         return np.array(
             [
                 [
@@ -64,13 +64,13 @@ class Efficiencies:
         )
 
     def traffic(self) -> tuple[np.ndarray, np.ndarray]:
-        """Distinct nodes [A] and fed branch nodes [A] of the actions' trees, means over the samples."""
+        """Count distinct nodes [A] and fed branch nodes [A] of the actions' trees, means over the samples."""
         counts = np.array([[(tree.nodes, tree.fed) for tree in trees] for trees in self._drawn], dtype=float)
         nodes_A, fed_A = counts.mean(axis=0).T
         return nodes_A, fed_A
 
     def drawn(self, sample: Sample, action: Action) -> Drawn:
-        """The tree of ``action``: the trunk's beginning, and behind it the first rollouts, cut."""
+        """Cut the tree of ``action`` from a sample: the trunk's beginning, and after it the first rollouts, cut."""
         trunk = sample.trunk.nodes[: action.l1]
         rollouts = [] if action.is_chain else sample.rollouts.get(action.l1, [])[: action.k]
         paths = [path.nodes[: action.l2] for path in rollouts]
@@ -96,7 +96,7 @@ class Efficiencies:
         return 1 + sum(weight for node, weight in weights if not self._grove.ends(node))
 
     def _prefix_weights(self, chain: Sequence[int]) -> list[float]:
-        """P_t of block verification for every token of a chain of nodes."""
+        """Compute P_t of block verification for every token of a chain of nodes."""
         before = [ROOT, *chain[:-1]]
         draft_GV = torch.stack([self._grove.laws[node] for node in before])
         chosen_G1 = torch.tensor([self._grove.tokens[node] for node in chain]).unsqueeze(1)
@@ -123,7 +123,7 @@ class Efficiencies:
         return emitted
 
     def _branching_of(self, rule: str) -> dict[Context, dict[int, float]]:
-        """B(node; draws -> child) of every context, from one call of the rule's solver."""
+        """Compute B(node; draws -> child) of every context, from one call of the rule's solver."""
         contexts, grove = self._contexts, self._grove
         target_CV = self._target_probs_NV[[node + 1 for node, _ in contexts]]
         draft_CV = torch.stack([grove.laws[node] for node, _ in contexts])

@@ -1,12 +1,12 @@
-"""Sampled trees of one root, all in one: what the delayed trees of an action set have in common is drafted and verified once.
+"""Sampled trees of one root, joined: what the delayed trees of an action set have in common is drafted and verified once.
 
     trunk      x_1 … x_T from the draft, T the longest chain or trunk
     rollouts   from every trunk length L1 that branches, the most rollouts K of the most depth L2 that any action with it has
 
-The tree of (K, L1, L2) is the first L1 trunk tokens and the first K rollouts from there, cut at depth L2: each has exactly the
-law of a tree drawn by itself. Equal tokens under one node are one node, whichever path drew them, so a pass of either model runs
-over every distinct node once. A path ends at an end-of-sequence token. Source: specification of verification, section 7 ("label
-economics"). Shape suffixes: N nodes, V vocabulary.
+The tree of (K, L1, L2) is the first L1 trunk tokens and the first K rollouts from there, cut at depth L2: each is distributed
+exactly as a tree drawn by itself. Equal tokens under one node are one node, whichever path drew them, so a pass of either model
+runs over every distinct node once. A path ends at an end-of-sequence token. Source: specification of verification, section 7
+("label economics"). Shape suffixes: N nodes, V vocabulary.
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ class Path:
 
 @dataclass
 class Sample:
-    """One trunk, and by trunk length the rollouts from there (none if the trunk ended before)."""
+    """A sample of trees: one trunk, and by trunk length the rollouts from there (none if the trunk ended before)."""
 
     trunk: Path
     rollouts: dict[int, list[Path]] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Extent:
-    """What an action set asks for: the longest ``trunk``, and by trunk length the most rollouts and their depth."""
+    """Extent of an action set's trees: the longest ``trunk``, and by trunk length the most rollouts and their depth."""
 
     trunk: int
     branches: dict[int, tuple[int, int]]
@@ -63,7 +63,7 @@ class Extent:
 
     @property
     def most_nodes(self) -> int:
-        """Nodes of one sample if no paths meet."""
+        """Number of nodes of one sample if no paths meet."""
         return self.trunk + sum(k * depth for k, depth in self.branches.values())
 
     @property
@@ -72,7 +72,7 @@ class Extent:
 
 
 class Grove:
-    """Nodes of all samples at a root, with the draft's law behind every node that was drawn from; ``draft`` has committed
+    """Nodes of all samples at a root, with the draft's distribution after every node that was drawn from; ``draft`` has committed
     everything up to the root and keeps no scratch."""
 
     def __init__(
@@ -104,7 +104,7 @@ class Grove:
         return self
 
     def _branched(self, sample: Sample) -> list[Path]:
-        """New rollouts from the end of the trunk, if any action branches at this length."""
+        """Begin new rollouts from the end of the trunk, if any action branches at this length."""
         trunk, depth = sample.trunk, len(sample.trunk.nodes)
         k, length = self.extent.branches.get(depth, (0, 0))
         if not k or depth in sample.rollouts or self.ends(trunk.end):
@@ -113,7 +113,7 @@ class Grove:
         return sample.rollouts[depth]
 
     def _feed(self, nodes: Sequence[int], places: dict[int, int]) -> None:
-        """One pass of the draft over ``nodes``, whose parents were fed before."""
+        """Run one pass of the draft over ``nodes``, whose parents were fed before."""
         parents = [places[self.parents[node]] for node in nodes]
         for node in nodes:
             places[node] = len(places) - 1
@@ -122,7 +122,7 @@ class Grove:
         self.laws |= dict(zip(nodes, laws, strict=True))
 
     def _child(self, parent: int, token: int) -> int:
-        """The node of ``token`` under ``parent``."""
+        """Return the node of ``token`` under ``parent``."""
         node = self._known.setdefault((parent, token), len(self.tokens))
         if node == len(self.tokens):
             self.tokens.append(token)
@@ -130,11 +130,11 @@ class Grove:
         return node
 
     def ends(self, node: int) -> bool:
-        """Whether nothing may follow ``node``."""
+        """Tell whether nothing may follow ``node``."""
         return node != ROOT and self.tokens[node] in self.eos_tokens
 
     def tree(self, paths: Sequence[Sequence[int]]) -> tuple[TokenTree, list[int]]:
-        """The tree of ``paths`` of nodes from the root, in draw order, and its nodes: rows beneath the root's.
+        """Join ``paths`` of nodes from the root, in draw order, to a tree; also return its nodes: rows beneath the root's.
 
         A step that several paths share counts as drawn by each of them, as those of rollouts do; give a trunk once.
         """

@@ -19,7 +19,7 @@ from trace_collection.shards import Rows, columns_of
 
 @dataclass(frozen=True, kw_only=True)
 class GuessTraceConfig(CollectionConfig):
-    """How guess traces are collected: the ``ways`` to decode, decoder configurations without a draft, on the first ``prompts``
+    """Section of guess traces: the ``ways`` to decode, decoder configurations without a draft, on the first ``prompts``
     validation prompts."""
 
     ways: Annotated[tuple[dict, ...], not_empty]
@@ -34,7 +34,7 @@ class GuessTraceConfig(CollectionConfig):
 
 
 class GuessCollector(Collector):
-    """A row for every pass after the prefill. The pair's draft is left out, also of the contract."""
+    """Collects a row for every pass after the prefill. The pair's draft is left out, also of the contract."""
 
     name = "guesses"
     columns = GUESS_COLUMNS
@@ -57,7 +57,7 @@ class GuessCollector(Collector):
             yield columns_of([one for way in range(len(self.decoders)) for one in self._passes(job, way)])
 
     def _passes(self, job: Job, way: int) -> Iterator[dict[str, int]]:
-        """What every pass of one way fed and committed."""
+        """Yield what every pass of one way fed and committed."""
         settings, prompt = job
         options: Mapping[str, Any] = {"max_new_tokens": self.new_tokens, **dataclasses.asdict(settings)}
         position = len(prompt.tokens)

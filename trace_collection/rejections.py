@@ -1,4 +1,4 @@
-"""What is rejected where a text's token comes out: the drafted token by rule, and candidates that are tried in turn.
+"""Rejections where a text's token comes out: of the drafted token by rule, and of candidates tried one after the other.
 
 Shape suffixes: N or R rows, V vocabulary.
 """
@@ -13,8 +13,8 @@ LEAST_MASS = 1e-12  # below which nothing can be rejected
 
 
 def rejected_law(q_RV: Tensor, p_RV: Tensor, y_R: Tensor, weight_R: Tensor, verifier: str) -> Tensor:
-    """Weights [R, V] of the drafted token that ``verifier`` rejects where the text's ``y_R`` comes out instead; ``weight_R``: of
-    the tokens before it, which block verification looks at."""
+    """Weigh [R, V] the drafted token that ``verifier`` rejects where the text's ``y_R`` comes out instead; ``weight_R``: of the
+    tokens before it, which block verification looks at."""
     others_RV = q_RV.scatter(1, y_R.unsqueeze(1), 0.0)
     if verifier in MATCHED:
         return others_RV
@@ -25,16 +25,16 @@ def rejected_law(q_RV: Tensor, p_RV: Tensor, y_R: Tensor, weight_R: Tensor, veri
 
 
 def candidate_hits(target_NV: Tensor, draft_NV: Tensor, tokens_N: Tensor, count: int, chance: Chance) -> Tensor:
-    """P(one of k candidates is accepted | the token that comes out) for k from 1 to ``count`` [N, count].
+    """Compute P(one of k candidates is accepted | the token that comes out) for k from 1 to ``count`` [N, count].
 
-    Candidates are drawn from the draft's law without replacement and tried in turn: x is accepted with min(1, p/q), else p
-    becomes [p - q]_+ and q loses x, both normalised. Exact for the first candidate; behind it along one sequence of rejected
+    Candidates are drawn from the draft without replacement and tried one after the other: x is accepted with min(1, p/q), else
+    p becomes [p - q]_+ and q loses x, both normalised. Exact for the first candidate; after it along one sequence of rejected
     candidates drawn from [q - p]_+, weighted by how likely the rejections were, whose mean is exact.
     """
     drawn_V = (draft_NV > 0).any(0)  # other tokens are one: none of them is ever a candidate
     rest_N1 = target_NV[:, ~drawn_V].double().sum(1, keepdim=True)
     left_NV = torch.cat([target_NV[:, drawn_V].double(), rest_N1], dim=1)  # the target's mass not accepted yet
-    draft_NV = torch.nn.functional.pad(draft_NV[:, drawn_V].double(), (0, 1))  # the next candidates' laws
+    draft_NV = torch.nn.functional.pad(draft_NV[:, drawn_V].double(), (0, 1))  # the next candidates' distributions
     weight_N = torch.ones_like(left_NV[:, 0])  # P(all rejected so far), along the sequence
     column_V = torch.where(drawn_V, drawn_V.cumsum(0) - 1, drawn_V.sum())
     place = column_V[tokens_N].unsqueeze(1)

@@ -25,7 +25,7 @@ STRING_BYTES = 32  # about; names repeat, and repeats take next to nothing
 def trace_schema(
     columns: Mapping[str, str], sizes: Mapping[str, int], version: int, fingerprint: str, contract: dict[str, Any]
 ) -> pa.Schema:
-    """Arrow schema of a shard: ``columns`` by kind, a list's length by its word in ``sizes`` (``state<float16>``)."""
+    """Make the Arrow schema of a shard: ``columns`` by kind, a list's length by its word in ``sizes`` (``state<float16>``)."""
     fields = []
     for name, kind in columns.items():
         word, _, element = kind.rstrip(">").partition("<")
@@ -44,12 +44,12 @@ def shard_name(index: int) -> str:
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> Rows:
-    """Rows given one by one, as columns."""
+    """Turn rows given one by one into columns."""
     return {name: np.array([row[name] for row in rows]) for name in rows[0]} if rows else {}
 
 
 def bytes_of(schema: pa.Schema) -> int:
-    """What a row takes at most."""
+    """Bound the bytes that a row takes."""
     return sum(map(_bytes, schema.types))
 
 
@@ -60,7 +60,7 @@ def _bytes(kind: pa.DataType) -> int:
 
 
 def require_disk(folder: Path, name: str, rows: int, bytes_per_row: int, max_gigabytes: float) -> None:
-    """Say what a trace may need; `ValueError` if that and the pair's other traces exceed ``max_gigabytes``, or it and the copy
+    """Print what a trace may need; `ValueError` if that and the pair's other traces exceed ``max_gigabytes``, or it and the copy
     that DVC's cache takes exceed the disk's free space."""
     need = rows * bytes_per_row
     others = _held(path for path in folder.parent.glob("*/part-*") if path.parent != folder)
@@ -118,7 +118,7 @@ def _put(path: Path, content: bytes) -> None:
 
 
 def _column(parts: Sequence[Rows], field: pa.Field) -> pa.Array:
-    """A column of all parts; one value stands for all rows of its part."""
+    """Join a column of all parts; one value stands for all rows of its part."""
     if not parts:
         return pa.array([], field.type)
     lengths = (next(len(values) for values in part.values() if np.ndim(values)) for part in parts)
@@ -132,7 +132,7 @@ def _column(parts: Sequence[Rows], field: pa.Field) -> pa.Array:
 
 
 def require_kind(folder: Path, kind: str) -> None:
-    """`ValueError` if ``folder`` holds a finished collection of another kind than ``kind``, which this one would replace."""
+    """Raise `ValueError` if ``folder`` holds a finished collection of another kind than ``kind``, which would be replaced."""
     try:
         held = json.loads((folder / MANIFEST).read_text())
     except (OSError, ValueError):
@@ -145,7 +145,7 @@ def require_kind(folder: Path, kind: str) -> None:
 
 
 def finished(path: Path, fingerprint: str) -> bool:
-    """Whether ``path`` is a whole, undamaged shard of this very collection."""
+    """Tell whether ``path`` is a whole, undamaged shard of the collection with this ``fingerprint``."""
     try:
         content = pa.BufferReader(path.read_bytes())
         metadata = pq.read_table(content, page_checksum_verification=True).schema.metadata or {}

@@ -1,4 +1,4 @@
-"""One text's rows: at every root the draft along the text, and the chain that would be drawn (`trace_collection.texts`).
+"""Rows of one text: at every root the draft along the text, and the chain that would be drawn (`trace_collection.texts`).
 
     along the text    q_0, q_1, … in front of y_0, y_1, …, each after a draft of the tokens before it from this root
     the chain         y_0 … y_{N-1}, N accepted by the verifier; then x that it rejects, and a rollout of the draft after x
@@ -6,7 +6,7 @@
     x ~ [q_N - w p]_+      w = 1 tokenwise; the running weight after y_0 … y_{N-1}, w <- min(w p / q, 1), for block verification;
                            q_N without y_N for matching
 
-A draft that reads tokens alone says the same of a position from whatever root: one pass over the text is all of its part along
+A draft that reads tokens alone predicts the same at a position from any root: one pass over the text is all of its part along
 it. One that reads the target's states goes on from its own after the root, so it runs over the text from every root, a level at a
 time. Of x: the specification of verification, sections 2 and 3; block's weight after a draft is P(N >= its length | the draft).
 
@@ -42,8 +42,8 @@ PER_SLOT = ("confidence", "entropy", "law_entropy", "probabilities", "unit_proba
 
 @dataclass(frozen=True)
 class Level:
-    """What the draft says at one depth from some ``roots_R``: its processed and its temperature-1 distribution, and its tapped
-    states, at the nodes ``nodes_R`` of its scratch (-1: the committed end)."""
+    """Predictions of the draft at one depth from some ``roots_R``: its processed and its temperature-1 distribution, and its
+    tapped states, at the nodes ``nodes_R`` of its scratch (-1: the committed end)."""
 
     roots_R: np.ndarray
     nodes_R: np.ndarray
@@ -52,7 +52,7 @@ class Level:
     hidden_RKD: Tensor | None
 
     def take(self, rows: np.ndarray, roots: np.ndarray | None = None) -> "Level":
-        """Some rows, by default of their own ``roots``."""
+        """Take some rows, by default of their own ``roots``."""
         if roots is None and len(rows) == len(self.roots_R):
             return self
         at = torch.from_numpy(rows).to(self.probs_RV.device)
@@ -79,12 +79,12 @@ class TextTracer:
 
     @cached_property
     def taps(self) -> tuple[int, ...]:
-        """The target's layers that are tapped: those stored, and those that the draft reads."""
+        """Layers of the target that are tapped: those stored, and those that the draft reads."""
         return taps_of(self.pair, self.layers)
 
     @property
     def reads_states(self) -> bool:
-        """Whether what the draft says depends on where its round began."""
+        """True if the draft's predictions depend on where its round began."""
         return reads_states(self._draft)
 
     @property
@@ -102,10 +102,10 @@ class TextTracer:
         luck_2N: np.ndarray,
         written: Written | None = None,
     ) -> Rows:
-        """Columns of `TEXT_COLUMNS`, but for the prompt's own, of the roots in front of tokens 1, 2, … of ``text``.
+        """Trace the roots in front of tokens 1, 2, … of ``text``: `TEXT_COLUMNS`, but for the prompt's own.
 
-        ``luck_2N``: uniform numbers [2, N] of those tokens' places, for `kept` and `tried`; ``written``: what the target said of
-        its prompt and every token with `taps`, where it wrote the text itself.
+        ``luck_2N``: uniform numbers [2, N] of those tokens' positions, for `kept` and `tried`; ``written``: the target's outputs
+        on its prompt and every token with `taps`, where it wrote the text itself.
         """
         if len(text) < 2:
             return {}
@@ -126,7 +126,7 @@ class TextTracer:
         }
 
     def _read(self, prompt: list[int], text: list[int]) -> Written:
-        """Of a text that another pass has drawn."""
+        """Run the target over a text that another pass has drawn."""
         state = self.pair.target.open(len(prompt) + len(text), self.taps)
         ahead = state.forward(prompt, last=1)
         state.keep(range(len(prompt)))
@@ -137,7 +137,7 @@ class TextTracer:
         return Written(logits_NV, torch.cat([ahead.hidden_NKD[-1:], along.hidden_NKD]), ahead.hidden_NKD)
 
     def _lookups(self, prompt: list[int], text: list[int]) -> Rows:
-        """What followed the longest match of the tokens in front of every position."""
+        """Look up what followed the longest match of the tokens in front of every position."""
         known = founds([*prompt, *text[:-1]], self.gamma_max)[len(prompt) :]
         numbers = {"match": "length", "seen": "seen", "agreed": "agreed"}
         counts = {name: np.array([getattr(one, field) for one in known]) for name, field in numbers.items()}
@@ -145,7 +145,7 @@ class TextTracer:
         return {**counts, "lookup": np.array(padded)}
 
     def _law(self, logits_NV: Tensor, tokens: Sequence[int], settings: SamplingSettings) -> Tensor:
-        """The target's distributions of ``tokens`` [N, V]."""
+        """Return the target's distributions of ``tokens`` [N, V]."""
         law_NV = recorded_law(logits_NV, settings)
         if settings.greedy:  # a token has decided, where passes over one row and over many round a near-tie differently
             tokens_N1 = torch.tensor(tokens, device=law_NV.device).unsqueeze(1)
@@ -153,7 +153,7 @@ class TextTracer:
         return law_NV
 
     def _roots(self, written: Written, newest: Sequence[int]) -> np.ndarray:
-        """The state at the rows whose logits produced the ``newest`` tokens, and those tokens' embeddings; empty without taps."""
+        """Return the state at the rows whose logits produced the ``newest`` tokens, with their embeddings; empty without taps."""
         if written.hidden_NKD is None or not self.layers:
             return np.zeros((len(newest), 0), np.float16)
         hidden_NKD = of_layers(written.hidden_NKD[: len(newest)], self.taps, self.layers)
@@ -162,8 +162,8 @@ class TextTracer:
         return _finite(torch.stack(states), "target", "layers")
 
     def open(self, prompt: list[int], text: list[int], written: Written) -> tuple[ModelState, Forward]:
-        """The draft's state after the first token of ``text``, with the other tokens but the last as a chain of scratch; what it
-        says in front of tokens 1, 2, …."""
+        """Open the draft's state after the first token of ``text``, with the other tokens but the last as a chain of scratch;
+        also return its outputs in front of tokens 1, 2, …."""
         reads = features_of(self._draft)
         state = self._draft.open(len(prompt) + 2 * len(text) * self.gamma_max, self.spec.draft_layers)
         if reads:
@@ -175,7 +175,7 @@ class TextTracer:
 
 @dataclass
 class Chains:
-    """A draft from every root of a ``text``, depth by depth, whose tokens are kept by the numbers ``kept_N``."""
+    """Drafts from every root of a ``text``, depth by depth, whose tokens are kept by the numbers ``kept_N``."""
 
     tracer: TextTracer
     prompt: list[int]
@@ -189,7 +189,7 @@ class Chains:
     made: Rows = field(default_factory=dict)
 
     def columns(self, written: Written) -> Rows:
-        """The columns of slots, ``accepted`` and ``rejected_ratio``."""
+        """Compute the columns of slots, ``accepted`` and ``rejected_ratio``."""
         tracer, count = self.tracer, len(self.text) - 1
         state, walked = tracer.open(self.prompt, self.text, written)
         self.fed, self.made, self.weight_N = count - 1, self._empty(count), np.ones(count)
@@ -218,7 +218,7 @@ class Chains:
         return self.made
 
     def _along(self, depth: int, along: Level) -> tuple[np.ndarray, Tensor, Tensor]:
-        """Record ratios at ``depth``; P(N > depth | text) of every root, the target's distributions there and the tokens."""
+        """Record ratios at ``depth``; return every root's P(N > depth | text), the target's distribution there and the token."""
         law_NV = self.target_NV[depth:]
         y_N = torch.tensor(self.text[1 + depth :], device=law_NV.device)
         known, made = len(law_NV), self.made
@@ -230,8 +230,8 @@ class Chains:
     def _on_text(
         self, depth: int, along: Level, on_text_N: np.ndarray, kept_N: np.ndarray, law_NV: Tensor, y_N: Tensor
     ) -> tuple[list[tuple[int, int]], list[int]]:
-        """Draw and record the token at ``depth`` of chains that are on the text; roots and tokens of those rejected, and nodes
-        that these follow."""
+        """Draw and record the token at ``depth`` of chains that are on the text; return roots and tokens of those rejected, and
+        nodes that these follow."""
         rows = np.flatnonzero(on_text_N)
         if not len(rows):
             return [], []
@@ -261,7 +261,7 @@ class Chains:
         rolls: Sequence[tuple[int, int]],
         following: Sequence[int],
     ) -> tuple[Level, Level | None]:
-        """The levels at ``depth`` along the text and off it."""
+        """Run the draft to the levels at ``depth``, along the text and off it."""
         tracer, ends, known = self.tracer, self.tracer.pair.target.eos_tokens, max(len(self.text) - 1 - depth, 0)
         going = [
             place for place, (root, token) in enumerate(rolls) if token not in ends and depth < tracer.budget - 2 - root
@@ -306,7 +306,7 @@ class Chains:
         }
 
     def _record(self, depth: int, level: Level, tokens: np.ndarray) -> None:
-        """What is recorded of distributions and of the ``tokens`` drawn from them, as `predictors.signals` defines it."""
+        """Record distributions and the ``tokens`` drawn from them, as `predictors.signals` defines their numbers."""
         roots, made, spec = level.roots_R, self.made, self.tracer.spec
         tokens_R = torch.from_numpy(tokens).to(level.probs_RV.device)
         made["tokens"][roots, depth] = tokens
@@ -330,7 +330,7 @@ class Chains:
             made["states"][roots, depth] = _finite(states_RS, "draft", "draft_layers")
 
     def _compare(self, depth: int, level: Level, p_RV: Tensor, q_RV: Tensor, y_R: Tensor) -> None:
-        """Record what both models' distributions say of the text's tokens ``y_R``."""
+        """Record what both models' distributions give the text's tokens ``y_R``."""
         roots, candidates, made = level.roots_R, self.tracer.candidates, self.made
         unit_RV = level.unit_RV.to(p_RV)
         rank_R = (unit_RV > _at(unit_RV, y_R).unsqueeze(1)).sum(1)
@@ -345,12 +345,12 @@ class Chains:
 
 
 def reads_states(model: LanguageModel) -> bool:
-    """Whether what a draft ``model`` says depends on where its round began."""
+    """Tell whether the predictions of a draft ``model`` depend on where its round began."""
     return bool(features_of(model))
 
 
 def walk(state: ModelState, committed: Sequence[int], chain: Sequence[int]) -> Forward:
-    """Commit tokens, and run over a ``chain`` behind them that stays scratch: the last committed row, and the chain's."""
+    """Commit tokens, and run over a ``chain`` after them that stays scratch; return the last committed row, and the chain's."""
     ahead = state.forward(committed, last=1)
     state.keep(range(len(committed)))
     passes = [Forward(ahead.logits[-1:], None if ahead.hidden_NKD is None else ahead.hidden_NKD[-1:])]
@@ -364,7 +364,7 @@ def _at(law_NV: Tensor, tokens_N: Tensor) -> Tensor:
 
 
 def _ratio(draft_NV: Tensor, target_NV: Tensor, tokens_N: Tensor) -> Tensor:
-    """Draft over target probability of tokens [N] in float64: infinite where the target's is 0, nan where there is no token."""
+    """Divide draft by target probability of tokens [N] in float64: infinite where the target's is 0, nan without a token."""
     q_N, p_N = (_at(law_NV, tokens_N.clamp(min=0)).double() for law_NV in (draft_NV, target_NV))
     ratio_N = torch.where(p_N > 0, q_N / p_N, torch.where(q_N > 0, torch.inf, 0.0))
     return ratio_N.where(tokens_N >= 0, torch.nan)
@@ -381,5 +381,5 @@ def _numpy(values: Tensor) -> np.ndarray:
 
 
 def _widened(values_NC: Tensor, size: int) -> Tensor:
-    """Columns up to ``size``, the last one repeated: more candidates than tokens are no more."""
+    """Widen columns to ``size``, the last one repeated: more candidates than tokens are no more."""
     return torch.cat([values_NC, values_NC[:, -1:].expand(-1, size - values_NC.shape[1])], dim=1)

@@ -29,7 +29,7 @@ from trace_collection.text_tracer import TextTracer
 
 @dataclass(frozen=True, kw_only=True)
 class TextTraceConfig(CollectionConfig):
-    """How text traces are collected.
+    """Section of text traces: how they are collected.
 
     Drafts of up to ``gamma_max`` tokens under the ``verifier`` that serves; hits of up to ``candidates`` tokens; the ``top``
     likeliest tokens' probabilities; the ``layers`` last hidden states of the target and ``draft_layers`` of the draft, the latter
@@ -56,7 +56,7 @@ class TextTraceConfig(CollectionConfig):
 
 
 class TextCollector(Collector):
-    """A row for every token of a text but its first."""
+    """Collects a row for every token of a text but its first."""
 
     name = "texts"
     columns = TEXT_COLUMNS
@@ -113,7 +113,7 @@ class TextCollector(Collector):
 
 
 def luck(chance: Uniform, count: int) -> np.ndarray:
-    """Uniform numbers [2, count] in [0, 1): ``kept`` and ``tried`` of so many places."""
+    """Draw uniform numbers [2, count] in [0, 1): ``kept`` and ``tried`` of so many positions."""
     uniform = torch.empty(2, count, 1, dtype=torch.float64)
     chance.fill(uniform)
     return np.asarray(uniform.squeeze(2).numpy())

@@ -23,7 +23,7 @@ MOST_ROWS = 4096  # of one state: what a node sees of the others is a mask of so
 
 @dataclass(frozen=True)
 class Written:
-    """What a model said as it wrote a text: ``logits_NV`` in front of each token, tapped states ``hidden_NKD`` in front of each
+    """Outputs of a model as it wrote a text: ``logits_NV`` in front of each token, tapped states ``hidden_NKD`` in front of each
     (``None`` without taps), and ``prompt_NKD`` along the whole prompt, the last of which are the first token's."""
 
     logits_NV: Tensor
@@ -32,20 +32,20 @@ class Written:
 
 
 def taps_of(pair: ModelPair, layers: Sequence[int]) -> tuple[int, ...]:
-    """The target's layers that are tapped: ``layers``, and those that the draft reads."""
+    """List the target's layers that are tapped: ``layers``, and those that the draft reads."""
     reads = () if pair.draft is None else features_of(pair.draft)
     return tuple(sorted({*layers, *reads}))
 
 
 def of_layers(hidden_NKD: Tensor, taps: Sequence[int], layers: Sequence[int]) -> Tensor:
-    """The states of some of the tapped layers."""
+    """Select the states of some of the tapped layers."""
     return hidden_NKD[:, [taps.index(layer) for layer in layers]]
 
 
 @dataclass
 class Trajectory:
-    """A continuation of ``prompt`` so far, by its own ``chance``; ``node`` is its newest one in the state's scratch. ``said``, if
-    it is a list, gets what the model said in front of every token, and ``prompt_NKD`` its tapped states along the prompt."""
+    """Continuation of a ``prompt`` so far, by its own ``chance``; ``node`` is its newest one in the state's scratch. ``said``, if
+    it is a list, gets the model's outputs in front of every token, and ``prompt_NKD`` its tapped states along the prompt."""
 
     prompt: Sequence[int]
     settings: SamplingSettings
@@ -57,7 +57,7 @@ class Trajectory:
 
     @property
     def written(self) -> Written | None:
-        """What the model said, if that is kept."""
+        """Outputs of the model along the text, if they are kept."""
         if self.said is None:
             return None
         logits, hidden = zip(*self.said, strict=True)
@@ -68,7 +68,7 @@ class Trajectory:
 def continuations(
     model: LanguageModel, trajectories: Sequence[Trajectory], budget: int, layers: tuple[int, ...] = ()
 ) -> Iterator[Trajectory]:
-    """The trajectories in their order, with ``budget`` new tokens each, or up to an end of sequence; ``layers`` are tapped."""
+    """Yield trajectories in order, continued by ``budget`` tokens or up to an end of sequence; ``layers`` are tapped."""
     while trajectories:
         rows = torch.tensor([len(one.prompt) + budget for one in trajectories]).cumsum(0)
         count = max(1, int((rows <= MOST_ROWS).sum()))
@@ -79,7 +79,7 @@ def continuations(
 
 @torch.inference_mode()
 def grow(model: LanguageModel, trajectories: Sequence[Trajectory], budget: int, layers: tuple[int, ...] = ()) -> None:
-    """Draw all ``trajectories`` together."""
+    """Draw all ``trajectories`` together, a token each per pass."""
     prompts = list(dict.fromkeys(tuple(one.prompt) for one in trajectories))
     state = model.open(sum(map(len, prompts)) + budget * len(trajectories), layers)
     nodes = 0
@@ -101,7 +101,7 @@ def grow(model: LanguageModel, trajectories: Sequence[Trajectory], budget: int, 
 
 
 def _draw(one: Trajectory, row: Row, node: int) -> None:
-    """The next token of a trajectory, by what was said behind ``node``."""
+    """Draw the next token of a trajectory, from the logits after ``node``."""
     logits_V, hidden_KD = row
     if one.said is not None:
         own_KD = None if hidden_KD is None else hidden_KD.clone()  # no view of the whole prompt's

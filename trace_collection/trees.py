@@ -1,4 +1,4 @@
-"""Collect tree traces: what every delayed tree of an action set would emit at places of the target's own text.
+"""Collect tree traces: what every delayed tree of an action set would emit at positions of the target's own text.
 
     text         a continuation under the sampling setting
     roots        every ``spacing`` tokens of it; state and scalars there are those a decoder's controller sees
@@ -39,10 +39,10 @@ from trace_collection.trajectories import of_layers
 
 @dataclass(frozen=True, kw_only=True)
 class TreeTraceConfig(CollectionConfig):
-    """How tree traces are collected.
+    """Section of tree traces: how they are collected.
 
     ``settings``: sampling settings, each with a trajectory of its own for every prompt. ``rules``: verification rules to label
-    for. ``roots_per_prompt`` roots lie ``spacing`` tokens apart, the first behind the prompt. ``prompts`` and ``draws``, each for
+    for. ``roots_per_prompt`` roots lie ``spacing`` tokens apart, the first after the prompt. ``prompts`` and ``draws``, each for
     the splits train, validation and test: most prompts, and sampled trees per root (of the test split many, so that an oracle can
     be chosen on some and scored on others). ``layers`` and ``draft_layers``: how many last hidden states of each model are
     stored.
@@ -76,7 +76,7 @@ class TreeTraceConfig(CollectionConfig):
 
 
 class TreeCollector(Collector):
-    """A row for every root of a text."""
+    """Collects a row for every root of a text."""
 
     name = "trees"
     columns = ROOT_COLUMNS
@@ -103,7 +103,7 @@ class TreeCollector(Collector):
 
     @torch.inference_mode()
     def _roots(self, job: Job, text: list[int], chance: Chance) -> Iterator[dict[str, Any]]:
-        """The columns of every root, as far as the text goes on: features, and labels of the trees drawn there."""
+        """Yield the columns of every root, as far as the text goes on: features, and labels of the trees drawn there."""
         (settings, prompt), pair, spec = job, self.pair, self.spec
         assert pair.draft is not None
         sequence, begin = [*prompt.tokens, *text], len(prompt.tokens)

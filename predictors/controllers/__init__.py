@@ -43,12 +43,12 @@ def build_controller(values: Mapping[str, Any]) -> Controller:
 
 
 def is_learned(bundle: Bundle) -> bool:
-    """Whether the bundle holds a network, not settings alone."""
+    """Tell whether the bundle holds a network, not settings alone."""
     return _innermost(bundle).card["kind"] in NETWORKS
 
 
 def learned_controller(bundle: Bundle) -> Any:
-    """The controller that an exported bundle holds, or the one inside that has a network."""
+    """Load the controller that an exported bundle holds, or the one inside that has a network."""
     inner = _innermost(bundle)
     kind = inner.card["kind"]
     if kind not in NETWORKS:

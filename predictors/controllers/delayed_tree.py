@@ -1,10 +1,10 @@
-"""The delayed-tree selector (paper 004): which tree to draft, chosen at every root.
+"""The delayed-tree selector (paper 004): it chooses which tree to draft, at every root.
 
     a* = argmax_a E_a(x) - κ ρ T_a(l);   drafted if it promises more than the margin over the setting's static action
 
 E: expected tokens of a step by action, from the exported network (`predictors.tree_choice`). T: its seconds by context, from the
-latency profile the bundle was made with, or another one's. Known when the draft's first law is, before its token is drawn:
-lossless with every rule for i.i.d. draws. Where choosing does not pay, calibration leaves it unasked.
+latency profile the bundle was made with, or another one's. Known when the draft's first distribution is, before its token is
+drawn: lossless with every rule for i.i.d. draws. Where choosing does not pay, calibration leaves the network unrun.
 """
 
 import copy
@@ -45,7 +45,7 @@ class DelayedTreeSession(LearnedSession):
 
 
 class DelayedTree(LearnedController):
-    """The controller of an exported bundle of kind ``delayed_tree``."""
+    """Chooses among delayed trees by an exported network: the controller of a bundle of kind ``delayed_tree``."""
 
     kind = "delayed_tree"
     instead = "the best static tree"
@@ -70,20 +70,20 @@ class DelayedTree(LearnedController):
         return self.spec.state_size + self.spec.num_scalars
 
     def outputs(self, features: Tensor) -> Tensor:
-        """Expected tokens of a step [B, A] of raw features [B, S + scalars]."""
+        """Compute expected tokens of a step [B, A] from raw features [B, S + scalars]."""
         return self.network(features).exp()
 
     def start(self, settings: SamplingSettings) -> DelayedTreeSession:
         return DelayedTreeSession(self, settings, self.rule.asks)
 
     def setting(self, settings: SamplingSettings) -> Static:
-        """The best static action at ``settings``, or at the captured ones nearest to them in temperature."""
+        """Return the best static action at ``settings``, or at the captured ones nearest to them in temperature."""
         return self.rule.static(settings, self.prices)
 
     @torch.inference_mode()
     def expected(self, root: TreeRoot) -> tuple[np.ndarray, np.ndarray, float]:
-        """Expected tokens [A] and seconds [A] of a step at ``root`` by action, and the squared distance of its features from the
-        training rows."""
+        """Predict expected tokens [A] and seconds [A] of a step at ``root`` by action, and the squared distance of its features
+        from the training rows."""
         features = assembled(state_of(root) if self.layers else None, scalars_of(root))
         logs_A, (distance, *_) = np.split(self.said(features.unsqueeze(0)).double().numpy(), [len(self.actions)])
         return np.exp(logs_A), self.prices.at(root.root.position), float(distance)

@@ -3,8 +3,8 @@
     stop where P̂, of the token or Π P̂ along the draft, falls below the threshold              `predictors.stopping`
 
 One class of controller; kinds differ in what their exported network reads (`predictors.stopping`) and in its shape. A
-model of ``law`` or ``before`` scores the token about to be drawn, one of ``behind`` the token just fed. On a tree the best of a
-level's nodes speaks for it: drafting ends where no chain is likely to go on (MCSD's rule).
+model of ``law`` or ``before`` scores the token about to be drawn, one of ``behind`` the token just fed. On a tree the best of
+a level's nodes decides for it: drafting ends where no chain is likely to go on (MCSD's rule).
 
 Shape suffixes: E nodes of a level, F features.
 """
@@ -40,8 +40,8 @@ from predictors.stopping import (
 
 @dataclass(frozen=True)
 class StopConfig(RuledConfig):
-    """``threshold``, if given, replaces the exported rules: the token's own chance, or the ``product`` along the draft, must not
-    fall below it; ``keeps`` the token about to be drawn, as MCSD does (`predictors.stopping`)."""
+    """Configuration of a stop model. ``threshold``, if given, replaces the exported rules: drafting stops where the chance,
+    or its ``product`` along the draft, is lower; ``keeps`` the token about to be drawn, as MCSD (`predictors.stopping`)."""
 
     threshold: float | None = None
     product: bool = False
@@ -73,7 +73,7 @@ class StopSession(LearnedSession):
         return self.last
 
     def _stops(self, laws: Sequence[NextLaw]) -> bool:
-        """Whether to stop before the next token of all these nodes."""
+        """Decide whether to stop before the next token of all these nodes."""
         rule, drafted = self.setting.rule, laws[0].drafted
         self.last = False
         if not self.bypassed and rule.asks_at(drafted, self.controller.inputs):
@@ -93,7 +93,7 @@ class StopSession(LearnedSession):
 
 
 class EarlyStop(RuledController):
-    """The controller of an exported bundle of kind ``early_stop``."""
+    """Stops drafting by an exported model of acceptance: the controller of a bundle of kind ``early_stop``."""
 
     kind = "early_stop"
     config_class, setting_class, prices_class = StopConfig, StopSetting, StopPrices
@@ -125,7 +125,7 @@ class EarlyStop(RuledController):
 
     @property
     def asks(self) -> bool:
-        """Whether the model is asked at any captured setting."""
+        """True if the model is run at any captured setting."""
         return any(made.rule.asks for made in self.settings)
 
     def _tap(self) -> None:
@@ -147,8 +147,8 @@ class EarlyStop(RuledController):
         return self.spec.size(self.inputs)
 
     def outputs(self, features: Tensor) -> Tensor:
-        """Calibrated probabilities of acceptance [B, S] of a draft's first token, from raw features [B, F], at every captured
-        sampling setting."""
+        """Compute calibrated probabilities of acceptance [B, S] of a draft's first token, from raw features [B, F], at every
+        captured sampling setting."""
         of_setting = [made.calibration for made in self.settings]
         scale_S, bias_S = (torch.tensor([getattr(one, name) for one in of_setting]) for name in ("scale", "bias"))
         return torch.sigmoid(scale_S * self.network(features).unsqueeze(1) + bias_S)
@@ -158,28 +158,28 @@ class EarlyStop(RuledController):
 
     @torch.inference_mode()
     def predict(self, laws: Sequence[NextLaw]) -> tuple[list[float], float, tuple[float, ...]]:
-        """Probabilities of acceptance [E] at a level's nodes, the largest squared distance of their features from the training
-        rows, and the first node's sketch."""
+        """Predict probabilities of acceptance [E] at a level's nodes; also return the largest squared distance of their features
+        from the training rows, and the first node's sketch."""
         said, count = self.said(torch.stack([self.features(law) for law in laws])).tolist(), len(laws)
         calibration, before = self.setting(laws[0].root.settings).calibration, self.position(laws[0])
         return [calibration.after(before, logit) for logit in said[:count]], said[count], tuple(said[count + 1 :])
 
     def position(self, law: NextLaw) -> int:
-        """Tokens of the draft before the one that is judged where ``law`` is known."""
+        """Return the number of tokens of the draft before the one that is judged where ``law`` is known."""
         return law.drafted - (self.inputs == BEHIND)
 
     def features(self, law: NextLaw) -> Tensor:
-        """Raw features [F] in float32."""
+        """Read raw features [F] in float32 of a draft's next distribution."""
         return features_of(law, self.spec, self.inputs)
 
 
 class SpecDecPP(EarlyStop):
-    """SpecDec++: a residual head on the state behind each drafted token."""
+    """SpecDec++: a residual head on the state after each drafted token."""
 
     kind = "specdecpp"
 
 
 class Logistic(EarlyStop):
-    """A logistic regression on the draft's law."""
+    """A logistic regression on the draft's distribution."""
 
     kind = "logistic"

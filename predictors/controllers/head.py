@@ -1,4 +1,4 @@
-"""Controllers with a head that classifies what becomes of the next γ drafted tokens: H-RAD's class, or the accepted length.
+"""Controllers with a head that classifies the fate of the next γ drafted tokens: H-RAD's class, or the accepted length.
 
     hrad      s = rule(P(c | features))     s = 0: draft nothing      s = 1: draft while max_x q(x) >= ε (at least one token)
                                             s = 2: draft all γ        (SpecBranch, section 4)
@@ -32,7 +32,7 @@ RULES = ("rule", "retention", "tried", "tried_retention")  # of a setting
 
 
 class HeadSession(LearnedSession):
-    """One request: bypassed rounds, and those whose rule is static, draft the best static γ; all others by the ``decision``."""
+    """Decisions within one request: the head's ``decision``; bypassed rounds and those without a rule draft the static γ."""
 
     controller: "HeadController"
     decision: int | None = None
@@ -44,7 +44,7 @@ class HeadSession(LearnedSession):
 
     @property
     def rule(self) -> Any:
-        """That of this round; ``None`` where no rule pays."""
+        """Rule of this round; ``None`` where no rule pays."""
         return self.setting.of(self.retains)
 
     def plan(self, root: Root) -> int | None:
@@ -69,7 +69,7 @@ class HeadSession(LearnedSession):
         return self.controller.stops_after and drawn.drafted >= self._limits()[0]
 
     def _limits(self) -> tuple[int, float | None]:
-        """The most tokens this round, and the confidence below which a soft draft stops."""
+        """Return the most tokens this round, and the confidence below which a soft draft stops."""
         if self.bypassed or self.rule is None:
             return self.setting.static(self.retains), None
         assert self.decision is not None
@@ -77,7 +77,7 @@ class HeadSession(LearnedSession):
         return limits
 
     def _decide(self, root: Root, law: NextLaw | None) -> None:
-        """Ask the head; where it cannot be trusted the round is bypassed."""
+        """Run the head; where it cannot be trusted the round is bypassed."""
         probabilities_L, distance, sketch = self.controller.predict(root, law)
         accepts = 1 - float(probabilities_L[0])  # class 0: nothing is accepted
         self.heard(Forecast(0, accepts, distance, sketch), finite=bool(torch.isfinite(probabilities_L).all()))
@@ -86,16 +86,16 @@ class HeadSession(LearnedSession):
 
 @dataclass(frozen=True)
 class HeadPrices:
-    """What rules were chosen by: the latency profile ``profile_hash``."""
+    """Latency profile, by its hash, that rules were chosen by."""
 
     profile_hash: str
 
 
 class HeadController(RuledController):
-    """The controller of an exported bundle. Subclasses say what the head's classes mean."""
+    """Controller of an exported head. Subclasses define the meaning of the head's classes."""
 
     prices_class = HeadPrices
-    stops_after = False  # with the token that a decision allows last: no law is computed only to stop
+    stops_after = False  # with the token that a decision allows last: no distribution is computed only to stop
     instead = "the best static gamma of the nearest captured settings"
     prices: HeadPrices
 
@@ -122,7 +122,7 @@ class HeadController(RuledController):
 
     @property
     def num_classes(self) -> int:
-        """Classes of the head."""
+        """Number of classes of the head."""
         raise NotImplementedError
 
     def start(self, settings: SamplingSettings) -> Session:
@@ -151,7 +151,7 @@ class HeadController(RuledController):
         return self.spec.state_size + len(self.spec.scalars)
 
     def outputs(self, features: Tensor) -> Tensor:
-        """Calibrated class probabilities of raw features [B, S + C], at one captured setting after the other."""
+        """Compute calibrated class probabilities of raw features [B, S + C], at one captured setting after the other."""
         logits = self.network(features)
         return torch.cat([made.calibration.probabilities(logits) for made in self.settings], dim=1)
 
@@ -160,7 +160,7 @@ class HeadController(RuledController):
 
     @torch.inference_mode()
     def predict(self, root: Root, law: NextLaw | None) -> tuple[Tensor, float, tuple[float, ...]]:
-        """Calibrated class probabilities [L], the squared distance of the features from the training rows, and their sketch."""
+        """Predict calibrated class probabilities [L], the features' squared distance from the training rows, and their sketch."""
         if root.hidden_KD is None or root.embedding_E is None:
             raise ValueError(
                 f"{self.kind} needs target hidden states, and this decoder taps none. Build it with build_decoder."
@@ -171,7 +171,7 @@ class HeadController(RuledController):
         return calibration.probabilities(said[: self.num_classes]), distance, tuple(sketch)
 
     def features(self, root: Root, law: NextLaw | None) -> Tensor:
-        """Raw features [1, S + C] of a round (`predictors.features`)."""
+        """Read raw features [1, S + C] of a round (`predictors.features`)."""
         return served_features(self.spec, root, law)
 
 

@@ -1,4 +1,4 @@
-"""What learned controllers share: they are made of an exported bundle, and know when they are not to be trusted.
+"""Base of learned controllers: they are made of an exported bundle, and know when they are not to be trusted.
 
 Where sampling settings or a context were not captured, features lie far from the training rows or an output is no number, a round
 is *bypassed*: decoding goes on at the best static setting, with one warning per kind of reason.
@@ -28,7 +28,7 @@ LARGEST_FACTOR = 1.25  # between prices of two machines, that a bundle serves wi
 
 @dataclass(frozen=True)
 class BundleConfig:
-    """``bundle``: folder of an exported controller."""
+    """Configuration of a learned controller: ``bundle`` is the folder of an exported one."""
 
     bundle: str = ""
 
@@ -40,7 +40,7 @@ class BundleConfig:
 
 
 class Guard:
-    """Keeps a controller of ``kind`` to what its features were captured under; ``instead`` says how decoding goes on."""
+    """Keeps a controller of ``kind`` to what its features were captured under; ``instead`` names how decoding goes on."""
 
     def __init__(self, kind: str, contract: CaptureContract, instead: str) -> None:
         self._kind = kind
@@ -49,7 +49,7 @@ class Guard:
         self._warned: set[str] = set()
 
     def covers(self, settings: SamplingSettings) -> bool:
-        """Whether ``settings`` are among those captured; warns if not."""
+        """Tell whether ``settings`` are among those captured; warn if not."""
         wanted = (settings.temperature, float(settings.top_k), settings.top_p)
         known = self._range.settings
         if any(all(abs(a - b) < 1e-6 for a, b in zip(wanted, row, strict=True)) for row in known):
@@ -59,7 +59,7 @@ class Guard:
         return False
 
     def reaches(self, position: int) -> bool:
-        """Whether a context of ``position`` tokens is neither shorter nor longer than any captured one; warns if not."""
+        """Tell whether a context of ``position`` tokens is neither shorter nor longer than any captured one; warn if not."""
         shortest, longest = self._range.min_context, self._range.max_context
         if shortest <= position <= longest:
             return True
@@ -67,7 +67,7 @@ class Guard:
         return False
 
     def trusts(self, finite: bool, distance: float, limit: float) -> bool:
-        """Whether a model's output is ``finite`` and its features are within ``limit`` of the training rows; warns if not."""
+        """Tell whether a model's output is ``finite`` and its features are within ``limit`` of the training rows; warn if not."""
         if not finite:
             self._warn("not finite", "its head returned a value that is not finite")
         elif distance > limit:
@@ -82,7 +82,7 @@ class Guard:
 
 
 class LearnedSession(Session):
-    """One request: what its ``controller`` does at the ``setting`` captured nearest. ``asks``: its model ever is asked."""
+    """Decisions of a learned ``controller`` within one request, by the nearest ``setting``. ``asks``: its model may run."""
 
     def __init__(self, controller: Any, settings: SamplingSettings, asks: bool = True) -> None:
         self.controller, self.setting = controller, controller.setting(settings)
@@ -90,12 +90,12 @@ class LearnedSession(Session):
         self.forecasts: list[Forecast] = []
 
     def begin(self, root: Root, asks: bool) -> None:
-        """Begin a round, which is bypassed if its model is asked in it and nothing like it was captured."""
+        """Begin a round, which is bypassed if the model would be run in it and nothing like it was captured."""
         self.asked, self.forecasts = 0, []
         self.bypassed = asks and (self.uncalibrated or not self.controller.guard.reaches(root.position))
 
     def heard(self, forecast: Forecast, finite: bool) -> None:
-        """Take an answer of its model into account; one that is not to be trusted leaves the round to the static setting."""
+        """Take the model's ``forecast`` into account; one that is not to be trusted leaves the round to the static setting."""
         self.asked += 1
         if finite:
             self.forecasts.append(forecast)
@@ -104,7 +104,7 @@ class LearnedSession(Session):
 
 
 class Bundled(Controller):
-    """The controller of an exported bundle (`predictors.bundle`)."""
+    """A controller that is made of an exported bundle (`predictors.bundle`)."""
 
     config_class: ClassVar[type[Any]] = BundleConfig
 
@@ -121,33 +121,33 @@ class Bundled(Controller):
         return cls(bundle)
 
     def under(self, config: Any) -> Self:
-        """The same model under the rules that a decoder's ``config`` asks for; by default the exported ones."""
+        """Apply the rules that a decoder's ``config`` sets to the same model; by default the exported ones."""
         return self
 
 
 class LearnedController(Bundled):
-    """One with a network. Where it stands aside, decoding goes on at ``instead``."""
+    """A controller with a network. Where the network is not run, decoding goes on at ``instead``."""
 
     instead: ClassVar[str] = "the best static length of the nearest captured settings"
     network: Judging
     _maker: GraphMaker | None = None
-    _asked: tuple[torch.device, Rerun] | None = None  # where its network was asked the last time
+    _asked: tuple[torch.device, Rerun] | None = None  # where its network was run the last time
 
     def __init__(self, bundle: Bundle, *keys: str) -> None:
-        """``keys``: what the card must hold."""
+        """Read a bundle; ``keys``: what its card must hold."""
         bundle.require(self.kind, *keys)
         self.contract: CaptureContract = bundle.contract
         self.guard = Guard(self.kind, self.contract, self.instead)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what a process cannot give to another one, and would make again."""
+        """Leave out what a process cannot give to another one, and would make again."""
         return {name: value for name, value in vars(self).items() if name not in ("_maker", "_asked")}
 
     def graph_with(self, maker: GraphMaker) -> None:
         self._maker, self._asked = maker, None
 
     def said(self, features: Tensor) -> Tensor:
-        """`Judging.served` of raw ``features`` [B, F], on the host: one read, wherever they are."""
+        """Run the network on raw ``features`` [B, F] by `Judging.served`; on the host: one read, wherever they are."""
         device = features.device
         if self._asked is None or self._asked[0] != device:
             maker = self._maker
@@ -158,23 +158,23 @@ class LearnedController(Bundled):
 
     @property
     def num_features(self) -> int:
-        """Raw features of a decision."""
+        """Number of raw features of a decision."""
         raise NotImplementedError
 
     def outputs(self, features: Tensor) -> Tensor:
-        """What the network says, a row of numbers for every row of raw features [B, num_features]; it needs no decoding."""
+        """Compute the network's outputs, a row for every row of raw features [B, num_features]; needs no decoding."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class RuledConfig(BundleConfig):
-    """``asked``: follow the best rules that were tried, whether they pay or not."""
+    """Configuration of a learned controller with rules; ``asked``: follow the best rules tried, whether they pay or not."""
 
     asked: bool = False
 
 
 class RuledController(LearnedController):
-    """One that has a rule for every captured sampling setting, or none where none pays.
+    """A controller that has a rule for every captured sampling setting, or none where none pays.
 
     Of its bundle's card: ``settings``, each a `setting_class`; the ``prices`` that rules were chosen by, a `prices_class`; and
     ``max_distance``, the largest squared distance of trusted features.
@@ -196,21 +196,21 @@ class RuledController(LearnedController):
         return self.asked_anyway() if config.asked else self
 
     def with_settings(self, settings: Iterable[Any]) -> Self:
-        """The same model under other rules."""
+        """Put the same model under other rules."""
         changed = copy.copy(self)
         changed.settings = tuple(settings)
         changed._tap()
         return changed
 
     def asked_anyway(self) -> Self:
-        """The same model under the best rules that were tried, whether they pay or not."""
+        """Put the same model under the best rules that were tried, whether they pay or not."""
         raise NotImplementedError
 
     def _tap(self) -> None:
-        """Take note of the hidden states that are read under these settings, if any are."""
+        """Note the hidden states that are read under these settings, if any are."""
 
     def setting(self, settings: SamplingSettings) -> Any:
-        """What is done at ``settings``, or at the captured ones nearest to them."""
+        """Return the setting captured for ``settings``, or for the ones nearest to them."""
         return min(self.settings, key=lambda made: made.settings.distance(settings))
 
     def repriced(self, profile: LatencyProfile) -> Self:

@@ -1,8 +1,8 @@
-"""Controller ``source``: whatever promises most this round, a lookup, a tail after it, or the chain of ``survival``.
+"""Controller ``source``: each round drafts whatever promises most: a lookup, a tail after it, or the chain of ``survival``.
 
 Where something is found, `SourceRule` weighs all sources by what they promise and what they cost. Elsewhere, and
 where the chain is worth more, ``survival`` decides as it does alone. The source follows from the root: lossless. Where settings
-or context were not captured, features lie far from those learned from or an answer is no number, ``survival`` decides, too.
+or context were not captured, features lie far from those learned from or a number is not finite, ``survival`` decides, too.
 
     h_i                P(the lookup's i-th token is accepted | those before it were) = σ(hazard · z_i),      S_n = Π_{i<=n} h_i
     E(n, m)            1 + Σ_{i<=n} S_i + S_n gained_m              tokens of n looked up and a tail of m
@@ -44,16 +44,16 @@ BEHIND = 5  # tokens of a usual lookup, by which the price of catching up is rea
 
 
 class Chosen(NamedTuple):
-    """What is drafted at a root, or at each of an array."""
+    """Source chosen at a root, or at each of an array."""
 
     takes: Any  # whether the lookup takes over
     tokens: Any  # with so many tokens
-    tail: Any  # place of the tail after them
+    tail: Any  # index of the tail after them
     far: Any  # mean squared standardised coordinate of the root's features, by those learned from
 
 
 class Seen(NamedTuple):
-    """What a root knows."""
+    """Numbers known at a root that sources are weighed by."""
 
     match: Any  # of the lookup (`predictors.lookup.Found`), as the next three
     found: Any
@@ -64,7 +64,7 @@ class Seen(NamedTuple):
 
 
 def token_features(seen: Seen, length: int) -> np.ndarray:
-    """Of the first ``length`` tokens of a lookup [..., L, Z]."""
+    """Compute features of the first ``length`` tokens of a lookup [..., L, Z]."""
     match, share, times = (np.asarray(one)[..., None] for one in (seen.match, *_context(seen)))
     first_L, place_L = PLACES[:length] == 0, PLACES[:length]
     columns = (1.0, LOG_OF[match + place_L], LOG_OF[:length], first_L, share, share * first_L, times, times * share)
@@ -72,14 +72,14 @@ def token_features(seen: Seen, length: int) -> np.ndarray:
 
 
 def root_features(seen: Seen) -> np.ndarray:
-    """[..., F]."""
+    """Compute features of roots [..., F]."""
     share, times = _context(seen)
     columns = (1.0, LOG_OF[seen.match], share, times, times * share, seen.rejected, seen.luck, LOG_OF[seen.found])
     return _stacked(columns, np.shape(share))
 
 
 def _context(seen: Seen) -> tuple[Any, Any]:
-    """The share of earlier occurrences that agreed, and the log of how many there were."""
+    """Return the share of earlier occurrences that agreed, and the log of how many there were."""
     return seen.agreed / np.maximum(seen.seen, 1), np.log1p(seen.seen)
 
 
@@ -92,7 +92,7 @@ def _stacked(columns: Sequence[Any], shape: Sequence[int]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class SourceRule(Checked):
-    """See the module's docstring."""
+    """Rule that weighs a lookup against a chain; its formulas and symbols are the module's."""
 
     share: NotNegative
     hazard: tuple[float, ...]
@@ -107,12 +107,12 @@ class SourceRule(Checked):
     max_distance: Positive = 1.0  # squared, up to which roots are trusted
 
     def survival(self, seen: Seen) -> np.ndarray:
-        """S [..., L]."""
+        """Predict S [..., L]: the chance that the lookup's first tokens are all accepted."""
         logits = token_features(seen, len(self.costs[0]) - 1) @ self._numbers[0]
         return np.asarray(np.cumprod(1 / (1 + np.exp(-logits)), axis=-1))
 
     def chosen(self, seen: Seen, rate: float, cost_L: Sequence[float]) -> Chosen:
-        """The best source where chains are drawn at ``rate``, and rounds of theirs take ``cost_L`` by drafted tokens."""
+        """Choose the best source where chains are drawn at ``rate``, and rounds of theirs take ``cost_L`` by drafted tokens."""
         _, gained_M1, price_ML, asleep_M1, chain_F2, mean_F, scale_F = self._numbers
         rate, survives_1L, features = self.share * rate, self.survival(seen)[..., None, :], root_features(seen)
         lines = features @ chain_F2  # tokens, drafted
@@ -127,13 +127,13 @@ class SourceRule(Checked):
         return Chosen(flat.max(axis=-1) > chain, place + 1, tail, far)
 
     def at_prices(self, prices: RoundPrices, context: float) -> "SourceRule":
-        """The same after ``context`` tokens at other ``prices``."""
+        """Price the rule's lookups anew, after ``context`` tokens at other ``prices``."""
         costs = prices.lookup_costs(len(self.costs[0]) - 1, self.tails, context)
         return replace(self, costs=costs, behind=prices.behind(BEHIND, context) / prices.chain(0, context))
 
     @cached_property
     def _numbers(self) -> tuple[np.ndarray, ...]:
-        """As arrays: hazards; of tails what they gain, cost, and leave to catch up with; of chains both lines; of roots two."""
+        """Arrays of hazards; of tails what they gain, cost, and leave to catch up with; of chains both lines; of roots two."""
         asleep_M1 = self.behind * (np.array(self.tails) == 0)[:, None]
         named = (self.hazard, np.array(self.gained)[:, None], np.array(self.costs)[:, 1:], asleep_M1)
         return tuple(map(np.array, (*named, np.transpose([self.tokens, self.drafted]), self.mean, self.scale)))
@@ -141,7 +141,7 @@ class SourceRule(Checked):
 
 @dataclass(frozen=True)
 class SourceSetting(Checked):
-    """What is done at captured sampling ``settings``: follow ``rule`` where it ``pays``, else the chain alone."""
+    """Rule at captured sampling ``settings``: follow ``rule`` where it ``pays``, else draft the chain alone."""
 
     settings: SamplingSettings
     rule: SourceRule
@@ -149,7 +149,7 @@ class SourceSetting(Checked):
 
 
 class SourceSession(SourcedSession):
-    """One request; its model is asked where something is found."""
+    """Decisions within one request; the model is run where a lookup found something."""
 
     inner: SurvivalSession
 
@@ -174,7 +174,7 @@ class SourceSession(SourcedSession):
 
     def plan(self, root: Root) -> int | None:
         if root.found is None or not root.found.length:
-            self._asked, self._aside = 0, False  # nobody was asked about a source
+            self._asked, self._aside = 0, False  # no source was weighed
         return super().plan(root)
 
     @property
@@ -187,7 +187,7 @@ class SourceSession(SourcedSession):
 
 
 class Source(Sourcing, Bundled):
-    """The controller of an exported bundle of kind ``source``, which holds one of ``survival``."""
+    """Weighs a lookup against the chain of ``survival``: the controller of an exported bundle of kind ``source``."""
 
     kind = "source"
     otherwise: Survival

@@ -1,9 +1,8 @@
 """Controller ``survival``: draft on while the chain's chance to survive, times what comes next, is worth its price.
 
-After every drawn token, once `least` are drawn, a small network on the host says how likely this token and the next are accepted
-(`predictors.survival`). The decision falls after the token, which is kept and verified: lossless, and no draft pass is paid for a
-token that is not submitted. Tokens before the first decision are caught up with it.
-"""
+After every drawn token, once `least` are drawn, a small network on the host predicts how likely this token and the next are
+accepted (`predictors.survival`). The decision falls after the token, which is kept and verified: lossless, and no draft pass is
+paid for a token that is not submitted. Tokens before the first decision are caught up with it."""
 
 import math
 from dataclasses import dataclass, replace
@@ -36,7 +35,7 @@ from predictors.survival import (
 
 @dataclass(frozen=True)
 class SurvivalConfig(RuledConfig):
-    """``rate``, if given, replaces ρ at all settings."""
+    """Configuration of ``survival``; ``rate``, if given, replaces ρ at all settings."""
 
     rate: float | None = None
 
@@ -87,7 +86,7 @@ class SurvivalSession(LearnedSession):
         return bool(setting.stops(self._survival, following, drafted))
 
     def _read(self, drawn: DrawnToken) -> float:
-        """Take a token into account; P(the next one is accepted, if it is)."""
+        """Take a token into account; return P(the next one is accepted, if it is)."""
         position = drawn.drafted - 1
         proposed = position < len(self._proposed) and self._proposed[position] == int(drawn.token)
         said = self.controller.answering.of_one(self._course.add(drawn.numbers(self.controller.look), proposed))
@@ -104,7 +103,7 @@ class SurvivalSession(LearnedSession):
 
 
 class Survival(RuledController):
-    """The controller of an exported bundle of kind ``survival``."""
+    """Drafts while the chain is likely enough to survive: the controller of an exported bundle of kind ``survival``."""
 
     kind = "survival"
     config_class, setting_class, prices_class = SurvivalConfig, SurvivalSetting, SurvivalPrices
@@ -133,7 +132,7 @@ class Survival(RuledController):
 
     @property
     def asks(self) -> bool:
-        """Whether the model is asked at any captured setting."""
+        """True if the model is run at any captured setting."""
         return any(made.pays for made in self.settings)
 
     def repriced(self, profile: LatencyProfile) -> Self:
@@ -162,7 +161,7 @@ class Survival(RuledController):
         return len(SCALARS)
 
     def outputs(self, features: Tensor) -> Tensor:
-        """Chances of this token, calibrated at every captured setting, and of the next [B, 2 S]."""
+        """Compute chances of this token, calibrated at every captured setting, and of the next [B, 2 S]."""
         logits = self.network(features)
         of_setting = [made.calibration for made in self.settings]
         now = [torch.sigmoid(one.scale * logits[:, 0] + one.bias) for one in of_setting]
@@ -179,10 +178,10 @@ class Survival(RuledController):
 
     @cached_property
     def answering(self) -> Answering:
-        """The network on the host."""
+        """The network, on the host."""
         return Answering(self.network)
 
     @cached_property
     def look(self) -> Rerun:
-        """What reads a law on an accelerator."""
+        """Reader of a distribution's numbers on an accelerator, by one of its programs."""
         return Rerun(token_numbers, self._maker)

@@ -8,8 +8,8 @@ A match of 4 and no score is TensorRT-LLM's default for its suffix automaton (``
 al. 2024); a factor and a score are SuffixDecoding's in Arctic Inference (Oliaro et al. 2024), of whose frequencies f only the
 first is known here. A match of 1 before a fixed chain is a static chain with a static lookup.
 
-Known at the root: lossless. The other controller is told of its own rounds only: what a lookup came to says nothing of a chain.
-In a bundle its whole card stands under `predictors.bundle.OTHERWISE`, and the tensors are its.
+Known at the root: lossless. The other controller learns of its own rounds only: a lookup's outcome tells nothing about a
+chain. In a bundle its whole card stands under `predictors.bundle.OTHERWISE`, and the tensors are its.
 """
 
 import copy
@@ -35,7 +35,7 @@ PASSED_ON = ("layers", "draft_layers", "actions", "reads_views", "follows_one_dr
 
 
 class SourcedSession(Session):
-    """``inner``: the other controller's session. A subclass says when the lookup takes over."""
+    """Decisions of a lookup in front of another controller, whose session is ``inner``. A subclass decides which acts."""
 
     def __init__(self, inner: Session) -> None:
         self.inner = inner
@@ -43,7 +43,7 @@ class SourcedSession(Session):
         self._previous: RoundRecord | None = None  # of the other controller's rounds the last
 
     def chosen(self, root: Root, found: Found) -> Sourced | None:
-        """What to draft of what was ``found`` at ``root``; ``None``: the other controller decides."""
+        """Choose how much to draft of what was ``found`` at ``root``; ``None``: the other controller decides."""
         raise NotImplementedError
 
     def source(self, root: Root) -> Sourced | None:
@@ -97,7 +97,7 @@ class SourcedSession(Session):
 
 
 class Sourcing(Controller):
-    """``otherwise`` decides where no lookup takes over. A subclass says when one does; of an exported bundle by ``settings``."""
+    """A lookup in front of controller ``otherwise``. A subclass decides when it takes over, a bundle's by ``settings``."""
 
     settings: Sequence[Any] = ()
 
@@ -107,7 +107,7 @@ class Sourcing(Controller):
             setattr(self, name, getattr(otherwise, name))
 
     def with_otherwise(self, otherwise: Controller) -> Self:
-        """The same rule before another controller."""
+        """Put the same rule in front of another controller."""
         changed = copy.copy(self)
         Sourcing.__init__(changed, otherwise)
         return changed
@@ -119,7 +119,7 @@ class Sourcing(Controller):
         return self.with_otherwise(self.otherwise.at_latency(profile, reprice))
 
     def setting(self, settings: SamplingSettings) -> Any:
-        """What was exported for these sampling ``settings``; ``None`` for others."""
+        """Return what was exported for these sampling ``settings``; ``None`` for others."""
         return next((made for made in self.settings if made.settings == settings), None)
 
     def question_seconds(self, profile: LatencyProfile) -> float:
@@ -130,7 +130,7 @@ class Sourcing(Controller):
 
 
 def other_of(bundle: Bundle) -> Controller:
-    """The controller whose card a bundle holds."""
+    """Load the controller whose card a bundle holds."""
     from predictors.controllers import CONTROLLERS
 
     inner = bundle.otherwise
@@ -139,8 +139,8 @@ def other_of(bundle: Bundle) -> Controller:
 
 @dataclass(frozen=True)
 class TakeoverConfig(Checked):
-    """The least ``match`` and ``score``; at most ``length`` tokens, and ``factor`` times the match if given, then a ``tail`` of
-    so many drawn ones. ``otherwise``: configuration of the controller that decides elsewhere."""
+    """Configuration of ``takeover``: the least ``match`` and ``score``; at most ``length`` tokens, and ``factor`` times the
+    match if given, then a ``tail`` of drawn ones. ``otherwise``: configuration of the controller that decides elsewhere."""
 
     match: Count = 4
     length: Count = 10
@@ -150,18 +150,18 @@ class TakeoverConfig(Checked):
     otherwise: Mapping[str, Any] = field(default_factory=lambda: {"kind": "fixed"})
 
     def tokens(self, match: Numbers, found: Numbers) -> Any:
-        """How many of the ``found`` tokens to draft after a ``match``: of numbers or arrays."""
+        """Choose how many of the ``found`` tokens to draft after a ``match``: of numbers or arrays."""
         most = np.minimum(found, self.length)
         return most if self.factor is None else np.minimum(most, np.floor(match * self.factor).astype(int))
 
     def takes_over(self, match: Numbers, tokens: Numbers, seen: Numbers, agreed: Numbers) -> Any:
-        """Whether so many ``tokens`` replace the chain: of numbers or arrays."""
+        """Tell whether so many ``tokens`` replace the chain: of numbers or arrays."""
         return (match >= self.match) & (tokens > 0) & (tokens * agreed >= self.score * seen)
 
 
 @dataclass(frozen=True)
 class TakeoverSetting(Checked):
-    """What a bundle does at captured sampling ``settings``: follow ``rule`` where it ``pays``, else look nothing up."""
+    """Rule at captured sampling ``settings``: follow ``rule`` where it ``pays``, else look nothing up."""
 
     settings: SamplingSettings
     rule: TakeoverConfig
@@ -180,7 +180,7 @@ class TakeoverSession(SourcedSession):
 
 
 class Takeover(Sourcing):
-    """By ``config``, or as an exported bundle says for captured sampling ``settings``; at others never."""
+    """Drafts a long match instead of the chain: by ``config``, or, of a bundle, by its rule for captured ``settings`` alone."""
 
     kind = "takeover"
 

@@ -74,7 +74,7 @@ class Fixed(Configured):
         )
 
     def repriced(self, profile: LatencyProfile) -> Self:
-        """Settings alone cannot be chosen anew: the traces that they were chosen from are not in the bundle."""
+        """Refuse: settings cannot be chosen anew, as the traces that they were chosen from are not in the bundle."""
         raise ValueError(
             "these settings were chosen by a latency profile when they were exported. Run the stage that exports them again."
         )
@@ -125,7 +125,7 @@ class Confidence(Configured):
 
 @dataclass(eq=False)
 class Entropy(Configured):
-    """AdaEDL: stop before the first token with a high-entropy law, with a threshold that follows the acceptance rate.
+    """AdaEDL: stop before the first token whose distribution has a high entropy, by a threshold that follows acceptance.
 
         stop iff  1 - sqrt(κ H(q)) < λ                              H in nats
         after a round with n_d drafted, n_a accepted, cap L:
@@ -133,8 +133,8 @@ class Entropy(Configured):
             λ' = λ + step if AR < goal;  λ - step elif n_a ≠ L;  λ otherwise
             λ ← decay λ + (1 - decay) λ'                              λ at first ``threshold``, AR ``acceptance_rate``
 
-    Source: Agrawal et al. 2024 and the update of Draft&Verify's family. H is the entropy of the processed law the token is drawn
-    from; of the temperature-1 law when decoding is greedy. At least one token is drafted each round.
+    Source: Agrawal et al. 2024 and the update of Draft&Verify's family. H is the entropy of the processed distribution that the
+    token is drawn from; of the temperature-1 one when decoding is greedy. At least one token is drafted each round.
     """
 
     kappa: Positive = 0.2
@@ -173,7 +173,7 @@ class Entropy(Configured):
 class ROC(Configured):
     """Hugging Face's dynamic assisted generation: stop after a token that is unlikely, with a threshold learned from outcomes.
 
-        stop after x iff q(x) < threshold                 q: the processed law; of temperature 1 when decoding is greedy
+        stop after x iff q(x) < threshold                 q: the processed distribution; of temperature 1 when decoding is greedy
         after a round, tested tokens add pairs (q(x), accepted); with more than ``min_pairs``, and both outcomes among them,
         threshold = argmin_t FPR(t) + miss_cost FNR(t)    over the points of the ROC curve; of equals the highest
 
@@ -212,8 +212,8 @@ class ROC(Configured):
 
 
 def best_threshold(scores: Sequence[float], accepted: Sequence[bool], miss_cost: float) -> float:
-    """argmin over thresholds of FPR + ``miss_cost`` · FNR, where a score of at least the threshold predicts acceptance; infinity
-    predicts none."""
+    """Find the threshold of least FPR + ``miss_cost`` · FNR, where a score of at least the threshold predicts acceptance;
+    infinity predicts none."""
     order = np.argsort(scores)[::-1]
     values, positive = np.array(scores)[order], np.array(accepted)[order]
     ends = np.flatnonzero(np.append(np.diff(values) != 0, True))  # equal scores share a threshold
@@ -229,7 +229,7 @@ class EMA(Configured):
         a ← decay a + (1 - decay) n_a                  n_a: tokens accepted in a row in the round that ended
         length = the shortest tier >= a + reach        the longest tier where none is long enough
 
-    A round that accepted all of a short draft says that more was possible, hence the ``reach``; a starts one below the middle
+    A round that accepted all of a short draft shows that more was possible, hence the ``reach``; a starts one below the middle
     tier. Known at the root.
     """
 

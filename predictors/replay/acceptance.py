@@ -1,7 +1,7 @@
-"""How many drafted tokens a verifier accepted, given the text that came out.
+"""Tokens of a draft that a verifier accepted, given the text that came out.
 
-Behind a committed prefix the target's own text y_1 y_2 … is known, drafts are not. Of a draft from laws q, verified losslessly
-against p, the accepted tokens are the text's, so their number N follows from ratios a_j = q_j(y_j) / p_j(y_j):
+After a committed prefix the target's own text y_1 y_2 … is known, drafts are not. Of a draft from q, verified losslessly against
+p, the accepted tokens are the text's, so their number N follows from ratios a_j = q_j(y_j) / p_j(y_j):
 
     tokenwise    P(N >= n | y) = Π_{j<=n} min(1, a_j)
     block        P(N >= n | y) = min_{m<=n} Π_{j<=m} a_j,  at most 1          (also hsd and traversal, which are block on chains)
@@ -23,7 +23,7 @@ import numpy as np
 
 
 class BeyondRecordError(ValueError):
-    """A decoder or a controller needs what a text trace does not hold: it can be run, and not replayed."""
+    """Error of a decoder or controller that needs what a text trace does not hold: it can be run, and not replayed."""
 
 
 TOKENWISE = ("tokenwise", "naive_tree", "spectr", "specinfer", "khisti")
@@ -33,12 +33,12 @@ CHAIN_RULES = (*TOKENWISE, *BLOCK, *MATCHED)
 
 
 def acceptance_of(verifier: str) -> tuple[str, ...]:
-    """The rules that accept as much of a chain as this one, itself among them; one that cannot be replayed stands alone."""
+    """Return the rules that accept as much of a chain as ``verifier``, which is among them; alone if it cannot be replayed."""
     return next((rules for rules in (TOKENWISE, BLOCK, MATCHED) if verifier in rules), (verifier,))
 
 
 def reached(ratios_G: np.ndarray, probabilities_G: np.ndarray, verifier: str) -> np.ndarray:
-    """P(N >= n | text) for n = 1, 2, … [..., G].
+    """Compute P(N >= n | text) for n = 1, 2, … [..., G].
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def reached(ratios_G: np.ndarray, probabilities_G: np.ndarray, verifier: str) ->
 
 
 def accepted(reached_G: np.ndarray, uniforms_G: np.ndarray) -> np.ndarray:
-    """N [...] for a uniform number in [0, 1) at every position."""
+    """Draw N [...] by a uniform number in [0, 1) at every position."""
     assert uniforms_G.shape[-1] == reached_G.shape[-1], "a number at every position"
     before_G = np.concatenate([np.ones_like(reached_G[..., :1]), reached_G[..., :-1]], axis=-1)
     kept_G = reached_G > uniforms_G * before_G

@@ -1,16 +1,16 @@
 """The branch-parallel loop on a recorded text (`runtime.decoding.branch_parallel`, posterior retention).
 
-A block is drafted from the round's own row, with the target idle or on the branch that survived the round before: either way its
-tokens are those of a chain from there, and how many are accepted follows from the text as for chains. Behind a block accepted
+A block is drafted from the round's own row, with the target idle or on the branch that survived the round before: either way
+its tokens are those of a chain from there, and how many are accepted follows from the text as for chains. After a block accepted
 whole, one of k candidates is the text's next token with probability
 
     T > 0, rrs              h(k) of `trace_collection.text_tracer`
     T = 0, or match         1 if that token is among the draft's k likeliest, else 0
 
-and then the branch behind it is the next round's chain. Exact given the text, as chains are, but for a draft that reads the
-target's states: on a branch it goes on from its own, and the next chain is taken from the root behind the candidate all the same.
+and then the branch after it is the next round's chain. Exact given the text, as chains are, but for a draft that reads the
+target's states: on a branch it goes on from its own, and the next chain is taken from the root after the candidate all the same.
 Left out: that a branch ends early at an end-of-sequence token, which only its price could tell, and what is read of
-distributions while the target is at work, behind the block and on growing branches.
+distributions while the target is at work, after the block and on growing branches.
 """
 
 from collections.abc import Iterator
@@ -28,13 +28,13 @@ MATCH, RRS = "match", "rrs"
 def replayed_branches(
     text: RecordedText, controller: Controller, config: BranchSettings, verifier: str
 ) -> Iterator[ReplayedRound]:
-    """The rounds behind the prefill, with a draft pass for every level. `ValueError` if ``config``, ``verifier`` or the
+    """Replay the rounds after the prefill, with a draft pass for every level. `ValueError` if ``config``, ``verifier`` or the
     controller's layers go beyond what was recorded."""
     text.require_verifier(verifier)
     require_replayable(text, config)
     text = text.tapped(controller.kind, controller.layers, controller.draft_layers)
     session, start, previous = controller.start(text.settings), 1, None
-    grown = 0  # tokens behind the branch token that survived
+    grown = 0  # tokens after the branch token that survived
     while start < text.length:
         here = Round(text, session, text.root(start, config.gamma, previous), start)
         survived = previous is not None and not previous.ends_segment
@@ -61,8 +61,8 @@ def replayed_branches(
 
 
 def _block(here: Round, config: BranchSettings, available: int | None) -> tuple[int, bool]:
-    """Draft what the controller wants with the target idle, or, of ``available`` tokens behind the branch token, retain. How many
-    were drafted with the target idle, and whether the distribution after them is known."""
+    """Draft what the controller wants with the target idle, or, of ``available`` tokens after the branch token, retain. Return
+    how many were drafted with the target idle, and whether the distribution after them is known."""
     most = here.planned()
     if available is not None:
         here.chain(min(most, available))
@@ -75,7 +75,7 @@ def _block(here: Round, config: BranchSettings, available: int | None) -> tuple[
 
 
 def _branching(here: Round, config: BranchSettings) -> tuple[int, int]:
-    """Candidates behind the block, and tokens behind each of them; no candidates where there are no branches."""
+    """Return the candidates after the block, and the tokens after each of them; no candidates where there are no branches."""
     length = min(config.gamma, here.text.cap(here.start) - here.submitted - 1)
     if length < 1 or here.ended:
         return 0, 0
@@ -85,7 +85,7 @@ def _branching(here: Round, config: BranchSettings) -> tuple[int, int]:
 
 
 def _hit(text: RecordedText, start: int, submitted: int, count: int, config: BranchSettings) -> bool:
-    """Whether the text's token behind a block of ``submitted`` tokens is one of ``count`` candidates, and accepted."""
+    """Tell whether the text's token after a block of ``submitted`` tokens is one of ``count`` candidates, and accepted."""
     if text.settings.greedy or config.branch_verifier == MATCH:
         return text.number("rank", start, submitted) < count
     hits_C = text.columns["hits"][start - 1, submitted]
@@ -97,7 +97,7 @@ def _hit(text: RecordedText, start: int, submitted: int, count: int, config: Bra
 
 
 def require_replayable(text: RecordedText, config: BranchSettings) -> None:
-    """`ValueError` unless a text holds what decoding by ``config`` would see."""
+    """Raise `ValueError` unless a text holds what decoding by ``config`` would see."""
     if config.retention != "posterior":
         raise BeyondRecordError(
             f"retention {config.retention!r} cannot be replayed: how far the branches grow that die is not recorded."

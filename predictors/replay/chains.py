@@ -1,7 +1,7 @@
-"""The sequential loop on a recorded text: a controller's session decides, the text says what was accepted.
+"""The sequential loop on a recorded text: a controller's session decides, the text determines what was accepted.
 
 The same hooks in the same order as `runtime.decoding.sequential` and `runtime.drafting.chain`, with `predictors.signals` that
-were recorded. Given the text, accepted counts and what was drafted have exactly the law of decoding with a tokenwise verifier.
+were recorded. Given the text, accepted counts and drafts are distributed exactly as in decoding with a tokenwise verifier.
 For block verification counts and the rejected token are exact too, and the tokens after that are drawn as a tokenwise one would.
 
 With a lookup, a controller may draft ``Sourced(n, m)``: n tokens of what was found, then m drawn ones. They are a chain whose
@@ -9,8 +9,8 @@ first n rows are one-hot, so that `predictors.replay.acceptance` holds with rati
 
     1 / p(y)  at a token of the lookup that is the text's,  0 at one that is not,  the recorded ones after it
 
-Not recorded is what would be drawn after a *wrong* lookup: there no end-of-sequence token ends the draft. After a right one it is
-what is drawn at the root behind it, which differs only for a draft that reads the target's states.
+Not recorded is what would be drawn after a *wrong* lookup: there no end-of-sequence token ends the draft. After a right one it
+is what is drawn at the root after it, which differs only for a draft that reads the target's states.
 """
 
 from collections.abc import Iterator
@@ -27,8 +27,8 @@ from predictors.signals import Root
 
 @dataclass(frozen=True)
 class ChainPolicy:
-    """``controller`` decides about chains of at most ``depth`` tokens that are verified by the rule ``verifier``, and about what
-    ``lookup`` finds, if the drafter has one. ``drafts``: there is a draft model; without one a plan is about the lookup."""
+    """Policy for chains of at most ``depth`` tokens, verified by rule ``verifier``: ``controller`` decides about them, and about
+    what ``lookup`` finds, if the drafter has one. ``drafts``: there is a draft model; without one a plan is about the lookup."""
 
     controller: Controller
     depth: int
@@ -55,12 +55,12 @@ class Round:
     ended: bool = False
 
     def planned(self) -> int:
-        """Most tokens to draft: what the session plans, within its cap and the budget."""
+        """Return the most tokens to draft: what the session plans, within its cap and the budget."""
         wanted = self.session.plan(self.root)
         return min(self.root.cap, self.text.cap(self.start), self.root.cap if wanted is None else wanted)
 
     def law(self, place: int) -> RecordedLaw:
-        """The draft's distribution behind ``place`` tokens of the chain."""
+        """Return the draft's distribution after ``place`` tokens of the chain."""
         return RecordedLaw(self.text, self.root, place, self.start, place)
 
     def chain(self, most: int) -> None:
@@ -83,7 +83,7 @@ class Round:
                 self.confidences += law.confidence_read and not law.entropy_read
 
     def sourced(self, sourced: Sourced) -> None:
-        """Draft of what was found, and after it."""
+        """Draft tokens that were found, and tokens after them."""
         assert self.root.found is not None
         room = min(self.root.cap, self.text.cap(self.start))
         found = self.root.found.tokens[: min(sourced.looked_up, room)]
@@ -94,7 +94,7 @@ class Round:
         self.submitted = self.looked_up + self.passes
 
     def drawn_after_lookup(self, most: int) -> int:
-        """``most`` tokens, or up to an end of sequence."""
+        """Return ``most``, or the number of drawn tokens up to an end of sequence."""
         row = self.start + self.looked_up
         if self.would >= self.looked_up and row < self.text.length:
             for place, token in enumerate(self.text.columns["tokens"][row - 1, :most].tolist(), start=1):
@@ -103,7 +103,7 @@ class Round:
         return most
 
     def record(self, **further: Any) -> ReplayedRound:
-        """What was drafted, and what came of it; ``further``: of a `ReplayedRound`."""
+        """Record what was drafted, and what came of it; ``further``: entries of a `ReplayedRound`."""
         accepted = min(self.would, self.submitted)
         return ReplayedRound(
             context=self.text.prompt_tokens + self.start - 1,
@@ -122,7 +122,7 @@ class Round:
 
 
 def replayed(text: RecordedText, policy: ChainPolicy) -> Iterator[ReplayedRound]:
-    """The rounds behind the prefill under ``policy``. `ValueError` if its depth, verifier or lookup or the layers that its
+    """Replay the rounds after the prefill under ``policy``. `ValueError` if its depth, verifier or lookup or the layers that its
     controller reads were not recorded."""
     controller, depth, lookup = policy.controller, policy.depth, policy.lookup
     text.require_verifier(policy.verifier)

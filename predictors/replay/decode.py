@@ -18,7 +18,7 @@ COUNTS = ("submitted", "passes", "accepted", "asked", "looked_up")  # of rounds
 
 @dataclass(frozen=True)
 class Decode:
-    """One text decoded: new ``tokens`` in ``seconds``, and sums over its ``rounds`` behind the prefill."""
+    """One text decoded: new ``tokens`` in ``seconds``, and sums over its ``rounds`` after the prefill."""
 
     tokens: int
     seconds: float
@@ -31,13 +31,13 @@ class Decode:
 
     @staticmethod
     def of(text: RecordedText, rounds: Sequence[ReplayedRound], seconds: float) -> "Decode":
-        """The sums over ``rounds``."""
+        """Sum up the ``rounds`` of a text."""
         counts = {name: sum(getattr(one, name) for one in rounds) for name in COUNTS}
         return Decode(text.length, seconds, len(rounds), **counts)
 
 
 def plain_rounds(text: RecordedText) -> list[ReplayedRound]:
-    """The target alone: a round a token."""
+    """List the rounds of the target alone: one for each token."""
     return [ReplayedRound(context=text.prompt_tokens + row, emitted=1) for row in range(text.length - 1)]
 
 
@@ -78,16 +78,16 @@ class Clock:
         self._prices = {sampled: RoundPrices(profile, sampled) for sampled in (False, True)}
 
     def plain(self, text: RecordedText) -> Decode:
-        """The target alone: a round a token."""
+        """Decode by the target alone: a round a token."""
         return self._decode(text, plain_rounds(text), 0.0, drafts=False)
 
     def policy(self, text: RecordedText, policy: ChainPolicy, rounds: Sequence[ReplayedRound] | None = None) -> Decode:
-        """What ``policy`` makes of the text: its ``rounds``, where they are known, as no clock changes them."""
+        """Decode by ``policy``; its ``rounds`` are taken as given, where they are known, as no clock changes them."""
         question = policy.controller.question_seconds(self._prices[not text.settings.greedy].profile)
         return self._decode(text, list(replayed(text, policy)) if rounds is None else rounds, question, policy.drafts)
 
     def branches(self, text: RecordedText, controller: Controller, config: BranchSettings, verifier: str) -> Decode:
-        """What branch-parallel decoding makes of the text, on the virtual clock."""
+        """Decode by branch-parallel decoding, on the virtual clock."""
         rounds = list(replayed_branches(text, controller, config, verifier))
         prices = self._prices[not text.settings.greedy]
         seconds = prices.branch_request(rounds, text.prompt_tokens)
@@ -96,7 +96,7 @@ class Clock:
         return Decode.of(text, rounds, seconds)
 
     def oracle(self, text: RecordedText, depth: int) -> Decode:
-        """The fastest chains of at most ``depth`` tokens, by who knows what will be accepted."""
+        """Decode by the oracle: the fastest chains of at most ``depth`` tokens, by what will be accepted."""
         return self._decode(text, clairvoyant(text, depth, self._prices[not text.settings.greedy]), 0.0)
 
     def _decode(

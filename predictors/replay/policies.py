@@ -1,4 +1,4 @@
-"""What policies draft at every start of recorded texts (`predictors.replay.grid`): the sessions of `predictors.controllers`.
+"""Policies' drafts at every start of recorded texts (`predictors.replay.grid`), as sessions of `predictors.controllers` draft.
 
     static        n tokens
     confidence    draft while max_x q(x) >= ε                                   (`controllers.unlearned`)
@@ -23,7 +23,7 @@ from predictors.stopping import StopRule
 
 
 def static(starts: Starts, length: int) -> Drafts:
-    """Always ``length`` tokens."""
+    """Draft always ``length`` tokens."""
     return Drafts.of(np.minimum(starts.cap_XS, length)[..., None])
 
 
@@ -40,9 +40,9 @@ def confidence(starts: Starts, largest_XSG: np.ndarray, epsilon: float) -> Draft
 def stopping(
     starts: Starts, chances_XSG: np.ndarray, rule: StopRule, inputs: str, static_length: int, far_XSG: np.ndarray
 ) -> Drafts:
-    """Draft until the score of ``rule`` is low; ``static_length`` tokens where it asks for none.
+    """Draft until the score of ``rule`` is low; ``static_length`` tokens where it needs none.
 
-    ``chances_XSG`` and ``far_XSG`` are what the model says of the draft's state or distribution at a position: of the token
+    ``chances_XSG`` and ``far_XSG`` are the model's outputs for the draft's state or distribution at a position: of the token
     about to be drawn there, or, with inputs ``behind``, of the token before it.
     """
     if not rule.asks:
@@ -71,7 +71,7 @@ def heads(
     static_length: int,
     far_XSM: np.ndarray,
 ) -> Drafts:
-    """What ``rule`` makes of a head's calibrated probabilities of what becomes of ``gamma`` tokens.
+    """Draft as ``rule`` decides by a head's calibrated probabilities of the fate of ``gamma`` tokens.
 
     ``at_root``: decided before drafting (feature set ``paper``), else at the first distribution, whose pass is paid. States of
     memory are those of `previous_round`; ``largest_XSG`` is the ``confidence`` along the chain.
@@ -93,7 +93,7 @@ def heads(
 
 
 def _picked(options: Sequence[Drafts], which_XSM: np.ndarray) -> Drafts:
-    """At every start and state one of ``options`` [X, S, 1], none of which asks or reads an entropy."""
+    """Pick at every start and state one of ``options`` [X, S, 1], none of which runs a model or reads an entropy."""
     place_XSM = which_XSM + len(options) * np.arange(which_XSM[..., 0].size).reshape(*which_XSM.shape[:2], 1)
     columns = ([getattr(one, name) for one in options] for name in ("submitted", "passes", "confidences"))
     submitted, passes, read = (np.concatenate(values, axis=2).take(place_XSM) for values in columns)
@@ -101,13 +101,13 @@ def _picked(options: Sequence[Drafts], which_XSM: np.ndarray) -> Drafts:
 
 
 def _paid(starts: Starts, length: int, passes: int) -> Drafts:
-    """``length`` tokens for so many ``passes``."""
+    """Draft ``length`` tokens for so many ``passes``."""
     return replace(static(starts, length), passes=np.minimum(starts.cap_XS, passes)[..., None])
 
 
 def previous_round(gamma: int) -> Memory:
-    """What features know of the round before (`predictors.features.scalar_features`), one of ``gamma`` + 2 states: 0 nothing,
-    1 + a that a of ``gamma`` tokens were accepted."""
+    """Reduce the round before to what features know of it (`predictors.features.scalar_features`), one of ``gamma`` + 2 states:
+    0 nothing, 1 + a that a of ``gamma`` tokens were accepted."""
 
     def state(accepted: np.ndarray, submitted: np.ndarray) -> np.ndarray:
         seen = (accepted < submitted) | (submitted >= gamma)
@@ -117,6 +117,6 @@ def previous_round(gamma: int) -> Memory:
 
 
 def remembered(gamma: int) -> tuple[np.ndarray, np.ndarray]:
-    """A round of each state of `previous_round`: ``previous_drafted`` and ``previous_accepted`` [M] of `features.assemble`."""
+    """Return a round of each state of `previous_round`: ``previous_drafted``, ``previous_accepted`` [M] of `assemble`."""
     accepted_M = np.arange(-1, gamma + 1)
     return np.where(accepted_M < 0, -1, gamma), accepted_M

@@ -1,14 +1,14 @@
-"""A recorded text: the target's own continuation of a prompt, and at every place of it what a draft from there comes to.
+"""A recorded text: the target's own continuation of a prompt, and at every position of it what a draft from there comes to.
 
-Row t (from 1) is a root: a round may start there, behind t tokens y_0 … y_{t-1} of the continuation. Of a draft from it are known
+Row t (from 1) is a root: a round may start there, after t tokens y_0 … y_{t-1} of the continuation. Of a draft from it are known
 
     along the text    how likely y_t, y_{t+1}, … are under a draft that has drafted the text so far: what any number of tokens
                       would come to (`predictors.replay.acceptance`)
     the chain         the tokens that are drafted, accepted ones first, with the draft's distribution in front of each
 
-Whether a token at a place of the text is kept follows from the place's own uniform number, whoever drafts there. So policies are
-compared on the same luck, and their differences are those of decisions; no two rounds of one decode test the same place, so that
-its numbers are independent. Source: `trace_collection.texts`.
+Whether a token at a position of the text is kept follows from the position's own uniform number, whatever drafts there. So
+policies are compared on the same random numbers, and their differences are those of decisions; no two rounds of one decode test
+the same position, so that its numbers are independent. Source: `trace_collection.texts`.
 
 Shape suffixes: N rows, G drafted tokens (γ_max), T most likely tokens, C candidates, K tapped layers, D hidden size, E embedding
 size, S state size.
@@ -32,7 +32,7 @@ from predictors.survival import numbers_of
 
 
 class LazyRows:
-    """Some rows of an array that is read when one of them is first asked for: of hidden states, which few controllers read."""
+    """Rows of an array that is read when one of them is first used: of hidden states, which few controllers read."""
 
     def __init__(self, read: Callable[[], np.ndarray], rows: slice) -> None:
         self._read, self._rows = read, rows
@@ -45,21 +45,21 @@ class LazyRows:
         return np.shape(self.__array__())
 
     def __getitem__(self, key: Any) -> Any:
-        """Rows ``[:end]`` as lazy ones, anything else of the array."""
+        """Take rows ``[:end]`` as lazy ones, anything else of the array."""
         return LazyRows(self.__array__, key) if isinstance(key, slice) else self.__array__()[key]
 
 
 @dataclass(frozen=True)
 class RootStates:
-    """The target's states at every row: ``states_NS`` (`predictors.features.state_vector`) of ``layers``, each of
-    ``hidden_size`` numbers, and an embedding."""
+    """Target states at every row: ``states_NS`` (`predictors.features.state_vector`) of ``layers``, each of ``hidden_size``
+    numbers, and an embedding."""
 
     states_NS: np.ndarray | LazyRows
     layers: tuple[int, ...]
     hidden_size: int
 
     def at(self, row: int) -> tuple[Tensor, Tensor]:
-        """Hidden states [K, D] and embedding [E]."""
+        """Return hidden states [K, D] and embedding [E] at a row."""
         state_S = torch.from_numpy(np.array(self.states_NS[row - 1]))
         split = len(self.layers) * self.hidden_size
         return state_S[:split].reshape(len(self.layers), self.hidden_size), state_S[split:]
@@ -67,7 +67,7 @@ class RootStates:
 
 @dataclass(frozen=True)
 class RecordedText:
-    """One continuation of ``prompt_tokens`` tokens within a ``budget`` of new ones.
+    """A recorded continuation of ``prompt_tokens`` tokens, within a ``budget`` of new ones.
 
     ``columns`` hold its rows from 1 on, as `predictors.schema.TEXT_COLUMNS` names them: numbers [N] and lists [N, G, …]; the
     draft's ``states`` may be `LazyRows`. ``verifier``: what its chains are accepted by; ``reads_states``: whether the draft reads
@@ -89,22 +89,22 @@ class RecordedText:
 
     @property
     def length(self) -> int:
-        """New tokens, the prefill's own among them."""
+        """Number of new tokens, the prefill's own among them."""
         return len(self.columns["token"]) + 1
 
     @property
     def tokens(self) -> list[int]:
-        """The continuation from its first token on."""
+        """Tokens of the continuation, from its first one on."""
         return [int(self.columns["newest"][0]), *self.columns["token"].tolist()]
 
     @cached_property
     def ends(self) -> bool:
-        """Whether any of its tokens, or of those drafted, ends a sequence."""
+        """True if any of the text's tokens, or of those drafted, ends a sequence."""
         known = [self.columns[name].ravel() for name in ("token", "tokens")]
         return not self.eos_tokens.isdisjoint(np.concatenate(known).tolist())
 
     def within(self, budget: int) -> "RecordedText | None":
-        """The same text where only ``budget`` new tokens are decoded; ``None`` if more are wanted than it was recorded for, even
+        """Cut the text where only ``budget`` new tokens are decoded; ``None`` if more are wanted than it was recorded for, even
         if it ended early: those that did are no fair sample of all."""
         if self.budget < budget:
             return None
@@ -114,12 +114,12 @@ class RecordedText:
 
     @property
     def slots(self) -> int:
-        """Most tokens of a round that can be replayed."""
+        """Largest number of tokens of a round that can be replayed."""
         return int(self.columns["tokens"].shape[1])
 
     def tapped(self, kind: str, layers: tuple[int, ...], draft_layers: tuple[int, ...]) -> "RecordedText":
-        """What a controller of ``kind`` sees, whose decoder taps these layers: without the target's states where it taps none.
-        `BeyondRecordError` unless they were recorded."""
+        """Show a controller of ``kind`` what its decoder taps, which are these layers: no states of the target where it taps
+        none. `BeyondRecordError` unless they were recorded."""
         recorded = () if self.roots is None else self.roots.layers
         for model, wanted, known, key in (
             ("target", layers, recorded, "layers"),
@@ -133,18 +133,18 @@ class RecordedText:
         return self if layers else replace(self, roots=None)
 
     def cap(self, start: int) -> int:
-        """Most tokens that the budget leaves to draft in a round that starts at row ``start``."""
+        """Return the most tokens that the budget leaves to draft in a round that starts at row ``start``."""
         return self.budget - start - 1
 
     def root(self, start: int, depth: int, previous: RoundRecord | None, lookup: LookupSettings | None = None) -> Root:
-        """What a controller sees of a round that starts at row ``start`` and may draft ``depth`` tokens; ``lookup``: the
-        drafter's, if it has one."""
+        """Make the root that a controller sees in a round that starts at row ``start`` and may draft ``depth`` tokens;
+        ``lookup``: the drafter's, if it has one."""
         hidden_KD, embedding_E = (None, None) if self.roots is None else self.roots.at(start)
         found = None if lookup is None else self.found(start, lookup)
         return Root(self.prompt_tokens + start, depth, self.settings, previous, hidden_KD, embedding_E, found=found)
 
     def found(self, start: int, lookup: LookupSettings) -> Found:
-        """What ``lookup`` finds at row ``start``."""
+        """Return the match of ``lookup`` at row ``start``."""
         columns, row = self.columns, start - 1
         if columns["match"][row] < lookup.least:
             return NOTHING
@@ -152,7 +152,7 @@ class RecordedText:
         return Found(int(columns["match"][row]), tokens, int(columns["seen"][row]), int(columns["agreed"][row]))
 
     def require_verifier(self, verifier: str) -> None:
-        """`BeyondRecordError` unless chains that ``verifier`` verifies were recorded; at temperature 0 all accept alike."""
+        """Raise `BeyondRecordError` unless chains that ``verifier`` verifies were recorded; at temperature 0 all accept alike."""
         if not self.settings.greedy and verifier not in acceptance_of(self.verifier):
             raise BeyondRecordError(
                 f"verifier {verifier!r} cannot be replayed on chains recorded under {self.verifier!r}. Set "
@@ -160,7 +160,7 @@ class RecordedText:
             )
 
     def accepted(self, looked_up: int = 0) -> Sequence[int]:
-        """By row: of ``looked_up`` tokens of the lookup and any number drafted after them, those that would be accepted."""
+        """Count, by row, the tokens accepted of ``looked_up`` tokens of the lookup and any number drafted after them."""
         if looked_up not in self._accepted:
             counts_N = self.columns["accepted"]
             if looked_up:
@@ -174,8 +174,8 @@ class RecordedText:
         return {}
 
     def _sourced(self, looked_up: int) -> tuple[np.ndarray, np.ndarray]:
-        """Ratios and probabilities [N, G] of the text's tokens where the lookup's ones go before drafted ones: its distributions
-        are one-hot."""
+        """Compute ratios and probabilities [N, G] of the text's tokens where the lookup's ones go before drafted ones: its
+        distributions are one-hot."""
         columns = self.columns
         right_NL = (onward(columns["token"], self.slots, -2) == columns["lookup"])[:, :looked_up]
         target_NL = onward(columns["target_probability"], self.slots, 1)[:, :looked_up].astype(np.float64)
@@ -184,7 +184,7 @@ class RecordedText:
         return ratio_NG, probability_NG
 
     def require_lookup(self, lookup: LookupSettings) -> None:
-        """`ValueError` unless what ``lookup`` finds was recorded."""
+        """Raise `ValueError` unless what ``lookup`` finds was recorded."""
         if lookup.length > self.slots or lookup.longest != LONGEST:
             raise BeyondRecordError(
                 f"lookups of {lookup.length} tokens after matches of at most {lookup.longest} cannot be replayed on texts "
@@ -193,23 +193,23 @@ class RecordedText:
             )
 
     def number(self, name: str, row: int, *slot: int) -> float:
-        """A number of a row, or of a slot of it."""
+        """Return a number of a row, or of a slot of it."""
         return float(self.columns[name][row - 1, *slot])
 
 
 def onward(values_N: np.ndarray, count: int, then: float = 0) -> np.ndarray:
-    """Values from every row on [N, count], ``then`` after a text's end."""
+    """Slide over values from every row on [N, count], ``then`` after a text's end."""
     ends = np.full(count - 1, then, values_N.dtype)
     return np.lib.stride_tricks.sliding_window_view(np.append(values_N, ends), count)
 
 
 def _recorded(name: str) -> Any:
-    """A law's number from the column ``name``, kept where somebody has read it."""
+    """Read a distribution's number from the column ``name``, kept once it was read."""
     return cached_property(lambda law: torch.tensor(law.text.number(name, law.row, law.slot)))
 
 
 class RecordedLaw(NextLaw):
-    """The draft's law at a slot: the numbers that were recorded of it, and no law."""
+    """The draft's distribution at a slot: the numbers that were recorded of it, and no probabilities."""
 
     confidence, entropy = _recorded("confidence"), _recorded("entropy")
     law_entropy = _recorded("law_entropy")
@@ -220,12 +220,12 @@ class RecordedLaw(NextLaw):
 
     @property
     def confidence_read(self) -> bool:
-        """Whether anybody has read how likely the likeliest token is."""
+        """True once the largest probability was read."""
         return "confidence" in vars(self)
 
     @property
     def entropy_read(self) -> bool:
-        """Whether anybody has read an entropy."""
+        """True once an entropy was read."""
         return not {"entropy", "law_entropy"}.isdisjoint(vars(self))
 
     @cached_property
@@ -254,7 +254,7 @@ class RecordedLaw(NextLaw):
 
 
 class RecordedToken(DrawnToken):
-    """The token drawn at a slot."""
+    """The token drawn at a slot, with the numbers that were recorded of it."""
 
     def __init__(self, law: RecordedLaw) -> None:
         self.law, self.drafted, self._recorded = law, law.drafted + 1, law

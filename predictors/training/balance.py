@@ -24,7 +24,7 @@ FAINT = 2.0**-10  # so small that probabilities which travel with standardised f
 
 @dataclass(frozen=True)
 class Balanced:
-    """Training rows [N, R] and labels [N] with what balances them.
+    """Balanced training rows [N, R] and labels [N].
 
     ``method`` is the one really used. ``expected`` holds the classes' probabilities [N, L], where they are known; points between
     two rows have those between theirs. ``class_weights`` are for the loss, n / (L n_c) of L classes; ``shares`` the class shares
@@ -72,13 +72,13 @@ def balance(
 
 
 def natural_shares(labels: Tensor, num_classes: int = len(CLASSES)) -> tuple[float, ...]:
-    """Share of each class among ``labels``."""
+    """Compute the share of each class among ``labels``."""
     counts = torch.bincount(labels, minlength=num_classes).double()
     return tuple((counts / counts.sum()).tolist())
 
 
 def _interpolable(by_class: dict[str, int]) -> bool:
-    """Whether there are two rows of each class to interpolate between; a warning where they are few."""
+    """Tell whether there are two rows of each class to interpolate between; warn where they are few."""
     scarce = {name: count for name, count in by_class.items() if count <= NEIGHBOURS}
     enough = all(count >= 2 for count in scarce.values())
     if not enough:
@@ -98,7 +98,7 @@ def _interpolable(by_class: dict[str, int]) -> bool:
 
 
 def _smote(features: Tensor, labels: Tensor, counts: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-    """All rows, then class by class the new points that bring it to as many as the largest."""
+    """Add, class by class, the new points that bring it to as many rows as the largest; return all rows."""
     from imblearn.over_sampling import SMOTE
 
     most, grown = int(counts.max()), [(features.numpy(), labels.numpy())]

@@ -31,7 +31,7 @@ STEPS = 60
 
 
 def fit_temperature(logits: Tensor, labels: Tensor, bias: Tensor) -> float:
-    """The temperature of least NLL on ``logits`` [N, 3] and ``labels`` [N], within [0.02, 50]."""
+    """Find the temperature of least NLL on ``logits`` [N, 3] and ``labels`` [N], within [0.02, 50]."""
     logits, bias = logits.double(), bias.double()
     true_logit = logits.gather(1, labels.unsqueeze(1)).squeeze(1)
     low, high = 1 / MAX_TEMPERATURE, 1 / MIN_TEMPERATURE
@@ -44,20 +44,20 @@ def fit_temperature(logits: Tensor, labels: Tensor, bias: Tensor) -> float:
 
 
 def fit_calibration(logits: Tensor, labels: Tensor, natural: Sequence[float], training: Sequence[float]) -> Calibration:
-    """Bias from the class shares before balancing and after it, then the temperature that goes with it."""
+    """Fit a head's calibration: the bias from class shares before and after balancing, then the temperature."""
     bias = prior_shift(natural, training)
     return Calibration(fit_temperature(logits, labels, bias), tuple(bias.tolist()))
 
 
 def prior_shift(natural: Sequence[float], training: Sequence[float]) -> Tensor:
-    """b = log natural share - log training share: what balancing must be given back."""
+    """Compute b = log natural share - log training share: what balancing must be given back."""
     return torch.log(torch.tensor(natural)) - torch.log(torch.tensor(training))
 
 
 def product_calibration(
     logits_DG: np.ndarray, survives_DG: np.ndarray, weight_DG: np.ndarray, *, rises: bool = True
 ) -> tuple[float, float, float]:
-    """Scale, bias and rise for drafts whose tokens survive or not, each with a weight; unless it ``rises``, a rise of 0."""
+    """Fit scale, bias and rise to drafts whose tokens survive or not, each with a weight; unless it ``rises``, a rise of 0."""
     drafted_G = np.arange(logits_DG.shape[1])
 
     def log_products(scale: float, bias: float, rise: float = 0.0) -> np.ndarray:

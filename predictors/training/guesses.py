@@ -1,5 +1,5 @@
-"""Family ``guess``: how the target drafts for itself by one method. Recorded ways are priced by a latency profile, and the
-fastest is chosen: settings alone, on a card.
+"""Family ``guess``: settings by which the target drafts for itself. Recorded configurations of one method are priced by a
+latency profile, and the fastest is chosen: settings alone, on a card.
 
     tokens per second  = Σ committed / Σ seconds,  alongside plain decoding: 1 / (target(1, l) + chain_verification(0))
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GuessManifest(Manifest):
-    """Of guess traces: the ``ways`` that prompts were decoded in, decoder configurations."""
+    """Manifest of guess traces: the ``ways`` that prompts were decoded in, decoder configurations."""
 
     ways: tuple[dict, ...]
 
 
 class GuessTable(TraceTable[GuessManifest]):
-    """Passes, in the order of the shards."""
+    """Table of passes, in the order of the shards."""
 
     columns = GUESS_COLUMNS
     version = GUESS_TRACES_VERSION
@@ -46,8 +46,8 @@ class GuessTable(TraceTable[GuessManifest]):
 
 @dataclass(frozen=True)
 class GuessPredictor(Checked):
-    """Family ``guess``: the fastest recorded way of ``method`` over all sampling settings; ``bootstrap_replicates`` for the
-    recorded intervals."""
+    """Predictor of family ``guess``: the fastest recorded way of ``method`` over all sampling settings;
+    ``bootstrap_replicates`` for the recorded intervals."""
 
     method: str
     bootstrap_replicates: Count = 2000
@@ -72,7 +72,7 @@ class GuessPredictor(Checked):
 def pass_seconds(
     profile: LatencyProfile, guessed_P: np.ndarray, drafted_P: np.ndarray, context_P: np.ndarray, sampled: bool
 ) -> np.ndarray:
-    """Seconds of passes [P] after ``context_P`` tokens on the profile's machine, without what its neighbours added."""
+    """Price passes [P] after ``context_P`` tokens, in seconds on the profile's machine, without what its neighbours added."""
     prices = RoundPrices(profile, sampled)
     passes = np.stack([guessed_P, drafted_P, context_P], axis=1)
     unique, which_P = np.unique(passes, axis=0, return_inverse=True)
@@ -82,8 +82,8 @@ def pass_seconds(
 def choose(
     table: GuessTable, method: str, profile: LatencyProfile, replicates: int, seed: int
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The way of ``method`` that emits most tokens per second over all passes, and what is said of all its ways, a row per way
-    and sampling setting. `ValueError` if the traces hold no way of ``method``, or the profile lacks a table."""
+    """Choose the way of ``method`` that emits most tokens per second over all passes; also return figures of all its ways, a row
+    per way and sampling setting. `ValueError` if the traces hold no way of ``method``, or the profile lacks a table."""
     ways = table.manifest.ways
     places = [place for place, way in enumerate(ways) if way["method"] == method]
     if not places:

@@ -1,4 +1,4 @@
-"""How sure a statistic over documents is, as rows of one document are not independent.
+"""Intervals of statistics over documents, as rows of one document are not independent.
 
 Of a ratio of sums, by delete-one-document jackknife
 
@@ -18,7 +18,7 @@ LEVEL = 0.95
 
 
 def log_gain(ours_2X: np.ndarray, theirs_2X: np.ndarray, document_X: np.ndarray) -> dict[str, float | None]:
-    """What `ours` (tokens, seconds) gains in tokens per second over `theirs`, with its interval, by way of logarithms."""
+    """Compute the gain of `ours` (tokens, seconds) over `theirs` in tokens per second, with its interval, by logarithms."""
 
     def gained(sums_DV: np.ndarray) -> np.ndarray:
         tokens, seconds, other_tokens, other_seconds = np.log(sums_DV).T
@@ -31,7 +31,7 @@ def log_gain(ours_2X: np.ndarray, theirs_2X: np.ndarray, document_X: np.ndarray)
 def jackknife(
     columns_XV: np.ndarray, document_X: np.ndarray, statistic: Callable[[np.ndarray], np.ndarray]
 ) -> dict[str, float | None]:
-    """``statistic`` (of sums [D, V] to [D]) of the columns' sums, with its 95 % interval; none of one document."""
+    """Compute ``statistic`` (of sums [D, V] to [D]) of the columns' sums, with its 95 % interval; none of one document."""
     names, document_X = np.unique(document_X, return_inverse=True)
     count = len(names)
     sums_DV = np.stack([np.bincount(document_X, values, count) for values in columns_XV.T], axis=1)
@@ -46,7 +46,7 @@ def jackknife(
 
 
 class DocumentBootstrap:
-    """Row weights of replicates: how often each row's document was drawn; ``documents``: of each row."""
+    """Bootstrap over documents: row weights of replicates, by how often each row's document was drawn."""
 
     def __init__(self, documents: np.ndarray, replicates: int, seed: int) -> None:
         names, self.document_N = np.unique(documents, return_inverse=True)
@@ -54,19 +54,19 @@ class DocumentBootstrap:
         self.counts = np.stack([np.bincount(row, minlength=len(names)) for row in draws])
 
     def ratio(self, numerator_N: np.ndarray, denominator_N: np.ndarray) -> np.ndarray:
-        """Σ numerator / Σ denominator in every replicate."""
+        """Compute Σ numerator / Σ denominator in every replicate."""
         sums = [np.bincount(self.document_N, values, self.counts.shape[1]) for values in (numerator_N, denominator_N)]
         numerator, denominator = (self.counts @ np.stack(sums, axis=1)).T
         return numerator / denominator
 
     def each(self, statistic: Callable[[np.ndarray], float | None]) -> np.ndarray:
-        """``statistic(row weights)`` in every replicate where it is defined."""
+        """Compute ``statistic(row weights)`` in every replicate where it is defined."""
         values = [statistic(counts[self.document_N].astype(float)) for counts in self.counts]
         return np.array([value for value in values if value is not None])
 
 
 def percentiles(value: float | None, replicates: np.ndarray) -> dict[str, float | None]:
-    """``value`` with the 95 % percentile interval of its replicates."""
+    """Return ``value`` with the 95 % percentile interval of its replicates."""
     if not len(replicates):
         return {"value": value, "low": None, "high": None}
     low, high = np.quantile(replicates, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])

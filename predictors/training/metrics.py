@@ -22,7 +22,7 @@ TINY = 1e-12
 
 
 def evaluate(probabilities_NC: np.ndarray, labels_N: np.ndarray, classes: Sequence[str] = CLASSES) -> dict[str, Any]:
-    """All metrics of ``classes`` (names) but the MAE; what is undefined (the AUC of a class that is absent) is ``None``."""
+    """Compute all metrics of ``classes`` (names) but the MAE; an undefined one (the AUC of an absent class) is ``None``."""
     rows, size, area = len(labels_N), len(classes), MacroAuc(probabilities_NC, labels_N)
     predicted_N = probabilities_NC.argmax(axis=1)
     confusion_CC = np.bincount(labels_N * size + predicted_N, minlength=size * size).reshape(size, size)  # rows: true
@@ -43,19 +43,19 @@ def evaluate(probabilities_NC: np.ndarray, labels_N: np.ndarray, classes: Sequen
 
 
 def auc(scores_N: np.ndarray, positive_N: np.ndarray, weights_N: np.ndarray) -> float | None:
-    """Area under the ROC curve, ties counted half; ``weights_N`` counts rows. ``None`` with one class only."""
+    """Compute the area under the ROC curve, ties counted half; ``weights_N`` counts rows. ``None`` with one class only."""
     return _area(_ranks(scores_N), positive_N, weights_N)
 
 
 class MacroAuc:
-    """The macro AUC of the same rows at any weights, by default one each: their scores are sorted once."""
+    """Macro AUC of the same rows at any weights, by default one each: their scores are sorted once."""
 
     def __init__(self, probabilities_NC: np.ndarray, labels_N: np.ndarray) -> None:
         self._classes = [(_ranks(scores_N), labels_N == c) for c, scores_N in enumerate(probabilities_NC.T)]
         self._ones_N = np.ones(len(labels_N))
 
     def of_classes(self, weights_N: np.ndarray | None = None) -> list[float | None]:
-        """AUC of every class; ``None`` where it, or every other, is absent."""
+        """Compute the AUC of every class; ``None`` where it, or every other, is absent."""
         return [_area(*ranked, self._ones_N if weights_N is None else weights_N) for ranked in self._classes]
 
     def __call__(self, weights_N: np.ndarray | None = None) -> float | None:
@@ -64,7 +64,7 @@ class MacroAuc:
 
 
 def _ranks(scores_N: np.ndarray) -> np.ndarray:
-    """The place of every score among the different ones, ascending."""
+    """Rank every score among the different ones, ascending."""
     return np.unique(scores_N, return_inverse=True)[1]
 
 
@@ -79,12 +79,12 @@ def _area(rank_N: np.ndarray, positive_N: np.ndarray, weights_N: np.ndarray) -> 
 
 
 def mean_absolute_error(probabilities_NC: np.ndarray, labels_N: np.ndarray) -> float:
-    """Mean distance, in tokens, of the likeliest length from the true one."""
+    """Compute the mean distance, in tokens, of the likeliest length from the true one."""
     return float(np.abs(probabilities_NC.argmax(axis=1) - labels_N).mean())
 
 
 def reliability(probabilities_NC: np.ndarray, labels_N: np.ndarray) -> list[dict[str, float]]:
-    """Non-empty bins of the top class's probability: lower edge, rows, mean confidence, accuracy."""
+    """Bin rows by the top class's probability: lower edge, rows, mean confidence and accuracy of bins that are not empty."""
     confidence_N = probabilities_NC.max(axis=1)
     correct_N = probabilities_NC.argmax(axis=1) == labels_N
     bin_N = np.minimum((confidence_N * BINS).astype(int), BINS - 1)
@@ -100,7 +100,7 @@ def reliability(probabilities_NC: np.ndarray, labels_N: np.ndarray) -> list[dict
 
 
 def binary(chances_N: np.ndarray, accepted_N: np.ndarray) -> dict[str, Any]:
-    """Quality of chances of one event: ECE over equal bins of the chance."""
+    """Score chances of one event: ECE over equal bins of the chance."""
     bin_N = np.minimum((chances_N * BINS).astype(int), BINS - 1)
     gaps = np.abs(np.bincount(bin_N, accepted_N - chances_N, minlength=BINS))
     return {

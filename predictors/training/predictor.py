@@ -1,6 +1,6 @@
-"""What a predictor is to stage ``fit``: from traces, labels and prices to a bundle and its quality.
+"""Interface of predictors, as stage ``fit`` sees them: from traces, labels and prices to a bundle and its quality.
 
-A predictor says its rows, its network and loss, its candidate rules and its card. It is trained on training documents, calibrated
+A predictor has rows, a network and loss, candidate rules and a card. It is trained on training documents, calibrated
 and given rules on validation documents by replayed tokens per second, for the verifier, settings and prices that it will serve,
 and scored once on test documents.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Materials:
-    """What predictors are fitted from: folders of ``texts``, ``trees`` and ``guesses`` traces, the folder of ``labels``
+    """Sources that predictors are fitted from: folders of ``texts``, ``trees`` and ``guesses`` traces, the folder of ``labels``
     (``<kind>.parquet``), and this device's latency ``profile``."""
 
     texts: Path
@@ -39,34 +39,34 @@ class Materials:
 
     @cached_property
     def text_table(self) -> TextTable:
-        """All texts: read once for the fit and for what its card says of them."""
+        """Table of all texts, read once for the fit and for what its card records of them."""
         return TextTable.read(self.texts)
 
     def labels_of(self, kind: str, traces: Manifest) -> Labels:
-        """The labels of ``kind`` of these ``traces``; `ValueError` as of `read_labels`."""
+        """Read the labels of ``kind`` of these ``traces``; `ValueError` as of `read_labels`."""
         return read_labels(self.labels / f"{kind}.parquet", kind, traces.content_hash)
 
     @staticmethod
     def of(traces: Path, labels: Path, profile: "LatencyProfile") -> "Materials":
-        """By the folder that holds all ``traces``."""
+        """Find the materials in the folder that holds all ``traces``."""
         return Materials(traces / "texts", traces / "trees", traces / "guesses", labels, profile)
 
 
 @dataclass(frozen=True)
 class Trust(Checked):
-    """How far features may lie from the training rows: of the squared distances on validation documents the
-    ``distance_quantile``, times ``distance_margin``, is the largest that is trusted."""
+    """Limit on how far features may lie from the training rows: the ``distance_quantile`` of squared distances on validation
+    documents, times ``distance_margin``."""
 
     distance_quantile: Probability = 0.999
     distance_margin: Positive = 2.0
 
     def largest(self, distances: np.ndarray) -> float:
-        """By the ``distances`` on validation documents; of none, by 1, the mean on training rows."""
+        """Set the limit by the ``distances`` on validation documents; of none, by 1, the mean on training rows."""
         return self.distance_margin * (float(np.quantile(distances, self.distance_quantile)) if len(distances) else 1.0)
 
 
 def tracked_name(setting: str) -> str:
-    """A sampling setting's name as trackers allow it in a metric's.
+    """Write a sampling setting's name as trackers allow it in a metric's.
 
     Examples
     --------
@@ -77,15 +77,15 @@ def tracked_name(setting: str) -> str:
 
 
 def told(gain: Mapping[str, float | None]) -> str:
-    """A gain and its interval, in words."""
+    """Put a gain and its interval in words."""
     value, low, high = ("unknown" if gain[name] is None else f"{gain[name]:+.1%}" for name in ("value", "low", "high"))
     return f"{value} ({low} to {high})"
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A fitted predictor: the bundle's ``card`` (a function of file contents only) and ``tensors``, its ``quality`` on test
-    documents (JSON), flat ``metrics`` for tracking, and what it comes to in one ``sentence``."""
+    """Result of a fit: the bundle's ``card`` (a function of file contents only) and ``tensors``, its ``quality`` on test
+    documents (JSON), flat ``metrics`` for tracking, and its result in one ``sentence``."""
 
     card: dict[str, Any]
     tensors: "dict[str, Tensor]"
@@ -95,13 +95,13 @@ class Fitted:
 
 
 def card_of(kind: str, manifest: Manifest, decoder: Mapping[str, Any]) -> dict[str, Any]:
-    """What the card of every controller has that learns from traces, but for what was chosen and measured."""
+    """Begin the card of a controller that learns from traces: all but what was chosen and measured."""
     lineage = {"traces_sha256": manifest.content_hash}
     return {"kind": kind, "contract": manifest.contract, "decoder": decoder, "lineage": lineage}
 
 
 class Predictor(Protocol):
-    """A configuration under ``fit`` in params.yaml, by its ``family``."""
+    """Configuration of a predictor, under ``fit`` in params.yaml, by its ``family``."""
 
     def fit(self, name: str, materials: Materials, logger: "Logger | None" = None) -> Fitted:
         """Fit the predictor called ``name``; curves go to ``logger``. `ValueError` if a trace, a label table or a price that it

@@ -1,4 +1,4 @@
-"""Root traces in memory, and their labels (`predictors.training.labelling.trees`) beside them. Columns: `predictors.schema`.
+"""Root traces in memory, joined with their labels (`predictors.training.labelling.trees`). Columns: `predictors.schema`.
 
 Shape suffixes: N roots, D draws, K rules, A actions.
 """
@@ -18,7 +18,7 @@ from predictors.tree_choice import SCALARS, SelectionSpec
 
 @dataclass(frozen=True)
 class RootManifest(Manifest):
-    """Of root traces: what the features are, and what the labels are of."""
+    """Manifest of root traces: the definitions of features and labels."""
 
     selection_spec: SelectionSpec
     rules: tuple[str, ...]
@@ -31,7 +31,7 @@ class RootManifest(Manifest):
 
 
 class RootTable(TraceTable[RootManifest]):
-    """Roots of some splits. Arrays are in the order of the rows; ``actions`` are the columns' A."""
+    """Table of the roots of some splits. Arrays are in the order of the rows; ``actions`` are the columns' A."""
 
     columns = ROOT_COLUMNS
     version = ROOT_TRACES_VERSION
@@ -44,39 +44,39 @@ class RootTable(TraceTable[RootManifest]):
 
     @cached_property
     def efficiency_NDKA(self) -> np.ndarray:
-        """Expected emitted tokens of a step, by draw: as many draws as all these roots have."""
+        """Expected emitted tokens of a step [N, D, K, A], by draw: as many draws as all these roots have."""
         shape = (len(self), self.manifest.draws, len(self.manifest.rules), len(self.actions))
         whole_NDKA = self.column("efficiency").reshape(shape).astype(np.float64)
         drawn_D = np.isfinite(whole_NDKA).any(axis=(2, 3)).all(axis=0)
         return whole_NDKA[:, drawn_D]
 
     def labelled(self, labels: Labels) -> "RootTable":
-        """The labelled rows, with their labels; these are of the same traces."""
+        """Take the labelled rows, with their labels; these are of the same traces."""
         rows = labels.table.column("row")
         joined = self.table.take(rows).append_column("mean", labels.table.column("mean"))
         return RootTable(self.manifest, joined, self._whole, self.index[rows.to_numpy()])
 
     @property
     def mean_NKA(self) -> np.ndarray:
-        """Of labelled rows, expected emitted tokens of a step."""
+        """Expected emitted tokens of a step [N, K, A], of labelled rows."""
         return self.column("mean").reshape(len(self), len(self.manifest.rules), len(self.actions))
 
     def continuation(self, row: int) -> list[int]:
-        """What follows the prompt at a root, up to its newest token."""
+        """Return the tokens after the prompt at a root, up to its newest one."""
         tokens: list[int] = self.column("continuation")[row].tolist()
         return [token for token in tokens if token >= 0]
 
     @cached_property
     def nodes_NA(self) -> np.ndarray:
-        """Distinct nodes of each action's trees, mean over the root's draws."""
+        """Distinct nodes [N, A] of each action's trees, mean over the root's draws."""
         return self.column("nodes").astype(np.float64)
 
     @cached_property
     def fed_NA(self) -> np.ndarray:
-        """Of them those on branch levels that a further level hangs under."""
+        """Distinct nodes [N, A] on branch levels that a further level hangs under."""
         return self.column("fed").astype(np.float64)
 
     def traffic(self) -> tuple[Traffic, ...]:
-        """Every action's mean nodes."""
+        """Average every action's nodes over the roots."""
         nodes_A, fed_A = self.nodes_NA.mean(axis=0), self.fed_NA.mean(axis=0)
         return tuple(Traffic(float(nodes), float(fed)) for nodes, fed in zip(nodes_A, fed_A, strict=True))

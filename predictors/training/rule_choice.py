@@ -1,4 +1,4 @@
-"""Which rule is served, and whether it pays: chosen by replayed tokens per second, judged on documents it was not chosen on.
+"""Choice of the rule served, and whether it pays: by replayed tokens per second, judged on documents it was not chosen on.
 
     served      pick(all documents), for a table of rules argmax_r T_r / C_r; T tokens, C seconds
     gain        ln (Σ_k T_{r(-k)} / Σ_k C_{r(-k)}) - ln (T_static / C_static)       r(-k): picked outside fold k of documents
@@ -27,8 +27,8 @@ Pick = Callable[[np.ndarray], tuple[Any, np.ndarray]]
 
 @dataclass(frozen=True)
 class RuleChoice:
-    """The best ``rule`` (as it was picked; of a table its number), the ``gain`` of choosing it over the best static length
-    (``value``, ``low``, ``high``), and whether it ``pays``."""
+    """Choice of a rule: the best ``rule`` (as it was picked; of a table its number), the ``gain`` of choosing it over the best
+    static length (``value``, ``low``, ``high``), and whether it ``pays``."""
 
     rule: Any
     gain: dict[str, float | None]
@@ -36,12 +36,12 @@ class RuleChoice:
 
 
 def table_of(totals: Iterable[Totals]) -> np.ndarray:
-    """Tokens and seconds [2, R, X] of rules on the same texts."""
+    """Stack tokens and seconds [2, R, X] of rules on the same texts."""
     return np.stack([one.sums_2X for one in totals], axis=1)
 
 
 def choose(table_2RX: np.ndarray, static_2X: np.ndarray, document_X: np.ndarray, folds: int, seed: int) -> RuleChoice:
-    """`choose_by` the ratio of sums of a table of rules."""
+    """Choose from a table of rules by the ratio of sums, as `choose_by`."""
 
     def pick(mask_X: np.ndarray) -> tuple[int, np.ndarray]:
         best = fastest(table_2RX, mask_X)
@@ -53,14 +53,14 @@ def choose(table_2RX: np.ndarray, static_2X: np.ndarray, document_X: np.ndarray,
 def best_of(
     rules: Sequence[Rule], play: Callable[[Rule], Totals], static: Totals, document_X: np.ndarray, folds: int, seed: int
 ) -> tuple[Rule, RuleChoice]:
-    """Of ``rules`` that ``play`` on the same texts the one of most tokens per second, and `choose`'s verdict over ``static``."""
+    """Choose among ``rules`` that ``play`` on the same texts by tokens per second; also judge the choice over ``static``."""
     choice = choose(table_of(map(play, rules)), static.sums_2X, document_X, folds, seed)
     return rules[choice.rule], choice
 
 
 def choose_by(pick: Pick, static_2X: np.ndarray, document_X: np.ndarray, folds: int, seed: int) -> RuleChoice:
-    """The rule that is served, and what choosing it is worth out of fold. All that is chosen, ``pick`` chooses on the texts
-    that its mask allows. `ValueError` if there are fewer documents than ``folds``, or fewer than two of either."""
+    """Choose the rule that is served, and judge out of fold what choosing it gains. All that is chosen, ``pick`` chooses on the
+    texts that its mask allows. `ValueError` if there are fewer documents than ``folds``, or fewer than two of either."""
     fold_X = fold_of(document_X, folds, seed)
     ours_2X = np.zeros((2, len(fold_X)))
     for fold in range(folds):
@@ -72,7 +72,7 @@ def choose_by(pick: Pick, static_2X: np.ndarray, document_X: np.ndarray, folds: 
 
 
 def fold_of(document_X: np.ndarray, folds: int, seed: int) -> np.ndarray:
-    """Each text's fold; all texts of a document share one."""
+    """Assign each text a fold; all texts of a document share one."""
     names, document_X = np.unique(document_X, return_inverse=True)
     if not 2 <= folds <= len(names):
         raise ValueError(
@@ -82,30 +82,30 @@ def fold_of(document_X: np.ndarray, folds: int, seed: int) -> np.ndarray:
 
 
 def static_totals(starts: Starts, length: int) -> Totals:
-    """Chains of always ``length`` tokens."""
+    """Decode by chains of always ``length`` tokens."""
     return decoded(starts, static(starts, length))
 
 
 def static_length(several: Sequence[Starts]) -> int:
-    """The static length of most tokens per second over all starts of all tables given; of equals the shortest."""
+    """Find the static length of most tokens per second over all starts of all tables given; of equals the shortest."""
     depth = min(one.depth for one in several)
     return max(range(depth + 1), key=lambda length: rate_of(static_totals(one, length) for one in several))
 
 
 def rate_of(several: Iterable[Totals]) -> float:
-    """Tokens per second over the texts of all totals."""
+    """Compute tokens per second over the texts of all totals."""
     tokens, seconds = zip(*((one.tokens_X.sum(), one.seconds_X.sum()) for one in several), strict=True)
     return float(sum(tokens) / sum(seconds))
 
 
 def fastest(table_2RX: np.ndarray, mask_X: np.ndarray) -> int:
-    """The rule of most tokens per second over the texts in the mask; of equals the first."""
+    """Find the rule of most tokens per second over the texts in the mask; of equals the first."""
     tokens_R, seconds_R = (sums_RX[:, mask_X].sum(axis=1) for sums_RX in table_2RX)
     return int((tokens_R / seconds_R).argmax())
 
 
 def worth(made: Totals, static: Totals, document_X: np.ndarray) -> dict[str, Any]:
-    """A policy's speed on texts, its tokens a pass and submitted a round, and its gain over the ``static`` one."""
+    """Measure a policy's speed on texts, its tokens a pass and submitted a round, and its gain over the ``static`` one."""
     return {
         "tokens_per_second": made.rate,
         "block_efficiency": float((made.tokens_X - 1).sum() / made.rounds_X.sum()),
@@ -115,7 +115,7 @@ def worth(made: Totals, static: Totals, document_X: np.ndarray) -> dict[str, Any
 
 
 def oracle(starts: Starts) -> Totals:
-    """The oracle: the fastest chains of all, by what will be accepted."""
+    """Decode by the oracle: the fastest chains of all, by what will be accepted."""
     clock = Clock(starts.prices.profile)
     decodes = [clock.oracle(text, starts.depth) for text in starts.texts]
     names = ("tokens", "seconds", "rounds", "submitted", "passes", "accepted", "asked")
@@ -124,6 +124,6 @@ def oracle(starts: Starts) -> Totals:
 
 
 def scored(policies: Mapping[str, Totals], starts: Starts) -> dict[str, Any]:
-    """What every policy is `worth` on some texts, and the oracle (``perfect``), over the one called static."""
+    """Measure every policy's `worth` on some texts, and the oracle's (``perfect``), over the one called static."""
     totals = {**policies, "perfect": oracle(starts)}
     return {name: worth(one, policies["static"], starts.document_X) for name, one in totals.items()}

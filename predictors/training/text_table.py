@@ -21,7 +21,7 @@ ROOT, TOPS, STATES, HITS = "root", "tops", "states", "hits"
 
 @dataclass(frozen=True)
 class TextManifest(Manifest):
-    """Of text traces: how far they reach, by which verifier, and which states they hold."""
+    """Manifest of text traces: how far they reach, by which verifier, and which states they hold."""
 
     gamma_max: int
     verifier: str
@@ -52,7 +52,7 @@ class TextManifest(Manifest):
         columns: Mapping[str, Any],
         root_NS: np.ndarray | LazyRows,
     ) -> RecordedText:
-        """A text that was recorded in this way; ``where``: its prompt_id, document and slice."""
+        """Make a text that was recorded in this way; ``where``: its prompt_id, document and slice."""
         return RecordedText(
             **where,
             settings=settings,
@@ -68,7 +68,7 @@ class TextManifest(Manifest):
 
 
 class TextTable(TraceTable[TextManifest]):
-    """Positions of texts of some splits, those of a text one after the other."""
+    """Table of positions of texts of some splits, those of a text one after the other."""
 
     columns = TEXT_COLUMNS
     wide = (ROOT, STATES)
@@ -78,28 +78,28 @@ class TextTable(TraceTable[TextManifest]):
 
     @property
     def median_context(self) -> float:
-        """Tokens in front of the median position."""
+        """Median number of tokens in front of a position."""
         return float(np.median(self.column("position")))
 
     @cached_property
     def text_slices(self) -> list[slice]:
-        """The rows of every text."""
+        """Rows of every text."""
         starts = np.append(np.flatnonzero(self.column("place") == 1), len(self))
         return [slice(*ends) for ends in pairwise(starts.tolist())]
 
     @cached_property
     def end_N(self) -> np.ndarray:
-        """The row with which each row's text ends."""
+        """Index [N] of the row with which each row's text ends."""
         return np.concatenate([np.full(text.stop - text.start, text.stop - 1) for text in self.text_slices])
 
     def slots(self, name: str) -> np.ndarray:
-        """``tops``, ``hits`` or ``states`` by slot [N, G, ...], a view. Of states there may be fewer slots than of all else."""
+        """View ``tops``, ``hits`` or ``states`` by slot [N, G, ...]. Of states there may be fewer slots than of all else."""
         spec = self.manifest.stop_spec
         flat_NF, size = self.column(name), {TOPS: spec.top, HITS: self.manifest.candidates}.get(name, spec.state_size)
         return flat_NF.reshape(len(self), flat_NF.shape[1] // max(1, size), size)
 
     def texts(self) -> Iterator[RecordedText]:
-        """The texts, in the order of `text_slices`."""
+        """Yield the recorded texts, in the order of `text_slices`."""
         manifest = self.manifest
         kept = [name for name in TEXT_COLUMNS if name not in (*PLACE_COLUMNS, *self.wide)]
         columns = {name: self.slots(name) if name in (TOPS, HITS) else self.column(name) for name in kept}
@@ -119,7 +119,7 @@ class TextTable(TraceTable[TextManifest]):
     def starts(
         self, settings: SamplingSettings, depth: int, verifier: str, prices: RoundPrices
     ) -> tuple[Starts, list[slice]]:
-        """Every round that decodes of the texts at one sampling setting could make, and the rows that each text stands in."""
+        """Collect every start of a round in the texts at one sampling setting, and the rows that each text stands in."""
         known = zip(self.texts(), self.text_slices, strict=True)
         texts, rows = zip(*((text, some) for text, some in known if text.settings == settings), strict=True)
         return Starts.of(texts, depth, verifier, prices), list(rows)

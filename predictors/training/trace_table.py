@@ -26,7 +26,7 @@ REMEDY = "Nothing else was touched. Run the traces stage again: it rebuilds only
 
 @dataclass(frozen=True)
 class Shard:
-    """One Parquet file: name, number of rows and SHA-256 of its bytes."""
+    """A Parquet file of traces: name, number of rows and SHA-256 of its bytes."""
 
     name: str
     rows: int
@@ -35,7 +35,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a finished collection says about itself. ``fingerprint`` stands for its parameters."""
+    """Manifest of a finished collection. ``fingerprint`` stands for its parameters."""
 
     schema_version: int
     fingerprint: str
@@ -50,7 +50,7 @@ class Manifest:
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
     def sizes(self) -> dict[str, int]:
-        """Lengths of some list columns, which every shard must have."""
+        """Return the lengths of some list columns, which every shard must have."""
         return {}
 
     def capture_contract(self, where: str) -> CaptureContract:
@@ -61,10 +61,10 @@ Kind = TypeVar("Kind", bound=Manifest)
 
 
 class TraceTable(Generic[Kind]):
-    """Rows of a trace, in the order of its shards: all of them as `read`, or those of a split.
+    """Table of a trace's rows, in the order of its shards: all of them as `read`, or those of a split.
 
-    ``index`` [N] says which rows of the whole trace they are; ``of``: what trace it is, as the stage calls it. Columns that are
-    ``wide`` are read when they are first asked for, as most of a trace is hidden states that most of its readers do not need.
+    ``index`` [N] holds their numbers in the whole trace; ``of``: what trace it is, as the stage calls it. Columns that are
+    ``wide`` are read at their first use, as most of a trace is hidden states that most of its readers do not need.
     """
 
     columns: ClassVar[Mapping[str, str]]
@@ -76,14 +76,14 @@ class TraceTable(Generic[Kind]):
     def __init__(
         self, manifest: Kind, table: pa.Table, whole: Callable[[str], np.ndarray], index: np.ndarray | None = None
     ) -> None:
-        """``table`` without the wide columns, of which ``whole`` gives all rows of the trace."""
+        """Hold ``table`` without the wide columns, of which ``whole`` gives all rows of the trace."""
         self.manifest, self.table, self._whole = manifest, table, whole
         self.index = np.arange(table.num_rows) if index is None else index
         self._wide: dict[str, np.ndarray] = {}
 
     @classmethod
     def read(cls, folder: str | Path) -> Self:
-        """All rows of a finished collection. `ValueError` if the manifest is missing (collection did not finish), of another
+        """Read all rows of a finished collection. `ValueError` if the manifest is missing (collection did not finish), of another
         schema version, or incomplete; or a shard is missing, damaged or of another shape."""
         place = Path(folder) if isinstance(folder, str) else folder
         manifest = _read_manifest(place / MANIFEST, cls.kind, cls.of, cls.version)
@@ -95,14 +95,14 @@ class TraceTable(Generic[Kind]):
         return int(self.table.num_rows)
 
     def rows(self, split: str) -> Self:
-        """The rows of one split; `ValueError` if there are none."""
+        """Select the rows of one split; `ValueError` if there are none."""
         mask_N = self.column("split") == split
         if not mask_N.any():
             raise ValueError(f"there are no traces of split {split!r}. Raise traces.{self.of}.prompts.")
         return type(self)(self.manifest, self.table.filter(pa.array(mask_N)), self._whole, self.index[mask_N])
 
     def column(self, name: str) -> np.ndarray:
-        """A column [N], of lists [N, size]: a view of the table, which is not to be written to."""
+        """Return a column [N], of lists [N, size]: a view of the table, which is not to be written to."""
         if name in self.wide:
             if name not in self._wide:
                 whole = self._whole(name)
@@ -114,12 +114,12 @@ class TraceTable(Generic[Kind]):
 
     @cached_property
     def settings(self) -> list[SamplingSettings]:
-        """The sampling settings, ascending."""
+        """Sampling settings of the rows, ascending."""
         return [SamplingSettings(*numbers) for numbers in sorted(set(self._setting_rows))]
 
     @cached_property
     def setting_N(self) -> np.ndarray:
-        """Number of every row's setting in ``settings``."""
+        """Number [N] of every row's setting in ``settings``."""
         places = {(item.temperature, item.top_k, item.top_p): place for place, item in enumerate(self.settings)}
         return np.array([places[numbers] for numbers in self._setting_rows])
 
@@ -130,7 +130,7 @@ class TraceTable(Generic[Kind]):
 
 
 def list_column(table: pa.Table, name: str) -> np.ndarray:
-    """A fixed-size list column as [rows, size], read-only and without a copy when it is one chunk."""
+    """View a fixed-size list column as [rows, size], read-only and without a copy when it is one chunk."""
     parts = [
         chunk.flatten().to_numpy(zero_copy_only=True).reshape(-1, chunk.type.list_size)
         for chunk in table.column(name).chunks
@@ -143,13 +143,13 @@ def list_column(table: pa.Table, name: str) -> np.ndarray:
 
 
 def _whole_column(folder: Path, shards: Iterable[Shard], name: str) -> np.ndarray:
-    """A wide column of all rows."""
+    """Read a wide column of all rows."""
     read = (pq.read_table(_content(folder / shard.name, shard), columns=[name]) for shard in shards)
     return list_column(pa.concat_tables(list(read)), name)
 
 
 def _content(path: Path, shard: Shard) -> io.BytesIO:
-    """A shard's bytes, if they are the manifest's."""
+    """Read a shard's bytes, if they are the manifest's."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -162,7 +162,7 @@ def _content(path: Path, shard: Shard) -> io.BytesIO:
 def _read_shard(
     path: Path, shard: Shard, columns: Mapping[str, str], manifest: Manifest, wide: Container[str]
 ) -> pa.Table:
-    """The columns of a shard that are not ``wide``."""
+    """Read the columns of a shard that are not ``wide``."""
     content = _content(path, shard)
     try:
         file = pq.ParquetFile(content)

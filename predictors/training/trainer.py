@@ -1,4 +1,4 @@
-"""What every training run shares: how fast and how long, Lightning's module and trainer, batches from memory, one seed."""
+"""Base of every training run: how fast and how long, Lightning's module and trainer, batches from memory, one seed."""
 
 import copy
 import logging
@@ -26,7 +26,7 @@ from predictors.network import Standardised
 
 @dataclass(frozen=True)
 class TrainConfig(Checked):
-    """How fast and how long a network is trained, which kinds of networks add to."""
+    """Speed and length of a network's training, which kinds of networks add to."""
 
     learning_rate: Positive = 1e-3
     weight_decay: NotNegative = 1e-4
@@ -45,8 +45,8 @@ Judged = Callable[[nn.Module, tuple[Tensor, ...]], dict[str, Tensor]]
 
 
 class Training(L.LightningModule, Generic[Network]):
-    """A ``loss`` of an injected network, which knows nothing of Lightning; ``judged``: what validation rows come to by name, of
-    which ``val_loss`` decides (if not given, the same loss), also about the learning rate where there is a ``scheduler``."""
+    """Training of an injected network by a ``loss``; the network knows nothing of Lightning. ``judged``: figures of validation
+    rows by name, of which ``val_loss`` decides (by default the same loss), also about the learning rate with a ``scheduler``."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Training(L.LightningModule, Generic[Network]):
 
 
 class OneProcess(L.Trainer):
-    """Trains in this process alone, on the CPU, whatever the environment says of clusters, ranks and ``PL_TRAINER_*``: Lightning
+    """Trains in this process alone, on the CPU, whatever the environment sets for clusters, ranks and ``PL_TRAINER_*``: Lightning
     reads the latter by the name of the class."""
 
     def __init__(self, **options: Any) -> None:
@@ -122,7 +122,7 @@ class BestEpoch(L.Callback):
 
 @dataclass(frozen=True)
 class Trained(Generic[Network]):
-    """A network at its best validation epoch, and the curves."""
+    """A trained network at its best validation epoch, and the curves."""
 
     network: Network
     history: list[dict[str, float]]
@@ -130,7 +130,7 @@ class Trained(Generic[Network]):
 
 
 class Batches(Dataset):
-    """Columns of rows in memory, indexed by a whole batch at once (a DataLoader per row costs more than a head)."""
+    """Data set of columns of rows in memory, indexed by a whole batch at once (a DataLoader per row costs more than a head)."""
 
     def __init__(self, *columns: Tensor) -> None:
         self.columns = columns
@@ -151,7 +151,7 @@ def trained(
     held_out: Batches,
     logger: Logger | None,
 ) -> Trained[Standard]:
-    """A network of ``make``, which standardises its features, as `fitted`: the same for the same rows, config and threads."""
+    """Train a network of ``make``, which standardises its features, by `fitted`: the same for the same rows, config, threads."""
     with seeded(config):
         network = make()
         standardise(network.mean, network.scale, rows.columns[0])
@@ -187,8 +187,8 @@ def _batches(rows: Batches, sampler: Sampler, size: int) -> DataLoader:
 
 @contextmanager
 def seeded(config: TrainConfig) -> Iterator[None]:
-    """The same numbers in every run inside the block, on ``config.threads``, without Lightning's tips and advice for data loaders
-    on the screen."""
+    """Draw the same numbers in every run inside the block, on ``config.threads``, without Lightning's tips and advice for data
+    loaders on the screen."""
     names = ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero")
     loggers = [logging.getLogger(name) for name in names]
     before, levels = torch.get_num_threads(), [log.level for log in loggers]
@@ -214,6 +214,6 @@ def standardise(mean: Tensor, scale: Tensor, rows: Tensor, least: float = 1e-6) 
 
 
 def spread(rows: Tensor, least: float) -> Tensor:
-    """Every column's standard deviation, 1 where that is not above ``least``."""
+    """Compute every column's standard deviation, 1 where that is not above ``least``."""
     deviation = rows.double().std(dim=0, correction=0)
     return torch.where(deviation > least, deviation, torch.ones_like(deviation))

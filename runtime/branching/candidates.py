@@ -1,9 +1,9 @@
-"""Tokens to try at a branch point, and the law of the verdict on them (specification of drafting, section 2); and what both
-halves of a branch-parallel request exchange every round: a verdict goes out, a block and then branches come back.
+"""Tokens to try at a branch point, and the distribution of the verdict on them (specification of drafting, section 2); and what
+the halves of a branch-parallel request exchange every round: a verdict goes out, a block and then branches come back.
 
 match    S = the k most likely tokens of q; z ~ p; a hit iff z is in S.                                    P(hit) = p(S)
 rrs      x_1 … x_k ~ q without replacement, tried in that order by recursive rejection sampling.
-hybrid   T = the k - 1 most likely tokens, x ~ q off T; z ~ p; a hit iff z is in T. Otherwise, with p~ and q~ the laws off T,
+hybrid   T = the k - 1 most likely tokens, x ~ q off T; z ~ p; a hit iff z is in T. Otherwise, with p~ and q~ both off T,
          x is a hit with probability min(1, p~(x) / q~(x)), and after a miss z ~ norm [p~ - q~]_+. (Where q has fewer tokens than
          asked for, the last of them is all that is left: the same formulas.)
 
@@ -28,8 +28,8 @@ from runtime.verification.outcome import OutcomeLaw, normalised, normalised_or
 
 @dataclass(frozen=True)
 class Candidates:
-    """``tokens`` [K] int64 in the order of their draws, all distinct; ``draft_V`` [V], the law they come from. Where the host
-    has read none of it yet, the first ``number`` (0-d) of them are meant."""
+    """Candidate ``tokens`` [K] int64 in draw order, all distinct; ``draft_V`` [V], the distribution they come from. Where the
+    host has read none of it yet, the first ``number`` (0-d) of them are meant."""
 
     tokens: Tensor
     draft_V: Tensor
@@ -38,23 +38,23 @@ class Candidates:
 
     @cached_property
     def token_list(self) -> list[int]:
-        """Tokens on the host."""
+        """The candidate tokens on the host."""
         tokens: list[int] = self.tokens.tolist()
         return tokens
 
     def read(self, tokens: list[int]) -> "Candidates":
-        """The same, now that the host has read their ``number`` and knows these ``tokens``."""
+        """Return these candidates as the host knows them, once it has read their ``number`` and these ``tokens``."""
         known = Candidates(self.tokens[: len(tokens)], self.draft_V, self.kind)
         vars(known)["token_list"] = tokens
         return known
 
     def place(self, token: int) -> int | None:
-        """Which candidate ``token`` is; ``None`` if it is none."""
+        """Return the index of ``token`` among the candidates; ``None`` if it is none."""
         return self.token_list.index(token) if token in self.token_list else None
 
     def verdict_law(self, target_V: Tensor) -> OutcomeLaw:
-        """Law of the verdict under the target's law [V]: row 0 is a miss, whose token ``residual(0)`` gives, row i + 1 a hit of
-        candidate i."""
+        """Compute the verdict's distribution under the target's [V]: row 0 is a miss, whose token ``residual(0)`` gives, row
+        i + 1 a hit of candidate i."""
         tokens_K = self.tokens.to(target_V.device)
         if self.kind == "match":
             return _hits(target_V[tokens_K], _without(target_V, tokens_K), target_V)
@@ -71,7 +71,7 @@ class Candidates:
 
 
 def draw_candidates(kind: str, law: NextLaw, count: int, sampler: PlainSampler) -> Candidates:
-    """``count`` tokens for a branch point of ``law``, fewer where fewer are possible; unread if ``sampler`` does not read."""
+    """Draw ``count`` tokens for a branch point of ``law``, fewer if fewer are possible; unread if ``sampler`` does not read."""
     if kind == "match":
         row = most_likely(law.logits_V.unsqueeze(0), count)[0]
     else:
@@ -81,7 +81,7 @@ def draw_candidates(kind: str, law: NextLaw, count: int, sampler: PlainSampler) 
 
 
 def draw_at_branch_point(candidates: Candidates, target_V: Tensor, randomness: Chance) -> tuple[int, int | None]:
-    """The token emitted at the branch point, and which candidate it is (``None``: a miss)."""
+    """Draw the token emitted at the branch point, and the index of the candidate that it is (``None``: a miss)."""
     law = candidates.verdict_law(target_V)
     row = int(randomness.categorical(law.stop))
     if row:
@@ -99,7 +99,7 @@ def _hybrid_law(tokens_K: Tensor, draft_V: Tensor, target_V: Tensor) -> OutcomeL
 
 
 def _hits(hits_K: Tensor, residual_V: Tensor, target_V: Tensor) -> OutcomeLaw:
-    """Candidate i is hit with probability ``hits_K[i]``; after a miss the token follows ``residual_V``, unnormalised."""
+    """Hit candidate i with probability ``hits_K[i]``; after a miss the token follows ``residual_V``, unnormalised."""
     hits_K = hits_K.double()
     stop = torch.cat([(1 - hits_K.sum()).clamp(min=0).reshape(1), hits_K])
     return OutcomeLaw(normalised(stop), [0] + [1] * len(hits_K), lambda row: normalised_or(residual_V, target_V))
@@ -111,7 +111,7 @@ def _without(law_V: Tensor, tokens_K: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a round: the ``accepted`` pending tokens, the ``newest`` token behind them, and the branch that it is in.
+    """A round's result: the ``accepted`` pending tokens, the ``newest`` token after them, and the branch that it is in.
     ``hidden_NKD``: the target's states in front of all of them, where the draft reads any; those of the prompt came with it."""
 
     accepted: Sequence[int]
@@ -132,9 +132,9 @@ class Pending:
 
 @dataclass(frozen=True)
 class Branches:
-    """What was drafted beside the target: ``candidates`` at the branch point (``None``: there is none). ``record``: the draft's
-    whole part of the round's; ``None``: that of the block, as nothing else came of drafting beside the target.
-    ``seconds``: what they took."""
+    """Result of drafting while the target verifies: ``candidates`` at the branch point (``None``: there is none). ``record``: the
+    draft's whole part of the round's; ``None``: that of the block, as nothing else came of drafting. ``seconds``: what they
+    took."""
 
     candidates: Candidates | None = None
     record: RoundRecord | None = None

@@ -2,10 +2,10 @@
 
     advance   settle the last verdict; then draft a pending block with the target idle, or keep what the controller retains of the
               branch that survived
-    branch    try candidates at the point behind the pending block and draft on behind each, while the target verifies
+    branch    try candidates at the point after the pending block and draft on after each, while the target verifies
 
-Branches hang under the pending block's end. Which tokens are submitted is settled from laws, before they are read: retention
-walks down the branch by the same hooks that stop drafting. Shape suffixes: A branches that still grow, V vocabulary.
+Branches hang under the pending block's end. Which tokens are submitted is settled from distributions, before they are read:
+retention walks down the branch by the same hooks that stop drafting. Shape suffixes: A branches that still grow, V vocabulary.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ from runtime.request import Request
 
 @dataclass(frozen=True)
 class BranchConfig(BranchSettings):
-    """How far and how wide to draft ahead (`BranchSettings`), and where.
+    """Configuration of drafting ahead: how far and how wide (`BranchSettings`), and where it runs.
 
     Parameters
     ----------
@@ -46,8 +46,8 @@ class BranchConfig(BranchSettings):
 
 @dataclass
 class Branch:
-    """A candidate's node, then those drafted behind it, with their ``drawn`` tokens (0-d; ``tokens`` as far as the host has read
-    them); ``rows[j]`` and the law ``probs[j]`` are those behind node j."""
+    """A candidate's node, then those drafted after it, with their ``drawn`` tokens (0-d; ``tokens`` as far as the host has read
+    them); ``rows[j]`` and the distribution ``probs[j]`` are those after node j."""
 
     nodes: list[int]
     drawn: list[Tensor]
@@ -58,7 +58,7 @@ class Branch:
 
 @dataclass(frozen=True)
 class BranchDecoderConfig(BranchConfig):
-    """Method ``branch_parallel``: also the pending block's ``verifier``, the ``controller`` and its threshold ``epsilon``."""
+    """Configuration of method ``branch_parallel``: drafting ahead, the ``verifier``, the ``controller``, its ``epsilon``."""
 
     method: str = "branch_parallel"
     verifier: str = "block"
@@ -86,7 +86,7 @@ class BranchDraft(ChainDraft):
 
     @torch.inference_mode()
     def begin(self, prompt: list[int], hidden_NKD: Tensor | None = None) -> float:
-        """Cache the prompt; the seconds of that."""
+        """Cache the prompt; return the seconds that it took."""
         self._clock.resume()
         self.prefill(prompt, [], hidden_NKD)
         self._clock.lap("draft")
@@ -94,7 +94,7 @@ class BranchDraft(ChainDraft):
 
     @torch.inference_mode()
     def advance(self, verdict: Verdict, root: Root, remaining: int) -> Pending:
-        """The next pending block behind ``root``; ``remaining`` tokens may still be emitted."""
+        """Draft the next pending block after ``root``; ``remaining`` tokens may still be emitted."""
         self._clock.resume()
         self._remaining = remaining
         self.passes = 0
@@ -132,7 +132,7 @@ class BranchDraft(ChainDraft):
 
     @torch.inference_mode()
     def branch(self) -> Branches:
-        """Grow branches behind the pending block, as far as tokens may still be submitted behind a branch token."""
+        """Grow branches after the pending block, as far as tokens may still be submitted after a branch token."""
         self._clock.end_round()
         self._clock.resume()
         tokens = self._pending.tokens
@@ -167,18 +167,18 @@ class BranchDraft(ChainDraft):
         return Branches(candidates, record, sum(self._clock.end_round().values()))
 
     def _with_branches(self) -> RoundRecord:
-        """The round's record with what passes and questions have come to."""
+        """Return the round's record with what passes and queries of the controller have come to."""
         return replace(self._record, passes=self.passes, asked=self._session.asked)
 
     def _branch_point(self) -> NextLaw | None:
-        """The law behind the pending block: where drafting stopped before a token, it is known. ``None``: there is none."""
+        """Return the distribution after the pending block, known where drafting stopped before a token; ``None`` without one."""
         if self._pending.next_law is not None or self._pending.silent:
             return self._pending.next_law
         row = self._next_row(self._pending)
         return None if any(self._silent[-1:]) else self._law(self._root, len(self._pending.tokens), row)
 
     def _grow(self, length: int, parent: int) -> int:
-        """Draft up to ``length`` tokens behind every branch token; the deepest branch's length."""
+        """Draft up to ``length`` tokens after every branch token; return the deepest branch's length."""
         growing = list(self._branches)
         deepest = 0
         for depth in range(length):
@@ -210,7 +210,7 @@ class BranchDraft(ChainDraft):
         return deepest
 
     def _draw_level(self, growing: Sequence[Branch], probs_AV: Tensor, depth: int) -> list[Branch]:
-        """One more token on each branch, from its law; those that go on."""
+        """Draw one more token on each branch, from its distribution; return those that go on."""
         going = []
         for branch, token in zip(growing, self._sampler.token(probs_AV), strict=True):
             branch.nodes.append(self._new_node())
@@ -242,13 +242,13 @@ class BranchDraft(ChainDraft):
         return bool(self._session.stop_after(DrawnToken(self._branch_law(branch, depth), branch.drawn[-1])))
 
     def _branch_law(self, branch: Branch, depth: int) -> NextLaw:
-        """The law behind the branch's token at ``depth`` (0: the branch token), as a controller sees it from the round's root."""
+        """Return the distribution after the branch's token at ``depth`` (0: the branch token), as a controller sees it."""
         logits_V, hidden_KD = branch.rows[depth]
         return NextLaw(self._root, self._settings, depth, logits_V, branch.probs[depth], hidden_KD)
 
     def _retain(self, place: int) -> int:
         """Commit the pending block and the branch token that was hit; what the controller retains of the branch is pending now.
-        Returns how many levels it trimmed."""
+        Return how many levels it trimmed."""
         branch = self._branches[place]
         available = len(branch.tokens) - 1
         most, session, pending = min(available, self._remaining - 1), Session(), Chain()

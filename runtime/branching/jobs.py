@@ -1,4 +1,4 @@
-"""The draft's jobs of one request, wherever they run, and the time that they overlap with the target's.
+"""Jobs of one request's draft, wherever they run, and the time that they overlap with the target's.
 
 Where one runs after the other, the clock is virtual. The job would have begun with the target's pass, so both at once save
 
@@ -22,7 +22,7 @@ from runtime.request import Request
 
 
 class DraftJobs:
-    """One request's calls of its `BranchDraft`, of a ``draft`` model by a ``config`` and a ``controller``. The methods are called
+    """Calls of one request's `BranchDraft`, of a ``draft`` model by a ``config`` and a ``controller``. The methods are called
     in this order: ``open``, ``opened``, then every round ``advance``, ``branches`` and ``end_round``."""
 
     def __init__(
@@ -56,7 +56,7 @@ class DraftJobs:
         self._joined(self._executor.result())
 
     def advance(self, verdict: Verdict, root: Root, remaining: int) -> Pending:
-        """The next pending block; the branches after it are under way."""
+        """Return the next pending block, and begin to grow the branches after it."""
         self._executor.submit(self._draft.advance, verdict, _known(root), remaining)
         self._executor.submit(self._draft.branch)
         pending: Pending = self._executor.result()
@@ -65,30 +65,30 @@ class DraftJobs:
         return pending
 
     def branches(self) -> Branches:
-        """What was drafted during the target's pass, since ``advance``."""
+        """Wait for the branches that were drafted during the target's pass, since ``advance``."""
         branches: Branches = self._executor.result()
         self._joined(branches.seconds)
         return branches
 
     def end_round(self, record: RoundRecord) -> None:
-        """Write into the round's record what both at once would have saved."""
+        """Write into the round's record the seconds that running both jobs concurrently would have saved."""
         record.concurrent, record.overlapped = True, self._overlapped
         self._overlapped = 0.0
 
     def close(self) -> None:
-        """The request is over, or given up."""
+        """End the jobs: the request is over, or given up."""
         self._executor.close()
 
     def _joined(self, seconds: float) -> None:
-        """The target's side has waited for a job that took so many ``seconds``."""
+        """Count a job of so many ``seconds`` that the target's side has waited for."""
         if self._virtual:
             self._overlapped += min(seconds, self._clock.now - self._fork)
         self._clock.lap("draft" if self._virtual else "wait")
 
 
 def _known(root: Root) -> Root:
-    """What the controller may know before it decides on a surviving branch: of the last round the verdict, but not how far its
-    branches were drafted, which depends on tokens that nobody verified."""
+    """Hide from ``root`` what a controller may not know before it decides on a surviving branch: of the last round it may know
+    the verdict, but not how far its branches were drafted, which depends on tokens that nobody verified."""
     previous = root.previous
     if previous is None:
         return root

@@ -1,4 +1,4 @@
-"""Texts of many prompts at once by the compact forward: what traces and drafters are collected from.
+"""Texts of many prompts written at once by the compact forward: what traces and drafters are collected from.
 
 A slot holds one text: its rows of the cache lie one after the other, those of slot b from b T on. A pass runs over the newest
 token of every slot; a text that ends makes room for the next prompt. A text depends on the other texts by rounding alone: it
@@ -33,8 +33,8 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Written:
-    """``tokens`` after the prompt, with the one that ends the text; ``hidden_NKC``: the tapped states at all tokens of prompt and
-    text but the last one."""
+    """A written text: ``tokens`` after the prompt, with the one that ends it; ``hidden_NKC``: the tapped states at all tokens of
+    prompt and text but the last one."""
 
     wanted: Wanted
     tokens: list[int]
@@ -50,7 +50,7 @@ class _Slot:
 
     @property
     def row(self) -> int:
-        """Where its newest token goes, in its own rows."""
+        """Row of the slot that the newest token goes to."""
         return len(self.wanted.prompt) + len(self.tokens) - 1
 
 
@@ -73,7 +73,7 @@ class BatchWriter:
 
     @torch.inference_mode()
     def write(self, texts: Iterable[Wanted]) -> Iterator[Written]:
-        """Texts as they end."""
+        """Write ``texts``; yield them as they end."""
         waiting, free = iter(texts), deque(range(self._slots))
         running: list[_Slot] = []
         while True:
@@ -93,7 +93,7 @@ class BatchWriter:
                 self._step(running)
 
     def _begun(self, number: int, wanted: Wanted) -> _Slot:
-        """A slot with the prompt's rows and the first token."""
+        """Begin a text: fill a slot with the prompt's rows and the first token."""
         state = CompactState(Memory(self._weights, len(wanted.prompt)), self._layers)
         out = state.forward(wanted.prompt, last=1)
         first, count = number * self._longest, len(wanted.prompt)
@@ -104,7 +104,7 @@ class BatchWriter:
         return slot
 
     def _step(self, running: list[_Slot]) -> None:
-        """One pass over the newest token of every slot."""
+        """Run one pass over the newest token of every slot."""
         device, memory = self._memory.rows.device, self._memory
         tokens_B = torch.zeros(self._slots, dtype=torch.int64)
         own_B = torch.zeros(self._slots, dtype=torch.int64)  # slots that are free write where the next text writes over

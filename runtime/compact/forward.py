@@ -21,7 +21,7 @@ LayerCache = tuple[Tensor, Tensor]  # keys and values [1, K, rows, D]
 
 @dataclass(frozen=True)
 class Pass:
-    """What one pass runs over: ``rows_N`` of the cache to write, rotary ``cos_ND`` and signed ``sin_ND`` of the nodes' positions,
+    """Arguments of one pass: ``rows_N`` of the cache to write, rotary ``cos_ND`` and signed ``sin_ND`` of the nodes' positions,
     and the first ``num_rows`` T of the cache to read, as ``mask_NT`` allows (0 or -inf; ``None``: causally). ``slots``: of
     several texts one after the other in the cache, each node reads the first rows of its own. ``lost``: the cache's rows
     without a state, if anybody has to know."""
@@ -41,12 +41,12 @@ SCALE = 1e-22  # brings finite values below it
 
 
 def farthest(dtype: torch.dtype) -> float:
-    """The most that a coordinate of a query or a key may be in ``dtype``."""
+    """Return the most that a coordinate of a query or a key may be in ``dtype``."""
     return min(FARTHEST, torch.finfo(dtype).max)
 
 
 class Lost:
-    """Rows ``rows_T`` [capacity] of a cache without a state: a query, key or value there is not finite, or a product of two would
+    """Cache rows ``rows_T`` [capacity] that have no state: a query, key or value there is not finite, or a product of two would
     not be. Keys and values are made finite, as 0 · NaN is no 0 and NaN would reach nodes that may not see it. Nodes that may
     see such a row get no logits (NaN).
 
@@ -61,7 +61,7 @@ class Lost:
         ] = []  # of a pass by layer: how far queries, keys and values [N] are from 0; one number to look at
 
     def watch(self, turned: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Look at what a layer computes for the nodes: queries and keys, ``turned``, of which ``keys`` are a part, and values."""
+        """Check what a layer computes for the nodes: queries and keys, ``turned``, of which ``keys`` are a part, and values."""
         if not self.some:
             self.reach.append(torch.linalg.vector_norm(turned, torch.inf))
             return
@@ -72,7 +72,7 @@ class Lost:
         values.nan_to_num_(0.0, 0.0, 0.0)
 
     def found(self, x_NC: Tensor, call: Pass, caches: Sequence[LayerCache]) -> bool:
-        """Whether a pass that ended in states ``x_NC`` must be done again, as there is a first such row, here or from before."""
+        """Tell whether a pass with last states ``x_NC`` must be done again: it found the first lost row, here or from before."""
         if self.some:
             return False
         most = farthest(x_NC.dtype)
@@ -88,7 +88,7 @@ class Lost:
         return self.some
 
     def seen_by(self, call: Pass) -> Tensor | None:
-        """Which nodes [N] of a pass see a row that was lost, their own included; ``None``: none of them."""
+        """Tell which nodes [N] of a pass see a lost row, their own included; ``None``: none of them."""
         if not self.some:
             return None
         reach_N = torch.stack(self.reach).amax(dim=0)
@@ -102,7 +102,7 @@ class Lost:
 def forward(
     weights: CompactWeights, call: Pass, caches: Sequence[LayerCache], last: int, taps: Sequence[int]
 ) -> tuple[Tensor, list[Tensor]]:
-    """Logits [last, V] of the last rows and hidden states [N, C] of layers ``taps``, numbered as Hugging Face's.
+    """Run the model: logits [last, V] of the last rows and hidden states [N, C] of layers ``taps``, numbered as Hugging Face's.
 
     ``caches`` are those of the layers; the nodes' rows are written. Ids that the vocabulary lacks read its last row.
     """
@@ -130,12 +130,12 @@ def forward(
 
 
 def embedded(weights: CompactWeights, tokens_N: Tensor) -> Tensor:
-    """Input embeddings [N, C]; ids that the vocabulary lacks read its last row."""
+    """Look up input embeddings [N, C]; ids that the vocabulary lacks read its last row."""
     return F.embedding(tokens_N.clamp(max=len(weights.embedding) - 1), weights.embedding)
 
 
 def per_head(weights: CompactWeights, call: Pass) -> Pass:
-    """``call`` with a row of its mask for each query head of a key head, as `block` takes it."""
+    """Repeat ``call``'s mask for each query head of a key head, as `block` takes it."""
     groups = weights.heads // weights.key_heads
     if groups == 1 or call.mask_NT is None or call.slots > 1:
         return call
@@ -145,8 +145,8 @@ def per_head(weights: CompactWeights, call: Pass) -> Pass:
 def block(
     weights: CompactWeights, layer: LayerWeights, cache: LayerCache, call: Pass, x_NC: Tensor, read_NI: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The states [N, C] that leave a block are the sum of both: ``x_NC`` with what its attention over ``read_NI`` adds, and what
-    its feed-forward adds."""
+    """Run a block. The states [N, C] that leave it are the sum of both results: ``x_NC`` with what its attention over
+    ``read_NI`` adds, and what its feed-forward adds."""
     mixed = _mixed(write_heads(weights, layer, cache, call, read_NI), cache, call, weights.scale)
     added = product(weights, mixed, layer.output, layer.output_bias)
     x_NC, read = added_norm(weights, x_NC, added, layer.feed_forward_norm)
@@ -154,13 +154,13 @@ def block(
 
 
 def signed(sin: Tensor) -> Tensor:
-    """Sines [..., D] for `_rotated`: negative in the first half, which takes up the second half of a head."""
+    """Negate the first half of sines [..., D], which `_rotated` multiplies with the second half of a head."""
     half = sin.shape[-1] // 2
     return torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)
 
 
 def write_heads(weights: CompactWeights, layer: LayerWeights, cache: LayerCache, call: Pass, read_NI: Tensor) -> Tensor:
-    """Queries [1, H, N, D] of the nodes, after writing their keys and values into the cache."""
+    """Write the nodes' keys and values into the cache; return their queries [1, H, N, D]."""
     heads, key_heads = weights.heads, weights.key_heads
     joint = product(weights, read_NI, layer.qkv, layer.qkv_bias)
     if weights.kernels is not None:
@@ -189,16 +189,16 @@ def write_heads(weights: CompactWeights, layer: LayerWeights, cache: LayerCache,
 
 
 def _rotated(heads: Tensor, call: Pass) -> Tensor:
-    """Heads [1, H, N, D] turned by the angles of the nodes' positions."""
+    """Turn heads [1, H, N, D] by the angles of the nodes' positions."""
     return torch.addcmul(heads * call.cos_ND, heads.roll(heads.shape[-1] // 2, -1), call.sin_ND)
 
 
 def _mixed(queries: Tensor, cache: LayerCache, call: Pass, scale: float) -> Tensor:
-    """Attention [N, H D] over the rows of the cache that ``call`` reads. The query heads of a key head become more rows of one
+    """Attention [N, H D] over the cache rows that ``call`` reads. The query heads of a key head become more rows of one
     product, so that keys are never repeated; the mask has a row for each of them.
 
     A CPU's product of one bfloat16 row is slower than that of two: a lone row goes twice. Passes over one token then take 0.98,
-    0.96 and 0.9 of the time behind 60, 120 and 300 others (AMD EPYC, two cores, 29976c7).
+    0.96 and 0.9 of the time after 60, 120 and 300 others (AMD EPYC, two cores, 29976c7).
     """
     if call.slots > 1:
         return _mixed_slots(queries, cache, call, scale)
@@ -218,7 +218,7 @@ def _mixed(queries: Tensor, cache: LayerCache, call: Pass, scale: float) -> Tens
 
 
 def _mixed_slots(queries: Tensor, cache: LayerCache, call: Pass, scale: float) -> Tensor:
-    """The same of one node in each slot."""
+    """Attention as `_mixed`, of one node in each slot."""
     keys, values = (rows[0].unflatten(1, (call.slots, -1)).transpose(0, 1)[:, :, : call.num_rows] for rows in cache)
     assert call.mask_NT is not None
     grouped = queries[0].unflatten(0, (keys.shape[1], -1)).permute(2, 0, 1, 3)
@@ -236,7 +236,7 @@ def _gated(weights: CompactWeights, layer: LayerWeights, normed_NC: Tensor) -> T
 
 
 def product(weights: CompactWeights, x_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> Tensor:
-    """As `linear`."""
+    """Compute W x + b as `linear`, by the fused kernel for a single row where there is one."""
     if weights.kernels is None or bias_O is not None or len(x_NI) > 1:
         return linear(x_NI, weight_OI, bias_O)
     one: Tensor = weights.kernels.product(x_NI, weight_OI)
@@ -246,7 +246,7 @@ def product(weights: CompactWeights, x_NI: Tensor, weight_OI: Tensor, bias_O: Te
 def added_norm(
     weights: CompactWeights, x_NC: Tensor, added_NC: Tensor | None, weight_C: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The sum, and its `norm`."""
+    """Return the sum ``x_NC + added_NC`` and its root mean square norm."""
     if weights.kernels is not None:
         both: tuple[Tensor, Tensor] = weights.kernels.added_norm(x_NC, added_NC, weight_C, weights.epsilon)
         return both
@@ -256,5 +256,5 @@ def added_norm(
 
 
 def norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-    """Root mean square norm over the last dimension."""
+    """Normalise by the root mean square over the last dimension."""
     return F.rms_norm(x, weight.shape, weight, epsilon)

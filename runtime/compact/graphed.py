@@ -1,11 +1,11 @@
-"""The compact forward over memory that stays where it is, every shape of pass graphed once (`runtime.graphs`).
+"""The compact forward over memory that keeps its address, every shape of pass graphed once (`runtime.graphs`).
 
     nodes N    1, 2, 4, … up to `MOST_NODES`; a pass over more (a prefill) is not graphed
     rows T     steps of 256, and of an eighth of the next lower power of two from 2,048 on
     scratch S  of a tree: a power of two
 
 A pass takes the next larger shape: few shapes are few graphs, and spare nodes cost little where a pass waits for memory.
-Its padding nodes write rows behind the scratch, which no node sees; rows
+Its padding nodes write rows after the scratch, which no node sees; rows
 that nobody wrote hold zeros, as a masked row must be finite. Shape suffixes: N nodes, T rows, S scratch nodes, C hidden size.
 """
 
@@ -42,7 +42,7 @@ class Slot:
         self._passes = Programs(maker)
 
     def graphed(self, size: Size, layers: tuple[int, ...]) -> "GraphedPass":
-        """The pass of ``size`` that taps ``layers``, graphed if it is the first of its kind."""
+        """Return the pass of ``size`` that taps ``layers``, graphed if it is the first of its kind."""
         return self._passes.get((size, layers), lambda maker: GraphedPass(self.memory, maker, size, layers))
 
     def grow(self, capacity: int) -> None:
@@ -66,7 +66,7 @@ class GraphedPass:
         self._run: Program[tuple[Tensor, list[Tensor]]] | None = None
 
     def __call__(self, ids: Tensor, scratch: Scratch) -> tuple[Tensor, list[Tensor]]:
-        """Logits [N, V] and tapped states [N, C] of the scratch's last nodes, whose tokens are ``ids``, then padding rows."""
+        """Compute logits [N, V] and tapped states [N, C] of the scratch's last nodes, with tokens ``ids``, then padding rows."""
         count, device = len(ids), ids.device
         self._tokens_N[:count] = ids
         self._start.fill_(scratch.total - count)
@@ -82,7 +82,7 @@ class GraphedPass:
     def _forward(self) -> tuple[Tensor, list[Tensor]]:
         memory, size = self._memory, self._size
         rows_N, rows_T = memory.rows[: size.nodes] + self._start, memory.rows[: size.rows]
-        if size.scratch:  # nodes see all committed rows, and of the scratch what its topology says
+        if size.scratch:  # nodes see all committed rows, and of the scratch what its topology allows
             place_T, last = rows_T - self._committed, size.scratch - 1
             of_scratch_NT = self._seen_NS.index_select(1, place_T.clamp(0, last)) & (place_T <= last)
             positions_N, seen_NT = self._positions_N, (place_T < 0) | of_scratch_NT
@@ -119,12 +119,12 @@ class GraphedState(CompactState):
 
 
 def power_of_two(count: int) -> int:
-    """The next one: 4 of 3 and of 4."""
+    """Round ``count`` up to a power of two: 4 of 3 and of 4."""
     return 1 << (count - 1).bit_length()
 
 
 def rounded_rows(count: int) -> int:
-    """Rows that a pass over ``count`` rows reads.
+    """Round ``count`` up to the rows that a graphed pass over so many reads.
 
     Examples
     --------

@@ -1,11 +1,11 @@
-"""What stands between a block's matrix products, one CUDA kernel each (Triton), and its product with a single row.
+"""CUDA kernels (Triton) for what stands between a block's matrix products, one each, and for its product with a single row.
 
     added_norm   x + y, and its norm
     turned       queries, turned; keys, turned, and values into the cache
     gated        silu(gate) · up
     product      W x of one row: bytes of W pass once, without a tensor core's padding to eight rows
 
-Each is what `runtime.compact.forward` says in torch's operations, computed in float32. A block is 17 of those and 9 of these, and
+Each computes what `runtime.compact.forward` does in torch's operations, in float32. A block is 17 of those and 9 of these, and
 a small kernel takes some 3 to 6 microseconds on an H200, whatever it does. Shape suffixes: N
 nodes, H query heads, K key heads, D head dimension, C hidden size, F feed-forward size, I inputs and O outputs.
 """
@@ -20,7 +20,7 @@ PRODUCT_ROWS, PRODUCT_BLOCK = 4, 1024
 
 
 def added_norm(x_NC: Tensor, y_NC: Tensor | None, weight_C: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
-    """The sum (``x_NC`` itself without ``y_NC``), and its root mean square norm."""
+    """Return the sum (``x_NC`` itself without ``y_NC``) and its root mean square norm."""
     x_NC = x_NC.contiguous()
     count, width = x_NC.shape
     sum_NC = x_NC if y_NC is None else torch.empty_like(x_NC)
@@ -60,8 +60,8 @@ def turned(
     epsilon: float,
     farthest: float,
 ) -> tuple[Tensor, Tensor]:
-    """Queries [1, H, N, D] of ``joint_NO`` (queries, keys and values of all heads, side by side), which are turned by the cosines
-    and signed sines ``angles`` [N, D]; keys and values go to ``rows_N`` of the ``cache`` [1, K, rows, D]. ``norms``: of a query's
+    """Turn the queries of ``joint_NO`` (queries, keys and values of all heads, joined) by the cosines and signed sines
+    ``angles`` [N, D]: [1, H, N, D]. Keys and values go to ``rows_N`` of the ``cache`` [1, K, rows, D]. ``norms``: of a query's
     and of a key's head, before they are turned. With them [N, H + 2 K]: infinity for heads with coordinates beyond ``farthest``
     (a value's: not finite), which are zeros in the cache, else 0."""
     keys, values = cache
@@ -129,7 +129,7 @@ def _turned(  # type: ignore[no-untyped-def]
 
 
 def gated(joint_NF: Tensor) -> Tensor:
-    """silu(gate) · up [N, F] of ``joint_NF``, gate and up side by side."""
+    """Compute silu(gate) · up [N, F] of ``joint_NF``, gate and up next to each other."""
     count, width = len(joint_NF), joint_NF.shape[1] // 2
     out_NF = joint_NF.new_empty(count, width)
     with torch.cuda.device_of(joint_NF):
@@ -150,7 +150,7 @@ def _gated(joint, out, width, BLOCK: tl.constexpr) -> None:  # type: ignore[no-u
 
 
 def product(x_1I: Tensor, weight_OI: Tensor) -> Tensor:
-    """W x [1, O]."""
+    """Compute W x [1, O] of a single row."""
     outputs, inputs = weight_OI.shape
     out_1O = x_1I.new_empty(1, outputs)
     with torch.cuda.device_of(x_1I):

@@ -13,8 +13,8 @@ from runtime.device import on_device
 
 
 class Memory:
-    """``capacity`` rows of a request: ``caches`` of the layers, keys and values [1, K, capacity, D]; ``cos`` and signed ``sin``
-    [capacity, D] of the positions; ``rows`` [capacity] counts them. ``clean``: rows that were never written hold zeros."""
+    """Cache memory of one request, ``capacity`` rows: ``caches`` of the layers, keys and values [1, K, capacity, D]; ``cos`` and
+    signed ``sin`` [capacity, D] of the positions; ``rows`` [capacity] counts them. ``clean``: unwritten rows hold zeros."""
 
     def __init__(self, weights: CompactWeights, capacity: int, clean: bool = False) -> None:
         self.weights = weights
@@ -32,13 +32,13 @@ class Memory:
         return [*chain.from_iterable(self.caches)]
 
     def clear(self) -> None:
-        """Zeros everywhere: what an earlier request left need not be finite."""
+        """Fill the memory with zeros: what an earlier request left need not be finite."""
         for cache in self.tensors:
             cache.zero_()
         self.lost.rows_T.zero_()
 
     def grow(self, capacity: int) -> None:
-        """Make room for ``capacity`` rows: what is cached moves to another place."""
+        """Make room for ``capacity`` rows: what is cached moves to other memory."""
         held, lost = self.tensors, self.lost
         self._reserve(capacity)
         self.lost.some |= lost.some
@@ -57,7 +57,7 @@ class Memory:
 
 
 class CompactState:
-    """One request's state; its memory's rows double where they do not suffice."""
+    """One request's state over a `Memory`, whose rows double where they do not suffice."""
 
     def __init__(self, memory: Memory, layers: tuple[int, ...]) -> None:
         self.memory = memory
@@ -95,7 +95,7 @@ class CompactState:
         return said(*forward(self.memory.weights, self._pass(ids_N), self.memory.caches, last, self._layers))
 
     def _pass(self, ids_N: Tensor) -> Pass:
-        """The pass over the scratch's last nodes, whose tokens are ``ids_N``."""
+        """Return the pass over the scratch's last nodes, whose tokens are ``ids_N``."""
         memory, scratch = self.memory, self.scratch
         count, total = len(ids_N), scratch.total
         rows = memory.rows[total - count : total]
@@ -106,7 +106,7 @@ class CompactState:
 
 
 def said(logits: Tensor, states: Sequence[Tensor]) -> Forward:
-    """Logits and the tapped layers' hidden states [N, C], side by side."""
+    """Join logits and the tapped layers' hidden states [N, C] in a `Forward`."""
     if not states:
         return Forward(logits)
     return Forward(logits, states[0].unsqueeze(1) if len(states) == 1 else torch.stack(list(states), dim=1))

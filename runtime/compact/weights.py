@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-LAYOUT_ROWS = 8  # rows that oneDNN is told to expect; its layout for one row serves more rows badly
+LAYOUT_ROWS = 8  # rows that oneDNN plans for; its layout for one row serves more rows badly
 LET_GO = (
     "its matrices were let go once they were packed, and only the packed forward computes it. Load it with "
     "ModelPair.load(..., whole=True) to run it otherwise, or to change it."
@@ -42,7 +42,7 @@ LET_GO = (
 
 
 def linear(x_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> Tensor:
-    """W x + b for every row of ``x_NI``; ``weight_OI`` as the model has it, or as `packed` made it."""
+    """Compute W x + b for every row of ``x_NI``; ``weight_OI`` as the model has it, or as `packed` made it."""
     if not weight_OI.is_mkldnn:
         return F.linear(x_NI, weight_OI, bias_O)
     product: Tensor = torch.ops.mkldnn._linear_pointwise(x_NI, weight_OI, bias_O, "none", [], "")
@@ -50,7 +50,7 @@ def linear(x_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> Tensor:
 
 
 def kernels_for(weight: Tensor) -> Any:
-    """`runtime.compact.kernels`; `NotCompactError` where they do not compute on what ``weight`` is."""
+    """Import `runtime.compact.kernels`; `NotCompactError` where they cannot compute with ``weight``."""
     name = str(weight.dtype).removeprefix("torch.")
     if weight.device.type != "cuda" or weight.dtype.itemsize > 4:
         raise NotCompactError(
@@ -65,13 +65,13 @@ def kernels_for(weight: Tensor) -> Any:
 
 
 def packed(weight_OI: Tensor) -> Tensor:
-    """A copy in oneDNN's layout of a matrix that is not `unpackable`, for `linear` alone."""
+    """Copy a matrix that is not `unpackable` into oneDNN's layout, for `linear` alone."""
     layout: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight_OI.detach().contiguous(), LAYOUT_ROWS)
     return layout
 
 
 def unpackable(weight: Tensor) -> str | None:
-    """Why there is no such layout, if there is none."""
+    """Return why ``weight`` cannot be packed in oneDNN's layout; ``None`` if it can."""
     if weight.device.type != "cpu":
         return f"they are on {weight.device.type}, and only a CPU's products know the layout"
     if not torch.backends.mkldnn.is_available():
@@ -84,7 +84,7 @@ def unpackable(weight: Tensor) -> str | None:
 
 
 def let_go(projection: nn.Linear) -> None:
-    """Free the matrix. torch computes on with one on the meta device; so the module's own forward is made to refuse."""
+    """Free one matrix. torch computes on with one on the meta device, so the module's own forward is made to refuse."""
     projection.weight = nn.Parameter(torch.empty_like(projection.weight, device="meta"), requires_grad=False)
     projection.register_forward_pre_hook(_refuse)
 
@@ -94,7 +94,7 @@ def _refuse(module: nn.Module, inputs: Any) -> None:
 
 
 def is_whole(model: nn.Module) -> bool:
-    """Whether no matrix was let go."""
+    """Tell whether ``model`` holds all its matrices: none was let go."""
     return all(_refuse not in module._forward_pre_hooks.values() for module in model.modules())
 
 
@@ -103,13 +103,13 @@ MATRICES = ("qkv", "output", "gate_up", "down")  # of a layer
 
 @dataclass(frozen=True)
 class Rotary:
-    """Angles of positions: ``frequencies`` [D / 2] in radians, ``scaling`` of their cosines and sines."""
+    """Rotary angles of positions: ``frequencies`` [D / 2] in radians, ``scaling`` of their cosines and sines."""
 
     frequencies: Tensor
     scaling: float
 
     def table(self, positions_P: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Cosines and sines [P, D], computed in float32 as Hugging Face's."""
+        """Compute cosines and sines [P, D] of positions, in float32 as Hugging Face's."""
         angles = positions_P[:, None].float() * self.frequencies.float()
         angles_PD = torch.cat([angles, angles], dim=-1)
         return (angles_PD.cos() * self.scaling).to(dtype), (angles_PD.sin() * self.scaling).to(dtype)
@@ -117,7 +117,7 @@ class Rotary:
 
 @dataclass(frozen=True)
 class LayerWeights:
-    """One block: ``qkv`` [(H + 2 K) D, C] of H query and K key heads, ``gate_up`` [2 F, C]; head norms [D] or ``None``."""
+    """One block's weights: ``qkv`` [(H + 2 K) D, C] of H query and K key heads, ``gate_up`` [2 F, C]; head norms [D] or none."""
 
     attention_norm: Tensor
     qkv: Tensor
@@ -135,7 +135,7 @@ class LayerWeights:
 
 @dataclass(frozen=True)
 class CompactWeights:
-    """All weights, with the sizes and functions that the model's configuration fixes."""
+    """Weights of a Llama-shaped model, with the sizes and functions that its configuration fixes."""
 
     embedding: Tensor
     layers: tuple[LayerWeights, ...]
@@ -196,7 +196,7 @@ class CompactWeights:
 
     @property
     def packed_bytes(self) -> int:
-        """Of `packed` matrices, at the least: oneDNN may round their sizes up."""
+        """Bytes of all `packed` matrices, at the least: oneDNN may round their sizes up."""
         matrices = [getattr(layer, name) for layer in self.layers for name in MATRICES] + [self.head]
         return sum(matrix.numel() * matrix.element_size() for matrix in matrices if matrix.is_mkldnn)
 
@@ -228,7 +228,7 @@ def _layer(block: Any, pack: bool, whole: bool) -> LayerWeights:
 
 
 def _joined(projections: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
-    """Weight and bias of several projections of one input; their parameters become views of the result."""
+    """Join weight and bias of several projections of one input; their parameters become views of the result."""
     weight = _join([projection.weight for projection in projections])
     biases: list[Tensor] = [projection.bias for projection in projections if projection.bias is not None]
     return weight, _join(biases) if biases else None
@@ -245,7 +245,7 @@ def _join(parameters: Sequence[Tensor]) -> Tensor:
 
 
 def _are_joined(parameters: Sequence[Tensor]) -> bool:
-    """Whether each parameter lies right behind the one before it, as an earlier joining left them."""
+    """Tell whether each parameter lies right after the one before it, as an earlier joining left them."""
     places = [(p.untyped_storage().data_ptr(), p.storage_offset(), p.storage_offset() + p.numel()) for p in parameters]
     follows = [before[0] == place[0] and before[2] == place[1] for before, place in pairwise(places)]
     return all(follows) and all(parameter.is_contiguous() for parameter in parameters)

@@ -1,4 +1,4 @@
-"""What every decoder shares: a checked request, the stream of steps and its collection into a generation; and the decoder that
+"""Parts of every decoder: a checked request, the stream of steps and its collection into a generation; and the decoder that
 hands requests to others by their sampling settings."""
 
 from abc import ABC, abstractmethod
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a round saw, for collectors; valid until the next step.
+    """A round's tree and the distributions behind its verdict, for collectors; valid until the next step.
 
-    ``draft_laws`` holds one `NextLaw` per drawn token; ``target_probs`` [N + 1, V] the target's laws at the tree's rows and
-    ``hidden_NKD`` its tapped hidden states there (``None`` without taps).
+    ``draft_laws`` holds one `NextLaw` per drawn token; ``target_probs`` [N + 1, V] the target's distributions at the tree's
+    rows and ``hidden_NKD`` its tapped hidden states there (``None`` without taps).
     """
 
     root: Root
@@ -48,14 +48,14 @@ class Step:
 
 @dataclass(frozen=True)
 class Generation:
-    """``tokens``: new tokens only, cut at the first end-of-sequence token. ``rounds``: round 0 is the prefill."""
+    """New ``tokens`` of a request, cut at the first end-of-sequence token, and its ``rounds``: round 0 is the prefill."""
 
     tokens: list[int]
     rounds: list[RoundRecord]
 
 
 class Decoder(ABC):
-    """Decodes one request at a time. Subclasses open a run for it, in their way of interleaving draft and target.
+    """Decodes one request at a time. Subclasses open a run for it, by their own way of interleaving draft and target.
 
     ``monitor``, if set, writes a record of every request (`runtime.monitor`).
     """
@@ -68,10 +68,10 @@ class Decoder(ABC):
 
     @abstractmethod
     def _open(self, request: Request) -> "Run":
-        """Begin a request."""
+        """Open a run for a request."""
 
     def _steps(self, request: Request) -> Generator[Step, None, None]:
-        """The decoding loop: the prefill, then rounds until the request is done or given up."""
+        """Run the decoding loop: the prefill, then rounds until the request is done or given up."""
         devices = [model.device for model in self.pair.models.values()]
         with own_settings(devices):
             run = self._open(request)
@@ -84,7 +84,7 @@ class Decoder(ABC):
             run.close()
 
     def route(self, settings: SamplingSettings) -> "Decoder":
-        """The decoder that serves ``settings``: this one, if it is not several."""
+        """Return the decoder that serves ``settings``: this one, unless it is several."""
         return self
 
     @property
@@ -133,7 +133,7 @@ class Decoder(ABC):
             Budget of new tokens; prompt and budget together must fit the models' context, of a model with sliding attention
             its window.
         temperature, top_k, top_p
-            Sampling settings of the target; temperature 0 is greedy. Output follows the target's law under them exactly.
+            Sampling settings of the target; temperature 0 is greedy. Output follows its distribution under them exactly.
         randomness
             A `Randomness`; ``None`` seeds one from torch's global generator.
         eos_token_id
@@ -180,7 +180,7 @@ class Decoder(ABC):
         generation_config: Any = None,
         **model_kwargs: Any,
     ) -> Any:
-        """``model.generate(..., custom_generate=decoder)``: temperature, top-k, top-p, stopping criteria and streamers are
+        """Serve ``model.generate(..., custom_generate=decoder)``: temperature, top-k, top-p, stopping criteria and streamers are
         honoured; other logits processors, padding, batches and beams are refused by name (`runtime.custom_generate`).
 
         Criteria get ``scores=None``, as from Hugging Face without ``output_scores``. Hugging Face keeps ``tokenizer=`` from a
@@ -193,7 +193,7 @@ class Decoder(ABC):
         )
 
     def _taps(self, name: str, own: tuple[int, ...], layers: tuple[int, ...]) -> tuple[int, ...]:
-        """The layers to tap: the controller's ``own`` or those asked for."""
+        """Return the layers to tap: the controller's ``own``, or those asked for."""
         if own and layers and layers != own:
             raise ValueError(
                 f"{name} {layers}: the {self.controller.kind} controller taps {own}, and a pass has one set of taps."
@@ -202,7 +202,7 @@ class Decoder(ABC):
 
 
 class RoutedDecoder(Decoder):
-    """One decoder of several, by the request's sampling settings: what a tuned bundle serves. ``routes``: a decoder for each of
+    """Hands each request to a decoder by its sampling settings: what a tuned bundle serves. ``routes``: a decoder for each of
     some settings; at least one. Every one of them is lossless, so a request at settings that none was tuned for is served by the
     nearest, in temperature first."""
 

@@ -1,11 +1,11 @@
-"""The branch-parallel loop: the draft grows branches behind the pending block while the target verifies it (SpecBranch).
+"""The branch-parallel loop: the draft grows branches after the pending block while the target verifies it (SpecBranch).
 
     advance    the draft settles the last verdict; its controller retains a part of the surviving branch, or drafts anew
-    fork       target: one pass over the newest token and the pending block      draft: candidates and branches behind the block
-    join       the block is verified; if all of it is accepted, the target's law behind it is handed to the branch verifier
+    fork       target: one pass over the newest token and the pending block      draft: candidates and branches after the block
+    join       the block is verified; if all of it is accepted, the branch verifier gets the target's distribution after it
 
-One exchange per round: the verdict goes out, the next block and then the branches come back. Round 0 prefills both models side by
-side. Source: specification of drafting, section 3.4. Shape suffixes: R rows of the pass, V vocabulary.
+One exchange per round: the verdict goes out, the next block and then the branches come back. Round 0 prefills both models
+concurrently. Source: specification of drafting, section 3.4. Shape suffixes: R rows of the pass, V vocabulary.
 """
 
 from dataclasses import replace
@@ -31,7 +31,7 @@ from runtime.verification.outcome import greedy_verdict
 
 
 class BranchParallelDecoder(Decoder):
-    """Drafts and verifies at the same time; ``verifier`` is the pending block's, ``overlap`` where the draft runs."""
+    """Drafts and verifies concurrently; ``verifier`` is the pending block's, ``overlap`` is where the draft runs."""
 
     def __init__(self, pair: ModelPair, config: BranchConfig, verifier: Verifier, controller: Controller) -> None:
         super().__init__(pair, controller)
@@ -40,7 +40,7 @@ class BranchParallelDecoder(Decoder):
         assert pair.draft is not None
         self.draft = (pair.draft, config, controller)
         if pair.draft.programs is not None:
-            controller.graph_with(pair.draft.programs.maker)  # it is asked where the draft works
+            controller.graph_with(pair.draft.programs.maker)  # it runs where the draft does
         self.overlap = Overlap(config.overlap, pair.draft.device, pair.target.device)
 
     @property
@@ -89,7 +89,7 @@ class BranchRun(Run):
         self.verdict = Verdict((), self.newest)
 
     def round(self) -> Step:
-        """Settle the last round, then verify and branch side by side."""
+        """Settle the last round, then verify the pending block while the draft grows branches."""
         root = self._root()
         pending = self.jobs.advance(self.verdict, root, self.remaining)
         out = self.target.forward(behind(self.newest, pending.tree.tokens))
@@ -116,8 +116,8 @@ class BranchRun(Run):
         return Step([*self.verdict.accepted, token], record, evidence)
 
     def _verify(self, tree: TokenTree, logits_RV: Tensor) -> tuple[int, int, Tensor]:
-        """Accepted pending tokens, and the token after a rejection; behind the last, the law [V] at the branch point instead (at
-        temperature 0 its one token)."""
+        """Verify the pending block: the accepted tokens, and the token after a rejection; after the last, the distribution [V] at
+        the branch point instead (at temperature 0 its one token)."""
         if self.request.settings.greedy:
             accepted, token = greedy_verdict(tree, logits_RV)
             return accepted, token, logits_RV[accepted]
@@ -133,7 +133,7 @@ class BranchRun(Run):
         return accepted, token, law_V
 
     def _at_branch_point(self, branches: Branches, token: int, law_V: Tensor) -> tuple[int, int | None]:
-        """The token at the branch point, and the branch that starts with it."""
+        """Draw the token at the branch point, and find the branch that starts with it."""
         if self.request.settings.greedy:
             return token, None if branches.candidates is None else branches.candidates.place(token)
         if branches.candidates is None:
@@ -141,7 +141,7 @@ class BranchRun(Run):
         return draw_at_branch_point(branches.candidates, law_V, self.chance)
 
     def _ended(self, record: RoundRecord) -> RoundRecord:
-        """The draft's part of the round's ``record`` with the verdict."""
+        """Add the verdict to the draft's part of the round's ``record``."""
         hit, accepted = self.verdict.branch is not None, len(self.verdict.accepted)
         branch_levels = record.levels - record.idle_levels
         rolled_back = 0 if hit else record.submitted - accepted + branch_levels

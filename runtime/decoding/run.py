@@ -1,4 +1,4 @@
-"""One request in flight: the target's state, the newest token and what is known behind it. Loops build on it."""
+"""One request in flight: the target's state, the newest token and what is known after it. Loops build on it."""
 
 from abc import ABC, abstractmethod
 
@@ -26,7 +26,7 @@ NOT_FINITE = "; check the model's weights and dtype."
 
 
 class Run(ABC):
-    """One request. The newest token is never cached."""
+    """One request in flight. The newest token is never cached."""
 
     def __init__(self, decoder: Decoder, request: Request) -> None:
         self.request = request
@@ -46,7 +46,7 @@ class Run(ABC):
 
     @torch.inference_mode()
     def step(self) -> Step:
-        """The prefill, later a round; `MemoryError` if one finds no memory. A smaller draft instead would be lossy: how many
+        """Run the prefill, later a round; `MemoryError` if one finds no memory. A smaller draft instead would be lossy: how many
         tokens are drafted may depend on them."""
         self.clock.resume()
         begun, self.prefilled = self.prefilled, True
@@ -68,13 +68,13 @@ class Run(ABC):
 
     @abstractmethod
     def round(self) -> Step:
-        """Draft, verify in one target pass, commit; all tokens of the round, not yet cut."""
+        """Draft, verify in one target pass, commit; return all tokens of the round, not yet cut."""
 
     def _learn(self, record: RoundRecord) -> None:  # noqa: B027 (only controllers here learn from it)
-        """After a round."""
+        """Give the controller the ``record`` of a round that ended."""
 
     def close(self) -> None:  # noqa: B027 (only a draft that works elsewhere has something to end)
-        """The request is over, or given up."""
+        """End the request, which is over or given up."""
 
     def prefill(self) -> Step:
         """Round 0: cache the prompt in both models and emit one token of the target."""
@@ -90,32 +90,32 @@ class Run(ABC):
         return step
 
     def _begin(self, law_V: Tensor, out: Forward) -> list[int]:
-        """The tokens that the prefill emits."""
+        """Draw the tokens that the prefill emits."""
         self._move(out, -1, int(self.chance.categorical(law_V)))
         return [self.newest]
 
     def _move(self, out: Forward, row: int, token: int) -> None:
-        """``token`` is the newest: row ``row`` of the target's pass said so."""
+        """Make ``token`` the newest: it was drawn from row ``row`` of the target's pass."""
         self.newest = token
         hidden_NKD = self._tapped(out, self.request.layers)
         self.hidden_KD = None if hidden_NKD is None else hidden_NKD[row]
 
     def _tapped(self, out: Forward, layers: tuple[int, ...]) -> Tensor | None:
-        """Of a pass of the target the states [rows, K, D] of ``layers`` alone."""
+        """Return the states [rows, K, D] of ``layers`` alone, of a pass of the target."""
         if out.hidden_NKD is None or layers == self.taps:
             return out.hidden_NKD
         if not layers:
             return None
         return out.hidden_NKD[:, on_device([self.taps.index(layer) for layer in layers], out.hidden_NKD.device)]
 
-    def _begin_draft_prefill(self) -> None:  # noqa: B027 (only a draft that runs beside the target begins)
-        """Before the target's prefill."""
+    def _begin_draft_prefill(self) -> None:  # noqa: B027 (only a draft that runs concurrently begins)
+        """Begin the draft's prefill, before the target's."""
 
     def _end_draft_prefill(self, step: Step, hidden_NKD: Tensor | None) -> None:  # noqa: B027 (the target may draft)
-        """After it: cache the prompt in the draft; ``hidden_NKD`` are the states along it that the draft reads."""
+        """End the draft's prefill, after the target's; ``hidden_NKD`` are the states along the prompt that the draft reads."""
 
     def _graphed_verdicts(self, verifier: Verifier) -> GraphedVerdicts | None:
-        """Verdicts of ``verifier`` by programs; ``None`` where the target's passes are not graphed, the rule takes trees apart
+        """Return graphed verdicts of ``verifier``; ``None`` where the target's passes are not graphed, the rule takes trees apart
         on the host, or chance does not allow it."""
         programs = self.pair.target.programs
         if programs is None or not verifier.chains_only or not isinstance(self.chance, Uniform):

@@ -96,7 +96,7 @@ class SequentialRun(Run):
         out = self.target.forward(tokens_M, parents)
         self.clock.lap("target")
         tree, out = drafted.tree, drafted.of_nodes(out)
-        probs_MV = None  # unless somebody reads the target's laws at the tree's rows: they are computed once a round
+        probs_MV = None  # unless somebody reads the target's distributions at the rows: they are computed once a round
         if (self.draws and self.graphed is None) or self.request.views or self.request.observe:
             probs_MV = processed_law(out.logits, self.request.settings)
         row, token = self._verdict(tree, out.logits, probs_MV)
@@ -119,7 +119,7 @@ class SequentialRun(Run):
         return Step([*accepted, token], self._counted(record), evidence)
 
     def _verdict(self, tree: TokenTree, logits: Tensor, probs_MV: Tensor | None) -> tuple[int, int]:
-        """The row where the accepted path ends, and the token after it."""
+        """Draw the verdict: the row where the accepted path ends, and the token after it."""
         if not self.draws:
             return greedy_verdict(tree, logits)
         if probs_MV is None:
@@ -147,13 +147,13 @@ class SequentialRun(Run):
         return self.draft.draft(root, cap, self.session, self.clock)
 
     def _cap(self, root: Root) -> int:
-        """Most levels to draft: the drafter's, the controller's plan, and one less than the remaining budget."""
+        """Return the most levels to draft: the drafter's, the controller's plan, and one less than the remaining budget."""
         planned = self.session.plan(root)
         self.clock.lap("controller")
         return min(self.depth, self.remaining - 1, self.depth if planned is None else planned)
 
     def _counted(self, record: RoundRecord) -> RoundRecord:
-        """A round's ``record`` with what draft and controller did."""
+        """Add what draft and controller did to a round's ``record``."""
         record.rolled_back = record.levels - record.accepted
         passes = 0 if self.draft is None else self.draft.passes
         record.passes, self.passes = passes - self.passes, passes
@@ -167,7 +167,7 @@ class SequentialRun(Run):
 
 
 def require_compatible(drafter: Drafter, verifier: Verifier) -> None:
-    """`ValueError` naming both if ``drafter`` may draw a tree that ``verifier`` cannot read or is lossy on."""
+    """Raise `ValueError` naming both if ``drafter`` may draw a tree that ``verifier`` cannot read or is lossy on."""
     if verifier.chains_only and drafter.branches:
         raise ValueError(f"verifier {verifier.name!r} takes chains only, and {drafter} branches. {_remedy(drafter)}")
     for law in sorted(drafter.laws, key=lambda law: law.name):

@@ -1,8 +1,8 @@
 """The single-model loop: one pass over the newest token, what earlier passes guessed would follow it, and the guesses that grow.
 
     pass     [newest ; candidates ; guesses]: two trees under the newest token that do not see each other
-    verify   the candidates, a deterministic tree, by rule ``match``: draw from the target's law, follow the token if it is there
-    learn    the guesses grow by what the pass said behind them
+    verify   the candidates, a deterministic tree, by rule ``match``: draw from the target, follow the token if it is there
+    learn    the guesses grow by what the pass predicts after them
 
 Candidates are a function of earlier passes. Shape suffixes: M rows of a pass, V vocabulary.
 """
@@ -26,7 +26,7 @@ from runtime.verification.outcome import greedy_path, likeliest
 
 
 class SingleModelDecoder(Decoder):
-    """The target drafts for itself as ``guesser`` says."""
+    """Decodes with the target drafting for itself, by the method of ``guesser``."""
 
     def __init__(self, pair: ModelPair, guesser: Guesser) -> None:
         super().__init__(pair, build_controller({"kind": "fixed"}))
@@ -83,13 +83,13 @@ class SingleModelRun(Run):
         return Step(committed, record, evidence)
 
     def _rows(self) -> Rows:
-        """The guesses to feed: none where nothing comes after this pass, or where the context ends before they do."""
+        """Return the guesses to feed: none where nothing comes after this pass, or where the context ends before they do."""
         rows = self.guesses.rows()
         room = self.pair.target.context_limit - len(self.text)
         return rows if self.remaining > 1 and rows.depth <= room else NO_ROWS
 
     def _verdict(self, tree: TokenTree, predicted: list[int], probs_MV: Tensor | None) -> tuple[int, int]:
-        """The row where the accepted path ends, and the token after it."""
+        """Draw the verdict: the row where the accepted path ends, and the token after it."""
         if self.request.settings.greedy or probs_MV is None:
             return greedy_path(tree, predicted)
         return VERIFIERS["match"].verdict(tree, probs_MV, self.chance)

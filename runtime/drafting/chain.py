@@ -6,9 +6,9 @@
 Which tokens are looked up, and how many are drawn after them, is settled before the round draws anything. So the draft is an
 i.i.d. chain whatever its source, and a verifier of chains stays lossless. No lookup cuts or replaces a chain that was drawn.
 
-A chain is a tree whose levels have one node, but its loop is its own: tokens and laws stay on their device, where the loop over
-levels takes tokens through the host (docs/tried.md has the cost). Shape suffixes: N looked-up tokens, R rows of the chain, V
-vocabulary.
+A chain is a tree whose levels have one node, but its loop is its own: tokens and distributions stay on their device, where the
+loop over levels takes tokens through the host (docs/tried.md has the cost). Shape suffixes: N looked-up tokens, R rows of the
+chain, V vocabulary.
 """
 
 from collections.abc import Sequence
@@ -48,8 +48,8 @@ class LookupConfig(LookupSettings, Drafter):
 
 @dataclass(frozen=True)
 class ChainConfig(Drafter):
-    """``gamma``: most tokens per round. ``draft_temperature``: ``None`` drafts at the target's temperature and filters.
-    ``lookup``: what a controller may draft instead of the chain, or before it."""
+    """Chains of at most ``gamma`` tokens per round. ``draft_temperature``: ``None`` drafts at the target's temperature and
+    filters. ``lookup``: what a controller may draft instead of the chain, or before it."""
 
     gamma: Count = 5
     draft_temperature: NotNegative | None = None
@@ -74,8 +74,8 @@ class ChainConfig(Drafter):
 
 @dataclass
 class Chain:
-    """Drawn ``tokens`` (0-d) and the laws they come from; ``next_law`` is the law that the controller stopped at, if it did.
-    ``looked_up`` tokens go before them, which nobody drew. ``silent``: it ends where the draft has no distribution."""
+    """A drafted chain: drawn ``tokens`` (0-d), the distributions they come from, and ``next_law``, where the controller stopped,
+    if it did. ``looked_up`` tokens go before them undrawn. ``silent``: it ends where the draft has no distribution."""
 
     tokens: list[Tensor] = field(default_factory=list)
     laws: list[NextLaw] = field(default_factory=list)
@@ -94,10 +94,10 @@ class Chain:
 
 
 class ChainDraft(ModelDraft):
-    """Draws a chain; at temperature 0 its laws are one-hot."""
+    """Draws a chain; at temperature 0 its distributions are one-hot."""
 
     def draft(self, root: Root, cap: int, session: Session, clock: PhaseClock) -> Drafted:
-        """Draw up to ``cap`` tokens; ends early where the session says so, and after an end-of-sequence token if looking at one
+        """Draw up to ``cap`` tokens; ends early where the session stops it, and after an end-of-sequence token if looking at one
         waits for no device (what follows it is verified and cut from the output)."""
         chain = self.draw(root, cap, session, clock)
         drafted = DraftedTree(chain.tree(), chain.laws)
@@ -105,7 +105,7 @@ class ChainDraft(ModelDraft):
         return drafted
 
     def draw(self, root: Root, cap: int, session: Session, clock: PhaseClock, looked_up: Sequence[int] = ()) -> Chain:
-        """A chain of up to ``cap`` tokens, those ``looked_up`` included, which it begins with; it ends early as in `draft`."""
+        """Draw a chain of up to ``cap`` tokens, beginning with those ``looked_up``, which count; it ends early as in `draft`."""
         chain = Chain(looked_up=looked_up)
         while len(chain) < cap:
             law = self._law(root, len(chain), self._next_row(chain))
@@ -130,7 +130,7 @@ class ChainDraft(ModelDraft):
         return chain
 
     def _next_row(self, chain: Chain) -> Row:
-        """The row after the chain's last token; a round's first pass catches up with all before it."""
+        """Return the row after the chain's last token; a round's first pass catches up with all before it."""
         if not chain.tokens:
             return self._feed_uncached(chain.looked_up)
         node = len(chain) - 1
@@ -138,9 +138,9 @@ class ChainDraft(ModelDraft):
 
 
 class LookupDraft(Draft):
-    """One request's text so far, and drafts that a lookup begins; a ``model`` draws what comes after them, or a chain of its own.
-    In a round without a drawn token the model does nothing; the next one that draws begins with a pass over all that it has not
-    read."""
+    """Text of one request so far, and drafts that a lookup begins; a ``model`` draws what comes after them, or a chain of its
+    own. In a round without a drawn token the model does nothing; the next one that draws begins with a pass over all that it has
+    not read."""
 
     def __init__(
         self, config: LookupConfig, device: torch.device, request: Request, model: ChainDraft | None = None
@@ -171,7 +171,7 @@ class LookupDraft(Draft):
             self._model.commit(path, accepted, newest, hidden_NKD)
 
     def found(self) -> Found:
-        """What followed the text's end before."""
+        """Look up what followed earlier occurrences of the text's end."""
         self._text.extend(self._unread)
         self._unread = []
         found = self._text.found(self._config.length)
@@ -185,7 +185,7 @@ class LookupDraft(Draft):
         return self.follow(root, Sourced(cap), cap, clock)
 
     def follow(self, root: Root, sourced: Sourced, cap: int, clock: PhaseClock) -> Drafted:
-        """Draft what ``sourced`` says of ``root.found``, ``cap`` tokens at most. An end-of-sequence token ends the draft."""
+        """Draft what ``sourced`` takes of ``root.found``, ``cap`` tokens at most. An end-of-sequence token ends the draft."""
         assert root.found is not None and sourced.looked_up >= 0 and sourced.drawn >= 0
         tokens = until_end(root.found.tokens[: min(sourced.looked_up, cap)], self._eos_tokens)
         note(self._randomness, tokens)

@@ -1,4 +1,4 @@
-"""What all drafters share: a configuration that says how it draws, and one request's draft; most hold a model's state.
+"""Base of all drafters: a configuration that tells how it draws, and one request's draft; most hold a model's state.
 
 The draft's cache holds committed tokens; within a round its scratch holds the drafted tokens that were fed. Shape suffixes:
 ... any rows, V vocabulary, K tapped layers, D hidden size.
@@ -25,7 +25,7 @@ from runtime.tree import DraftLaw
 
 
 class Drafter(Checked, ABC):
-    """A drafter's configuration.
+    """Base of drafters' configurations.
 
     ``depth``: most levels per round. ``laws``: how its trees may be drawn, over all sampling settings. ``branches``: whether a
     tree may be more than a chain. ``needs_draft``: whether it needs a draft model.
@@ -47,16 +47,16 @@ class Drafter(Checked, ABC):
 
     @abstractmethod
     def open(self, model: LanguageModel, request: Request) -> "Draft":
-        """One request's draft over the draft ``model``, with laws on the request's vocabulary and a source of chance that is the
-        draft's own; one that needs no model is made for the device of the target, which ``model`` is then."""
+        """Open one request's draft over the draft ``model``, with distributions on the request's vocabulary and the draft's own
+        source of chance; a draft that needs no model is made for the device of the target, which ``model`` is then."""
 
 
 class Draft(ABC):
-    """One request's draft."""
+    """One request's draft: it proposes a tree every round and learns what was accepted."""
 
     @property
     def passes(self) -> int:
-        """Those of its model since the prefill."""
+        """Passes of the draft model since the prefill."""
         return 0
 
     @abstractmethod
@@ -92,7 +92,7 @@ class ModelDraft(Draft):
         self._reads_states = bool(features_of(model))
         self._sampler = sampler_for(self._settings, self._randomness, model.programs)
         self._views = Views() if request.views else None
-        self._scratch: dict[int, int] = {}  # fed nodes of the tree, by their place in the model's scratch
+        self._scratch: dict[int, int] = {}  # fed nodes of the tree, by their index in the model's scratch
         self._uncached: list[int] = []
 
     def prefill(self, prompt: list[int], newest: Sequence[int], hidden_NKD: Tensor | None = None) -> None:
@@ -107,8 +107,8 @@ class ModelDraft(Draft):
     def commit(
         self, path: Sequence[int], accepted: Sequence[int], newest: Sequence[int], hidden_NKD: Tensor | None = None
     ) -> None:
-        """As in `Draft`: of the accepted nodes those that were fed keep their rows of the cache, but for a model that runs over
-        them again, from the target's states."""
+        """Keep the cache rows of accepted nodes that were fed, and queue the others to be fed; a model that reads the target's
+        states runs over all of them again."""
         self._offer(hidden_NKD)
         kept = [] if self._reads_states else path
         fed = [self._scratch[node] for node in kept if node in self._scratch]
@@ -123,8 +123,8 @@ class ModelDraft(Draft):
             cast(ReadingState, self._state).offer(hidden_NKD)
 
     def _feed_uncached(self, then: Sequence[int] = ()) -> Row:
-        """Commit the newest tokens; the row of the last one. ``then``, the tokens of nodes 0, 1, …, go through the same pass, and
-        the row is that of the last of them."""
+        """Commit the newest tokens; return the row of the last one. ``then``, the tokens of nodes 0, 1, …, go through the same
+        pass, and the row is that of the last of them."""
         assert not then or self._views is None, "controllers of trees read views"
         self.passes += 1
         tokens = [*self._uncached, *then]
@@ -137,7 +137,7 @@ class ModelDraft(Draft):
         return self._rows(out)[-1]
 
     def _feed(self, nodes: Sequence[int], tokens: Tensor, parents: Sequence[int]) -> list[Row]:
-        """Feed nodes of the tree in one pass; a row for each. Their parents (-1: the root) were fed before."""
+        """Feed nodes of the tree in one pass; return a row for each. Their parents (-1: the root) were fed before."""
         places = [self._scratch[parent] if parent >= 0 else -1 for parent in parents]
         self._scratch |= {node: len(self._scratch) + place for place, node in enumerate(nodes)}
         self.passes += 1
@@ -147,8 +147,8 @@ class ModelDraft(Draft):
         return self._rows(out)
 
     def _rows(self, out: Forward) -> list[Row]:
-        """Rows of a pass, with logits on the target's vocabulary. A row without a distribution is one that the draft says nothing
-        in: nothing is drawn from it where the host may look; elsewhere every token is as likely there."""
+        """Return the rows of a pass, with logits on the target's vocabulary. In a row without a distribution the draft predicts
+        nothing: nothing is drawn from it where the host may look; elsewhere every token is as likely there."""
         logits = fit_vocabulary(out.logits, self._vocabulary_size)
         says = says_something(logits)
         self._silent = (~says).tolist() if self._sampler.reads else ()
@@ -171,19 +171,19 @@ class ModelDraft(Draft):
 
 
 class Views:
-    """What the draft model said at the newest tokens, which a controller reads: the rows of the last two committed tokens, and of
-    the scratch that may follow them. They are remembered as they are computed: a pass for them alone would cost a draft step."""
+    """Rows of the draft model that a controller reads: those of the last two committed tokens, and of the scratch that may follow
+    them. They are remembered as they are computed: a pass for them alone would cost a draft step."""
 
     def __init__(self) -> None:
         self._committed: list[Row] = []
         self._scratch: list[Row] = []
 
     def committed(self, out: Forward) -> None:
-        """Rows that were committed by a pass with the logits of at least the last two, or of all."""
+        """Remember the rows committed by a pass, which has logits of at least the last two, or of all."""
         self._committed = [*self._committed, *out.rows()][-2:]
 
     def drafted(self, out: Forward) -> None:
-        """Rows of scratch nodes, in the order in which they were fed."""
+        """Remember rows of scratch nodes, in the order in which they were fed."""
         self._scratch += out.rows()
 
     def keep(self, path: Sequence[int]) -> None:
@@ -192,14 +192,14 @@ class Views:
         self._scratch = []
 
     def newest(self) -> tuple[Tensor, Tensor | None]:
-        """Logits [V] in front of the newest token, and tapped hidden states [2, K, D] in front of it and behind it (of a text
-        whose first tokens were never fed, behind it alone)."""
+        """Return logits [V] in front of the newest token, and tapped hidden states [2, K, D] in front of it and after it (of a
+        text whose first tokens were never fed, after it alone)."""
         (logits_V, before_KD), (_, behind_KD) = self._committed[0], self._committed[-1]
         return logits_V, None if before_KD is None or behind_KD is None else torch.stack([before_KD, behind_KD])
 
 
 def fit_vocabulary(logits: Tensor, size: int) -> Tensor:
-    """A draft's logits [..., V] on the target's vocabulary: missing ids are impossible, surplus (padding) ids are dropped."""
+    """Fit a draft's logits [..., V] to the target's vocabulary: missing ids are impossible, surplus (padding) ids are dropped."""
     own = logits.shape[-1]
     if own == size:
         return logits

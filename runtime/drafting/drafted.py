@@ -1,8 +1,8 @@
-"""What a round drafted: a tree while it grows, and what the target's pass and those who look at it get of it.
+"""Drafted trees: a tree while it grows, and what the target's pass and those who look at it get of it.
 
-On an accelerator a tree grows while nobody looks: every draw is a copy of its node, drafted behind on its own, until all are
-read at once. Copies of one node hold the same tokens, so what the draft says behind them differs by rounding at most. All are
-drawn from under the law of the node's first copy, which is the one that the finished tree holds. The target's pass goes over the
+On an accelerator a tree grows while nobody looks: every draw is a copy of its node, drafted after on its own, until all are
+read at once. Copies of one node hold the same tokens, so what the draft predicts after them differs by rounding at most. All
+are drawn from under the distribution of the node's first copy, which the finished tree holds. The target's pass goes over the
 copies, too, and may begin before the host has read them. Shape suffixes: E copies of a level's nodes, W draws under each.
 """
 
@@ -25,8 +25,8 @@ ROOT = -1
 
 @dataclass
 class Growth:
-    """A tree while it grows on the host. ``copies`` counts how often each node was drawn; ``laws`` holds the law of each extended
-    node."""
+    """A tree while it grows on the host. ``copies`` counts how often each node was drawn; ``laws`` holds the distribution after
+    each extended node."""
 
     tokens: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Growth:
 
     @property
     def drawn_from(self) -> list[NextLaw]:
-        """The law that each node was drawn from."""
+        """The distributions that the nodes were drawn from, one each."""
         return [self.laws[parent] for parent in self.parents]
 
     def tree(self, law: DraftLaw) -> TokenTree:
@@ -70,26 +70,26 @@ class Growth:
 
 
 class DraftedTree:
-    """A ``tree`` that the host has read. The target's pass goes over ``tokens`` [M] under ``parents`` (-1: the root), its nodes.
-    Of a chain the first ``looked_up`` nodes were not drawn; ``laws`` are those that the others were drawn from."""
+    """A drafted ``tree`` that the host has read. The target's pass goes over ``tokens`` [M] under ``parents`` (-1: the root), its
+    nodes. Of a chain the first ``looked_up`` nodes were not drawn; ``laws`` are those that the others were drawn from."""
 
     def __init__(self, tree: TokenTree, laws: list[NextLaw], looked_up: int = 0) -> None:
         self.tree, self.laws, self.looked_up = tree, laws, looked_up
         self.tokens, self.parents = tree.tokens, tree.parent_list
 
     def of_nodes(self, out: Forward) -> Forward:
-        """Of a pass over the newest token and ``tokens``, the rows of the root and of the tree's nodes."""
+        """Select the rows of the root and of the tree's nodes, of a pass over the newest token and ``tokens``."""
         return out
 
     def places(self, path: Sequence[int]) -> Sequence[int]:
-        """Which of ``tokens`` a ``path`` of nodes goes through."""
+        """Return the indices into ``tokens`` of a ``path`` of nodes."""
         return path
 
 
 @dataclass(frozen=True)
 class Copies:
-    """A level: the copies' ``numbers`` and those of the copies above them; their ``tokens`` [E] and for each the place [E] of the
-    ``first`` copy of its node are known to the device only."""
+    """A level of a tree that the host has not read: the copies' ``numbers`` and those of the copies above them; their ``tokens``
+    [E], and for each the index [E] of the ``first`` copy of its node, are known to the device only."""
 
     numbers: Sequence[int]
     parents: Sequence[int]
@@ -97,7 +97,7 @@ class Copies:
     first: Tensor
 
     def below(self, rows_EW: Tensor) -> "Copies":
-        """The next level, of what was drawn under each copy in rows (`runtime.drafting.sampler`)."""
+        """Return the next level: what was drawn under each copy, in rows (`runtime.drafting.sampler`)."""
         width, start = rows_EW.shape[1] - 1, self.numbers[-1] + 1
         tokens, above = rows_EW[:, :width].flatten(), self.first.repeat_interleave(width)
         same_EE = (tokens.unsqueeze(1) == tokens) & (above.unsqueeze(1) == above)
@@ -110,8 +110,8 @@ class Copies:
 
 
 class UnreadTree:
-    """As a `DraftedTree`, but the target's pass goes over copies of the nodes. It grows level by level: copies, the laws that
-    each was drawn from, what was drawn. The tree ends at ``eos_tokens``."""
+    """A drafted tree that the host has not read: the target's pass goes over copies of the nodes. It grows level by level:
+    copies, the distributions that each was drawn from, what was drawn. The tree ends at ``eos_tokens``."""
 
     looked_up = 0
 
@@ -134,7 +134,7 @@ class UnreadTree:
         self._tokens.append(self.copies.tokens)
 
     def close(self) -> None:
-        """The last level is drawn: on their way to the host, tokens are in front of all that the device is told from now on."""
+        """End the tree after its last level: its tokens go to the host before anything that the device is given from now on."""
         self._values = read_later(torch.cat([rows_EW.flatten() for _, rows_EW in self._drawn]))
 
     @property
@@ -158,12 +158,12 @@ class UnreadTree:
         return self._paths[path[-1]] if path else path
 
     def drafted_behind(self, path: Sequence[int]) -> list[int]:
-        """The nodes of ``path`` that something was drafted behind."""
+        """Return the nodes of ``path`` after which something was drafted."""
         return [node for node in path if node in self._growth.laws]
 
     @cached_property
     def _growth(self) -> Growth:
-        """The tree without copies."""
+        """The tree without copies, as the host reads it."""
         growth, values, number = Growth(), iter(self._values()), 0
         level: list[tuple[int | None, list[int]]] = [(ROOT, [])]  # the copies' nodes, and those above each copy
         for laws, rows_EW in self._drawn:

@@ -1,8 +1,8 @@
-"""From a draft's logits to its law, and from laws to tokens: plain calls, or programs graphed once per shape.
+"""Sampling from a draft: logits to distributions, and these to tokens, by plain calls or programs graphed once per shape.
 
-Distinct tokens of a law are its most likely ones, then draws one after the other without replacement, in the order of the draws.
-A row of as many tokens as are asked for ends with their number, which is smaller where fewer are possible: the host reads both at
-once. Shape suffixes: ... any rows, E laws, W tokens of each, V vocabulary.
+Distinct tokens of a distribution are its most likely ones, then draws one after the other without replacement, in draw order.
+A row of as many tokens as are asked for ends with their number, which is smaller where fewer are possible: the host reads both
+at once. Shape suffixes: ... any rows, E distributions, W tokens of each, V vocabulary.
 """
 
 import torch
@@ -16,19 +16,19 @@ from runtime.randomness import Chance, Uniform, inverted
 
 
 def most_likely(weights_EV: Tensor, width: int, least: float = -torch.inf) -> Tensor:
-    """Rows [E, W + 1] of the ``width`` largest of ``weights_EV`` (W: no more than there are), those above ``least`` counted."""
+    """Take rows [E, W + 1] of the ``width`` largest of ``weights_EV`` (W: at most all), ending with how many exceed ``least``."""
     best = weights_EV.topk(min(width, weights_EV.shape[1]))
     return torch.cat([best.indices, (best.values > least).sum(1, keepdim=True)], dim=1)
 
 
 def read_rows(rows_EW: Tensor) -> list[list[int]]:
-    """The tokens of rows on the host: one read."""
+    """Read the tokens of rows on the host, at once."""
     return [row[: row[-1]] for row in rows_EW.tolist()]
 
 
 def distinct(probs_EV: Tensor, width: int, likeliest: int, chance: Chance) -> list[list[int]]:
-    """``width`` tokens of each row, fewer where fewer are possible: the ``likeliest`` most likely ones, then sequential draws.
-    Nothing is drawn from laws without mass."""
+    """Draw ``width`` tokens of each row, fewer where fewer are possible: the ``likeliest`` most likely ones, then sequential
+    draws. Nothing is drawn from rows without mass."""
     drawn = read_rows(most_likely(probs_EV, likeliest, 0.0)) if likeliest else [[] for _ in probs_EV]
     left_EV = probs_EV.clone()
     for row, tokens in enumerate(drawn):
@@ -47,7 +47,7 @@ def distinct(probs_EV: Tensor, width: int, likeliest: int, chance: Chance) -> li
 
 
 class PlainSampler:
-    """Calls one operation after the other. It is asked for a law, then, if at all, for a token of it."""
+    """Samples by one operation after the other: first a distribution, then, if at all, a token of it."""
 
     reads = True  # whether tokens may be looked at on the host while a round is drafted, as that waits for no device
 
@@ -56,22 +56,22 @@ class PlainSampler:
         self._chance = chance
 
     def law(self, logits: Tensor) -> Tensor:
-        """Processed laws [..., V] of logits [..., V]."""
+        """Turn logits [..., V] into processed distributions [..., V]."""
         return processed_law(logits, self._settings)
 
     def token(self, probs: Tensor) -> Tensor:
-        """A token [...] of each row of laws ``probs`` [..., V]."""
+        """Draw a token [...] of each row of ``probs`` [..., V]."""
         return probs.argmax(dim=-1) if self._settings.greedy else self._chance.categorical(probs)
 
     def distinct(self, probs_EV: Tensor, width: int, likeliest: int = 0) -> Tensor:
-        """Rows [E, width + 1] of distinct tokens of laws [E, V], the ``likeliest`` most likely ones first."""
+        """Draw rows [E, width + 1] of distinct tokens of ``probs_EV``, the ``likeliest`` most likely ones first."""
         rows = distinct(probs_EV, width, likeliest, self._chance)
         padded = [[*row, *[0] * (width - len(row)), len(row)] for row in rows]
         return on_device(torch.tensor(padded), probs_EV.device)
 
 
 class GraphedSampler(PlainSampler):
-    """Runs graphed programs: a token's reads the law that was computed last. Same ``chance``, same tokens as `PlainSampler`."""
+    """Samples by graphed programs: a token's reads the last distribution. Same ``chance``, same tokens as `PlainSampler`."""
 
     reads = False
     _chance: Uniform
@@ -102,8 +102,8 @@ class GraphedSampler(PlainSampler):
 
 
 class SamplingProgram:
-    """One shape of logits under one setting: the law of what was filled in last, and a token of that law. The law has memory of
-    its own, as other programs (a controller's model) may run before its token is drawn."""
+    """Program for one shape of logits under one setting: the distribution of what was filled in last, and a token of it. The
+    distribution has memory of its own, as other programs (a controller's model) may run before its token is drawn."""
 
     def __init__(self, maker: GraphMaker, logits: Tensor, settings: SamplingSettings) -> None:
         self._settings = settings
@@ -130,8 +130,8 @@ class SamplingProgram:
 
 
 class DistinctProgram:
-    """Rows of ``width`` tokens for one number of laws: the ``likeliest`` most likely ones, then draws without replacement. Draws
-    use as many numbers as `distinct` where so many tokens are possible."""
+    """Program for rows of ``width`` tokens, of one number of distributions: the ``likeliest`` most likely ones, then draws
+    without replacement. Draws use as many numbers as `distinct` where so many tokens are possible."""
 
     def __init__(self, maker: GraphMaker, probs_EV: Tensor, width: int, likeliest: int) -> None:
         self._width, self._likeliest = width, likeliest
@@ -159,8 +159,8 @@ class DistinctProgram:
 
 
 def sampler_for(settings: SamplingSettings, chance: Chance, programs: Programs | None) -> PlainSampler:
-    """Graphed where the model's passes are and ``chance`` allows it, else plain. Plain over graphed
-    passes, it leaves tokens unread, too: what is drafted does not depend on where draws come from."""
+    """Return a graphed sampler where the model's passes are graphed and ``chance`` allows it, else a plain one. Plain over
+    graphed passes, it leaves tokens unread, too: what is drafted does not depend on where draws come from."""
     if programs is not None and isinstance(chance, Uniform):
         return GraphedSampler(settings, chance, programs)
     plain = PlainSampler(settings, chance)

@@ -39,23 +39,23 @@ from runtime.tree import DraftLaw
 
 
 class LevelDraft(ModelDraft):
-    """Grows a tree; subclasses say how a level is drawn and what ``law`` that makes under the request's settings."""
+    """Draft that grows a tree; subclasses define how a level is drawn, and by which ``law`` under the request's settings."""
 
     law: DraftLaw
     _unread: UnreadTree | None = None  # the round's tree, if it grew so
 
     @abstractmethod
     def _draw_unread(self, depth: int, laws: Sequence[NextLaw]) -> Tensor:
-        """Tokens drawn, in order, under each node of a level, or each copy of one, from its own law, in rows
+        """Draw tokens, in order, under each node of a level, or each copy of one, from its own distribution, in rows
         (`runtime.drafting.sampler`)."""
 
     def _draw(self, depth: int, laws: Sequence[NextLaw], copies: Sequence[int]) -> list[list[int]]:
-        """The same on the host; ``copies`` of the nodes (the root: 1), which a drafter that merges nodes draws for each."""
+        """Draw a level on the host; ``copies`` of the nodes (the root: 1), which a drafter that merges nodes draws for each."""
         assert all(count == 1 for count in copies), "who merges nodes says how their copies are drawn"
         return read_rows(self._draw_unread(depth, laws))
 
     def draft(self, root: Root, cap: int, session: Session, clock: PhaseClock) -> Drafted:
-        """Grow up to ``cap`` levels. A node is not extended where the session says so or after an end-of-sequence token."""
+        """Grow up to ``cap`` levels. A node is not extended where the session stops it or after an end-of-sequence token."""
         if cap and not self._sampler.reads and not session.stops:
             self._unread = self._grow_unread(cap, root, session, clock)
             return self._unread
@@ -68,7 +68,7 @@ class LevelDraft(ModelDraft):
     def commit(
         self, path: Sequence[int], accepted: Sequence[int], newest: Sequence[int], hidden_NKD: Tensor | None = None
     ) -> None:
-        """As in `ModelDraft`; of a node with several copies, that one's rows are kept which the path's last one hangs under."""
+        """Keep the accepted nodes' cache rows; of a node's copies, those of the one that the path's last node hangs under."""
         if self._unread is not None:
             fed = self._unread.drafted_behind(path)
             self._scratch = dict(zip(fed, self._unread.places(fed), strict=True))
@@ -101,7 +101,7 @@ class LevelDraft(ModelDraft):
             depth += 1
 
     def _grow_unread(self, cap: int, root: Root, session: Session, clock: PhaseClock) -> UnreadTree:
-        """The same for a session that stops nowhere: nothing is read."""
+        """Grow a tree for a session that stops nowhere: nothing is read."""
         rows = [self._feed_uncached()]
         tree, depth, limit = UnreadTree(rows[0][0].device, self.law, self._eos_tokens), 0, cap
         while depth < limit:
@@ -124,7 +124,7 @@ class LevelDraft(ModelDraft):
         return tree
 
     def _choose(self, law: NextLaw, session: Session, limit: int) -> int:
-        """The levels to draft once the law at the root is known, at most ``limit``."""
+        """Return the levels to draft, at most ``limit``, once the distribution at the root is known."""
         return limit
 
     def _laws(self, root: Root, depth: int, level: Sequence[int], growth: Growth) -> list[NextLaw]:
@@ -141,7 +141,7 @@ class LevelDraft(ModelDraft):
 
 
 def stacked(laws: Sequence[NextLaw]) -> Tensor:
-    """Processed laws [E, V] of a level."""
+    """Stack the processed distributions [E, V] of a level."""
     return torch.stack([law.probs_V for law in laws])
 
 
@@ -150,8 +150,8 @@ CandidateKind = Annotated[str, one_of("sampled", "top_k")]
 
 @dataclass(frozen=True)
 class DelayedTreeConfig(Drafter):
-    """``k`` rollouts of ``l2`` tokens after a trunk of ``l1`` tokens. ``draft_temperature`` as in `ChainConfig`. ``choices``: the
-    trees that the controller drafts instead, if it chooses."""
+    """Delayed trees: ``k`` rollouts of ``l2`` tokens after a trunk of ``l1``. ``draft_temperature`` as in `ChainConfig`.
+    ``choices``: the trees that the controller drafts instead, if it chooses."""
 
     k: int = 3
     l1: int = 1
@@ -180,7 +180,7 @@ class DelayedTreeConfig(Drafter):
 
 
 class DelayedTreeDraft(LevelDraft):
-    """Draws i.i.d. rollouts and merges what they share."""
+    """Draws i.i.d. rollouts after a trunk and merges what they share."""
 
     law = DraftLaw.IID
 
@@ -216,7 +216,7 @@ class DelayedTreeDraft(LevelDraft):
 
 
 class CandidateTree(Drafter):
-    """Distinct children: ``candidates`` are ``sampled`` or ``top_k``; ``draft_temperature`` as in `ChainConfig`."""
+    """Trees of distinct children, which are ``sampled`` or ``top_k``; ``draft_temperature`` as in `ChainConfig`."""
 
     candidates: str
     draft_temperature: float | None
@@ -245,7 +245,7 @@ class CandidateTree(Drafter):
 
 @dataclass(frozen=True)
 class MultiCandidateConfig(CandidateTree):
-    """``config``: children per node, level by level."""
+    """Multi-candidate trees: ``config`` gives the children per node, level by level."""
 
     config: tuple[Count, ...] = (4, 2, 2, 1)
     candidates: CandidateKind = "sampled"
@@ -263,7 +263,7 @@ class MultiCandidateConfig(CandidateTree):
 
 @dataclass(frozen=True)
 class ForkConfig(CandidateTree):
-    """``width`` chains of ``depth`` tokens; ``candidates`` and ``draft_temperature`` as in `CandidateTree`."""
+    """Fork trees: ``width`` chains of ``depth`` tokens; ``candidates`` and ``draft_temperature`` as in `CandidateTree`."""
 
     width: Count = 16
     depth: Count = 5
@@ -276,7 +276,7 @@ class ForkConfig(CandidateTree):
 
 
 class MultiCandidateDraft(LevelDraft):
-    """Draws distinct children."""
+    """Draws a tree of distinct children."""
 
     def __init__(self, config: CandidateTree, model: LanguageModel, request: Request) -> None:
         super().__init__(model, request, config.draft_temperature)

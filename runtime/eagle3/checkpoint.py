@@ -1,4 +1,4 @@
-"""An EAGLE-3 drafter as its folder has it, in the form of SGLang and vLLM or in that of speculators.
+"""Checkpoint of an EAGLE-3 drafter, read from its folder in the form of SGLang and vLLM or in that of speculators.
 
 A variant that changes what the layer computes is honoured (`Variant`) or refused by name; so are tensors that are missing, too
 many or of another shape. Source: vLLM 0.32, SGLang 0.5.23 and speculators 0.9. Shape suffixes: C hidden size, U ids of the
@@ -37,7 +37,7 @@ REMEDY = "Use a drafter that vLLM or SGLang serves by method eagle3, or decode w
 
 @dataclass(frozen=True)
 class Variant:
-    """What a drafter does otherwise than the first EAGLE-3. ``norm_before_residual``: the state goes on after its norm;
+    """Differences of a drafter from the first EAGLE-3. ``norm_before_residual``: the state goes on after its norm;
     ``norm_before_fc``: one norm over the joined states, ``fc_norm``: one over each; ``norm_output``: the next token's pass reads
     the output after its norm; ``logit_scale`` of the logits."""
 
@@ -50,8 +50,8 @@ class Variant:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """``config`` of the layer; ``vocabulary_size`` and ``target_hidden`` size of the target; its ``layers`` that are read
-    (``None``: by its depth); ``tensors`` by their names in the former form, those of the layer without their prefix."""
+    """An EAGLE-3 drafter: ``config`` of its layer; ``vocabulary_size`` and ``target_hidden`` size of the target, its ``layers``
+    that are read (``None``: by its depth); ``tensors`` by their names in the former form, the layer's without their prefix."""
 
     config: "PreTrainedConfig"
     variant: Variant
@@ -62,34 +62,34 @@ class Checkpoint:
 
     @property
     def shape(self) -> dict[str, Any]:
-        """What of the layer's configuration changes its function."""
+        """The entries of the layer's configuration that change its function."""
         return {name: getattr(self.config, name, None) for name in SHAPE}
 
     @property
     def num_states(self) -> int:
-        """How many of the target's hidden states are joined."""
+        """Number of the target's hidden states that are joined."""
         return self.tensors["fc.weight"].shape[1] // self.target_hidden
 
     @property
     def num_parameters(self) -> int:
-        """Numbers of the tensors that are served."""
+        """Number of parameters that are served."""
         named = self.tensors.items()
         return sum(one.numel() for name, one in named if one.is_floating_point() and not name.startswith(IGNORED))
 
     @property
     def target_ids(self) -> Tensor | None:
-        """The target's ids [U] of the drafter's own; ``None`` where both are the same."""
+        """Ids [U] of the target that the drafter's own stand for; ``None`` where both are the same."""
         offsets = self.tensors.get("d2t")
         return None if offsets is None else torch.arange(len(offsets)) + offsets.long()
 
 
 def is_eagle3(config: Mapping[str, Any]) -> bool:
-    """Whether a configuration (``config.json``) is that of an EAGLE-3 drafter, or of another that only speculators knows."""
+    """Tell whether a configuration (``config.json``) is that of an EAGLE-3 drafter, or of another that only speculators knows."""
     return bool(set(config.get("architectures") or ()) & set(ARCHITECTURES)) or "speculators_model_type" in config
 
 
 def eagle3_folder(path: str | Path) -> Path | None:
-    """The folder of a drafter that is given by its own path or by a hub id; ``None`` of anything else."""
+    """Find the folder of a drafter that is given by its own path or by a hub id; ``None`` of anything else."""
     from transformers.utils.hub import cached_file
 
     try:
@@ -104,20 +104,20 @@ def eagle3_folder(path: str | Path) -> Path | None:
                 if any(folder.glob(weights)):
                     break
             return folder
-    except (OSError, ValueError):  # whoever loads it as a model says what is wrong
+    except (OSError, ValueError):  # loading it as a model raises what is wrong
         return None
     return Path(path)
 
 
 def drafter_config(folder: str | Path) -> Mapping[str, Any] | None:
-    """The configuration in a folder, if it is that of a drafter."""
+    """Return the configuration in a folder, if it is that of a drafter."""
     path = Path(folder) / CONFIG
     given: Mapping[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
     return given if is_eagle3(given) else None
 
 
 def read_checkpoint(folder: str | Path) -> Checkpoint:
-    """The drafter of a folder. `ValueError` that names file, value and remedy if it is none, or a variant that is not served."""
+    """Read the drafter of a folder. `ValueError` naming file, value and remedy if it is none, or a variant that is not served."""
     place = Path(folder)
     made = _described(place, json.loads((place / CONFIG).read_text()))
     made = replace(made, tensors=_tensors(place))
@@ -126,7 +126,7 @@ def read_checkpoint(folder: str | Path) -> Checkpoint:
 
 
 def unloaded_checkpoint(given: Mapping[str, Any], dtype: torch.dtype) -> Checkpoint:
-    """The drafter of a configuration alone: its tensors are on torch's meta device. `ValueError` as `read_checkpoint`."""
+    """Describe the drafter of a configuration alone: tensors are on torch's meta device. `ValueError` as `read_checkpoint`."""
     made = _described(Path(), given)
     num_ids, num_states = given.get("draft_vocab_size") or made.vocabulary_size, len(made.layers or range(3))
     tensors = {
@@ -139,7 +139,7 @@ def unloaded_checkpoint(given: Mapping[str, Any], dtype: torch.dtype) -> Checkpo
 
 
 def _described(place: Path, given: Mapping[str, Any]) -> Checkpoint:
-    """Without tensors."""
+    """Describe a drafter by its configuration, without tensors."""
     kind = given.get("speculators_model_type", "eagle3")
     if kind != "eagle3" or not is_eagle3(given):
         raise ValueError(f"{place}: a drafter of kind {kind!r} is not served, EAGLE-3 is. {REMEDY}")
@@ -157,7 +157,7 @@ def _described(place: Path, given: Mapping[str, Any]) -> Checkpoint:
 
 
 def _refuse(place: Path, own: Mapping[str, Any], layer: Mapping[str, Any]) -> None:
-    """`ValueError` for what would make the layer compute something else."""
+    """Raise `ValueError` for what would make the layer compute something else."""
     refused = {
         "use_aux_hidden_state": own.get("use_aux_hidden_state", True) is not True,
         "num_hidden_layers": layer.get("num_hidden_layers", 1) != 1,
@@ -184,7 +184,7 @@ def _layer_config(place: Path, layer: Mapping[str, Any]) -> "PreTrainedConfig":
 
 
 def _tensors(place: Path) -> dict[str, Tensor]:
-    """All tensors, under the names of the table."""
+    """Read all tensors, under the names of the table."""
     from safetensors.torch import load_file
 
     found: dict[str, Tensor] = {}
@@ -204,7 +204,7 @@ def _tensors(place: Path) -> dict[str, Tensor]:
 
 
 def _require_shapes(place: Path, made: Checkpoint) -> None:
-    """`ValueError` for a tensor that is missing, too many or of another shape."""
+    """Raise `ValueError` for a tensor that is missing, too many or of another shape."""
     config, tensors, hidden = made.config, made.tensors, made.config.hidden_size
     if "fc.weight" not in tensors or "lm_head.weight" not in tensors:
         raise ValueError(
@@ -232,7 +232,7 @@ def _require_shapes(place: Path, made: Checkpoint) -> None:
 
 
 def _shapes(made: Checkpoint, num_ids: int, num_states: int) -> dict[str, tuple[int, ...]]:
-    """Of the tensors that a drafter over ``num_ids`` of its target's ids must have."""
+    """Shapes of the tensors that a drafter over ``num_ids`` of its target's ids must have."""
     config, joined = made.config, num_states * made.target_hidden
     hidden, wide = config.hidden_size, config.intermediate_size
     head = getattr(config, "head_dim", None) or hidden // config.num_attention_heads

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Eagle3Weights:
-    """``body``: embedding, layer, last norm and head; ``join`` [C, K D]; ``state_norm`` [C]; ``join_norms`` of the joined states
-    or of each; ``ids`` [U] of the target (``None``: its own)."""
+    """Weights of an EAGLE-3 drafter. ``body``: embedding, layer, last norm, head; ``join`` [C, K D]; ``state_norm`` [C];
+    ``join_norms`` of the joined states or of each; ``ids`` [U] of the target (``None``: its own)."""
 
     body: CompactWeights
     join: Tensor
@@ -47,8 +47,8 @@ class Eagle3Weights:
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, embedding: Tensor, pack: bool) -> "Eagle3Weights":
-        """In number format and on the device of the target's ``embedding``; ``pack``: matrices in the layout of
-        `runtime.compact.weights.packed`."""
+        """Put a checkpoint's tensors in number format and on the device of the target's ``embedding``; ``pack``: matrices in the
+        layout of `runtime.compact.weights.packed`."""
         held = {
             name: tensor.to(embedding.device, embedding.dtype)
             if tensor.is_floating_point()
@@ -106,11 +106,11 @@ class Eagle3Weights:
 
     @property
     def num_ids(self) -> int:
-        """Of the drafter's own vocabulary."""
+        """Number of ids in the drafter's own vocabulary."""
         return len(self.body.head)
 
     def joined(self, hidden_NKD: Tensor) -> Tensor:
-        """The target's states in one [N, C]."""
+        """Join the target's states in one [N, C]."""
         states, norms = hidden_NKD.to(self.body.embedding.dtype).flatten(1), list(self.join_norms)
         if self.variant.norm_before_fc:
             states = norm(states, norms.pop(0), self.body.epsilon)
@@ -120,14 +120,14 @@ class Eagle3Weights:
         return linear(states.contiguous(), self.join, None)
 
     def read(self, tokens_N: Tensor, x_NC: Tensor) -> tuple[Tensor, Tensor]:
-        """The states that the layer adds to [N, C], and what its attention reads [N, 2 C]."""
+        """Return the states [N, C] that the layer adds to, and what its attention reads [N, 2 C]."""
         body = self.body
         normed = norm(x_NC, self.state_norm, body.epsilon)
         tokens = norm(embedded(body, tokens_N), body.layers[0].attention_norm, body.epsilon)
         return normed if self.variant.norm_before_residual else x_NC, torch.cat([tokens, normed], dim=1)
 
     def logits(self, normed_NC: Tensor, size: int) -> Tensor:
-        """Logits [N, V] on the target's vocabulary of ``size`` ids."""
+        """Compute logits [N, V] on the target's vocabulary of ``size`` ids."""
         own_NU = linear(normed_NC, self.body.head, None) if len(normed_NC) else normed_NC.new_empty(0, self.num_ids)
         own_NU = own_NU if self.variant.logit_scale == 1 else own_NU * self.variant.logit_scale
         if self.ids is None:
@@ -136,7 +136,7 @@ class Eagle3Weights:
 
 
 class Eagle3Drafter:
-    """`LanguageModel` of a `Checkpoint` behind its target. ``features``: the target's layers that it reads.
+    """EAGLE-3 drafter of a `Checkpoint` for its target, as a `LanguageModel`. ``features``: the target's layers that it reads.
 
     Tapped layers: 0, the state that goes into the layer, and 1, what comes out of the last norm. Passes are not graphed.
 
@@ -195,7 +195,7 @@ class Eagle3Drafter:
 
     @property
     def forward(self) -> str:
-        """``packed`` where the target's is, else ``compact``."""
+        """The forward in use: ``packed`` where the target's is, else ``compact``."""
         return "packed" if self._current().body.head.is_mkldnn else "compact"
 
     @property
@@ -217,7 +217,7 @@ class Eagle3Drafter:
 
     @torch.inference_mode()
     def _current(self) -> Eagle3Weights:
-        """The weights beside the target's embedding as it is now."""
+        """Return the weights for the target's embedding as it is now."""
         embedding = self._target.model.get_input_embeddings().weight.detach()
         if self._weights is None or self._of is None or not _same(self._of, embedding):
             self._of = embedding
@@ -231,7 +231,7 @@ def _same(one: Tensor, other: Tensor) -> bool:
 
 @dataclass(frozen=True)
 class Node:
-    """A row of the scratch: its ``token`` [1], what the layer made of it [C], and whether its state was the drafter's ``own``."""
+    """A scratch row: its ``token`` [1], the layer's output there [C], and whether the state it read was the drafter's ``own``."""
 
     token: Tensor
     output_C: Tensor
@@ -239,7 +239,7 @@ class Node:
 
 
 class Eagle3State(CompactState):
-    """One request's state. What is offered belongs to the next tokens that are fed or, of drafted ones that stay, committed."""
+    """State of one request. Offered states belong to the next tokens that are fed or, of drafted ones that stay, committed."""
 
     def __init__(self, weights: Eagle3Weights, capacity: int, layers: tuple[int, ...], size: int) -> None:
         super().__init__(Memory(weights.body, capacity), layers)
@@ -286,7 +286,7 @@ class Eagle3State(CompactState):
         return state_C
 
     def _run(self, ids_N: Tensor, parents: Sequence[int], x_NC: Tensor, wanted: int, own: bool) -> Forward:
-        """One pass: logits of the ``wanted`` last rows."""
+        """Run one pass; return logits of the ``wanted`` last rows."""
         self._append(len(ids_N), parents)
         weights, body = self._weights, self._weights.body
         state_NC, read = weights.read(ids_N, x_NC)
@@ -300,7 +300,7 @@ class Eagle3State(CompactState):
 
     @torch.inference_mode()
     def keep(self, path: Sequence[int], pending: int = 0) -> None:
-        """As `ModelState.keep`; drafted tokens that are committed take the states that were offered for them."""
+        """Commit a path as `ModelState.keep`; committed drafted tokens are written anew from the states offered for them."""
         nodes, committed, start = [self._nodes[node] for node in path], len(path) - pending, self.scratch.committed
         super().keep(path, pending)
         own = [place for place, node in enumerate(nodes[:committed]) if node.own][: len(self._offered_NC)]

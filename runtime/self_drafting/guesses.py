@@ -1,10 +1,10 @@
-"""What all self-drafting shares: rows fed beside the text for the model to go on from, and what it said before, to be verified.
+"""Parts of all self-drafting: guesses fed alongside the text for the model to extend, and earlier continuations to verify.
 
-    guesses      rows under the newest token; each pass says what would follow each of them
+    guesses      rows under the newest token; each pass predicts what would follow each of them
     candidates   tokens that followed the newest token in earlier guesses: a tree to verify in the same pass
 
 Candidates are a function of earlier passes alone, so they are there before the token they are compared with is drawn, which is
-all that losslessness asks (specification of drafting, section 6). Pools hold the continuations of a token as a trie:
+all that losslessness needs (specification of drafting, section 6). Pools hold the continuations of a token as a trie:
 
     M(T, T'):   for each child v' of T':  where T has a child of the same token, merge below it; else graft v' with all below it
 
@@ -41,11 +41,11 @@ NO_ROWS = Rows([], [], 0)
 
 @dataclass(frozen=True)
 class PassOutcome:
-    """Tokens of one pass over candidates and guesses.
+    """Result of one pass over candidates and guesses, as tokens.
 
-    ``newest`` is the token it ran behind and ``candidates`` were verified; ``predicted`` holds the target's most likely token
-    behind ``newest`` and then behind every candidate, level by level (-1: it has none; empty where nobody reads it).
-    ``following`` holds a token behind each of the rows that were fed, and ``committed`` what the pass added to the text.
+    ``newest`` is the token it ran after and ``candidates`` were verified; ``predicted`` holds the target's most likely token
+    after ``newest`` and then after every candidate, level by level (-1: it has none; empty where nobody reads it).
+    ``following`` holds a token after each of the rows that were fed, and ``committed`` what the pass added to the text.
     """
 
     newest: int
@@ -56,55 +56,55 @@ class PassOutcome:
 
 
 class Guesses(ABC):
-    """One request's guesses, and a pool of what followed. ``reads_predictions``: whether it reads what a pass ``predicted``."""
+    """Guesses of one request, and a pool of what followed. ``reads_predictions``: whether it reads what a pass ``predicted``."""
 
     reads_predictions = False
     _pool: "TriePool | NGramPool"  # bounded memory of what followed every token
 
     @abstractmethod
     def rows(self) -> Rows:
-        """What to feed in the coming pass."""
+        """Return the guesses to feed in the coming pass."""
 
     @abstractmethod
     def learn(self, said: PassOutcome) -> None:
-        """Grow and remember."""
+        """Grow the guesses by a pass, and remember its continuations."""
 
     def candidates(self, newest: int) -> Trie:
-        """What followed ``newest`` before; not to be changed."""
+        """Return the continuations that followed ``newest`` before; not to be changed."""
         return self._pool.get(newest)
 
     def follow(self, logits_RV: Tensor) -> list[int]:
-        """The token guessed behind each row: by default the most likely one."""
+        """Guess the token after each row: by default the most likely one."""
         following: list[int] = logits_RV.argmax(dim=-1).tolist()
         return following
 
 
 class Guesser(Protocol):
-    """A way of self-drafting: its configuration."""
+    """Configuration of a self-drafting method."""
 
     def open(self, request: Request) -> Guesses:
-        """One request's guesses, begun from its prompt, with a source of chance that is their own."""
+        """Open one request's guesses, begun from its prompt, with a source of chance that is their own."""
 
 
 class PromptTokens:
-    """Tokens drawn at random from a request's prompt, to begin guesses with; no end of sequence, if it has others."""
+    """Draws tokens of a request's prompt at random, to begin guesses with; no end of sequence, if it has others."""
 
     def __init__(self, request: Request) -> None:
         self._prompt = [token for token in request.prompt if token not in request.eos_tokens] or request.prompt
         self._chance = request.randomness
 
     def draw(self, count: int) -> list[int]:
-        """``count`` tokens, each a uniform draw."""
+        """Draw ``count`` tokens uniformly."""
         places = self._chance.categorical(torch.ones(count, len(self._prompt)))
         return [self._prompt[place] for place in places.tolist()]
 
     def length(self, longest: int) -> int:
-        """A uniform draw from 1 .. ``longest``."""
+        """Draw a length uniformly from 1 .. ``longest``."""
         return 1 + int(self._chance.categorical(torch.ones(longest)))
 
 
 def levels(trie: Trie, deepest: int, ends: Container[int] = ()) -> TokenTree:
-    """The first ``deepest`` levels of ``trie`` as a tree to verify, level by level; nothing behind a token of ``ends``."""
+    """Return the first ``deepest`` levels of ``trie`` as a tree to verify, level by level; nothing after a token of ``ends``."""
     tokens: list[int] = []
     parents: list[int] = []
     level = [(-1, trie)]
@@ -122,7 +122,7 @@ def levels(trie: Trie, deepest: int, ends: Container[int] = ()) -> TokenTree:
 
 
 def merge(trie: Trie, other: Trie) -> int:
-    """Merge a copy of ``other`` into ``trie``; the number of nodes added."""
+    """Merge a copy of ``other`` into ``trie``; return the number of nodes added."""
     added = 0
     for token, below in other.items():
         own = trie.get(token)
@@ -134,12 +134,12 @@ def merge(trie: Trie, other: Trie) -> int:
 
 
 def num_nodes(trie: Trie) -> int:
-    """Nodes of ``trie``, its root not counted."""
+    """Count the nodes of ``trie``, its root not counted."""
     return sum(1 + num_nodes(below) for below in trie.values())
 
 
 class TriePool:
-    """Continuations of every token, at most ``capacity`` nodes each; the oldest first token and all behind it go first."""
+    """Continuations of every token, at most ``capacity`` nodes each; the oldest first token and all below it go first."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -167,7 +167,7 @@ class NGramPool:
         self._tails: dict[int, OrderedDict[tuple[int, ...], None]] = {}
 
     def get(self, token: int) -> Trie:
-        """N-grams that begin with ``token``, without it; those that share a beginning share its nodes."""
+        """Return the n-grams that begin with ``token``, without it; those that share a beginning share its nodes."""
         trie: Trie = {}
         for tail in self._tails.get(token, ()):
             below = trie

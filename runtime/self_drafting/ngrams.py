@@ -2,17 +2,17 @@
 
 Lookahead decoding (LADE) has a window of columns, each guessing one token further along its diagonal with every pass.
 
-    level 0      the newest token and W - 1 columns behind it, a chain
+    level 0      the newest token and W - 1 columns after it, a chain
     level l      W tokens; that of column j follows the tokens of column j on the levels above
-    one pass     a token behind each column's last one: with the column an N-gram, stored under the column's first token
-    then         the window moves up one level and one place along the text
+    one pass     a token after each column's last one: with the column an N-gram, stored under the column's first token
+    then         the window moves up one level and one position along the text
 
 Until its N - 1 levels are full the window grows by one level a pass, and nothing is stored. An end of sequence in the window is
 replaced by a token of the prompt. Source: Fu et al., "Break the sequential dependency of LLM inference using lookahead
 decoding"; specification of drafting, section 7.6. N-grams that share a beginning are verified as one path of a tree.
 
 Self-Draft has several branches that each begin with a few tokens of the prompt and grow by one token a pass.
-A branch is fed as a chain under the newest token; its last L - 1 tokens and the one guessed behind them are the L it holds. The
+A branch is fed as a chain under the newest token; its last L - 1 tokens and the one guessed after them are the L it holds. The
 last n tokens of a branch are an n-gram, stored under its first one. Source: Gao et al., "Multi-branch self-drafting for LLM
 inference acceleration"; specification of drafting, section 7.7. Without the paper's cache of other texts.
 """
@@ -29,7 +29,7 @@ LONGEST_PREFIX = 2  # of a branch, of the prompt
 
 @dataclass(frozen=True)
 class LookaheadConfig(Checked):
-    """``ngram`` N, ``window`` W columns, ``guesses`` G n-grams kept for each first token; a pass feeds (N - 1) W - 1 guesses."""
+    """Lookahead decoding: ``ngram`` N, ``window`` W columns, ``guesses`` G n-grams of a token; a pass feeds (N - 1) W - 1."""
 
     ngram: Annotated[int, at_least(3)] = 5  # a first token, one to guess from and one guessed
     window: Count = 15
@@ -40,7 +40,7 @@ class LookaheadConfig(Checked):
 
 
 class LookaheadWindow(Guesses):
-    """One request's window and pool. Level 0 is held without its first column, which is the newest token."""
+    """Window and pool of one request. Level 0 is held without its first column, which is the newest token."""
 
     def __init__(self, config: LookaheadConfig, request: Request) -> None:
         self._config = config
@@ -69,7 +69,7 @@ class LookaheadWindow(Guesses):
         newer = [self._random.draw(1)[0] if token in self._eos_tokens else token for token in newer]
         if full:
             self._levels = [self._levels[1][1:], *self._levels[2:], newer]
-        elif len(self._levels) == 1:  # what followed the second column now stands behind the first
+        elif len(self._levels) == 1:  # what followed the second column now stands after the first
             self._levels = [self._levels[0][1:], newer]
         else:
             self._levels = [*(level[1:] for level in self._levels), newer[1:]]
@@ -77,7 +77,7 @@ class LookaheadWindow(Guesses):
 
 @dataclass(frozen=True)
 class SelfDraftConfig(Checked):
-    """``branches`` of at most ``length`` tokens, whose ``ngram``-grams are kept, ``guesses`` for each first token."""
+    """Self-Draft: ``branches`` of at most ``length`` tokens, whose ``ngram``-grams are kept, ``guesses`` for each first token."""
 
     branches: Count = 6
     length: Annotated[int, above(LONGEST_PREFIX)] = 6

@@ -1,14 +1,14 @@
-"""Progressive Tree Drafting (PTD): a tree of guesses that matures beside the text.
+"""Progressive Tree Drafting (PTD): a tree of guesses that matures alongside the text.
 
-    feed     every node v of the tree; the pass says d_v, what follows the text and the path to v
+    feed     every node v of the tree; the pass predicts d_v, what follows the text and the path to v
     pool     for every v, what hangs under v, the d below it included, is merged under v's token
     expand   d_v becomes a child of v, unless v has it or is full
-    refill   where a place of the spine is free, the d of its last node moves there; an empty first level, and a free place of the
+    refill   where the spine has room, the d of its last node moves there; an empty first level, and a free position of the
              paper's geometry, get the newest token
-    step     a first-level node that has grown too high gives its place to its oldest child and what hangs there
+    step     a first-level node that has grown too high gives way to its oldest child and that child's subtree
     prune    an end of sequence goes, with everything under the node four levels above it
 
-Geometries: ``paper``, first-level nodes are branches of their own; ``spine``, each stands behind the ones before it and carries
+Geometries: ``paper``, first-level nodes are branches of their own; ``spine``, each stands after the ones before it and carries
 its own subtree. Source: paper on progressive tree drafting, section 3; specification of drafting, section 6.
 """
 
@@ -31,9 +31,9 @@ EOS_CLIMB = 4
 
 @dataclass(frozen=True)
 class ProgressiveTreeConfig(Checked):
-    """``max_children`` of a node and of the spine (the paper's geometry has two branches at most), ``max_depth`` of what hangs in
-    a first-level place, ``pool_nodes`` kept behind each token. A guess is the most likely token (``draft_top_k=1``), or drawn
-    from the top k or top p of the law at temperature 1."""
+    """Progressive Tree Drafting: ``max_children`` of a node and of the spine (the paper's geometry has two branches at most),
+    ``max_depth`` of a first-level node's subtree, ``pool_nodes`` kept for each token. A guess is the most likely token
+    (``draft_top_k=1``), or drawn from the top k or top p of the distribution at temperature 1."""
 
     geometry: Annotated[str, one_of("spine", "paper")] = "spine"
     max_children: Count = 4
@@ -53,7 +53,7 @@ class ProgressiveTreeConfig(Checked):
 
     @property
     def growth(self) -> SamplingSettings:
-        """How a guess is chosen from its law."""
+        """Sampling settings by which a guess is chosen from its distribution."""
         if self.draft_top_k == 1:
             return SamplingSettings(0.0)
         return SamplingSettings(1.0, self.draft_top_k, self.draft_top_p)
@@ -131,7 +131,7 @@ class ProgressiveTree(Guesses):
                 self._prune(node)
 
     def _levels(self) -> Iterator[list[tuple[Node, int]]]:
-        """Nodes by distance from the newest token, each with its parent's row."""
+        """Yield nodes by distance from the newest token, each with its parent's row."""
         spine = self._config.geometry == "spine"
         waiting = list(self.first)
         level: list[tuple[Node, int]] = []
@@ -157,7 +157,7 @@ class ProgressiveTree(Guesses):
             self._pool.merge(node.token, below[node])
 
     def _refill(self, following: dict[Node, int], newest: int) -> list[Node]:
-        """Fill a free place on the first level; what was put there."""
+        """Fill a free position on the first level; return what was put there."""
         spine = self._config.geometry == "spine"
         places = self._config.max_children if spine else min(FIRST_BRANCHES, self._config.max_children)
         if len(self.first) >= places or (not spine and newest in {node.token for node in self.first}):
@@ -172,8 +172,8 @@ class ProgressiveTree(Guesses):
         return [moved]
 
     def _step(self) -> None:
-        """Where what hangs in a first-level place has grown too high, its oldest child takes over, unless its token stands on the
-        level already."""
+        """Replace a first-level node whose subtree has grown too high by its oldest child, unless that child's token stands on
+        the level already."""
         for place, node in reversed(list(enumerate(self.first))):
             if node.height < self._config.max_depth:
                 continue
@@ -196,8 +196,8 @@ class ProgressiveTree(Guesses):
 
 
 def verified(candidates: Trie, predicted: Sequence[int], ends: Container[int] = ()) -> Trie:
-    """A copy of ``candidates`` with the model's most likely token added behind the root and behind every node that was verified;
-    nothing behind a token of ``ends``."""
+    """Copy ``candidates``, adding the model's most likely token after the root and after every node that was verified; nothing
+    after a token of ``ends``."""
     copy: Trie = {}
     merge(copy, candidates)
     level: list[tuple[int, Trie]] = [(-1, copy)]

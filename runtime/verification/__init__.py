@@ -1,4 +1,4 @@
-"""Verifiers by name, each with the draft laws it is lossless for."""
+"""Verifiers by name, each with the ways of drawing a draft that it is lossless for."""
 
 from dataclasses import dataclass, replace
 
@@ -18,10 +18,10 @@ ALIASES = {"hsd": "block", "match": "nss"}  # names that are another rule's
 
 @dataclass(frozen=True)
 class Verifier:
-    """A rule: ``rule(tree, target_probs)`` gives the outcome's law.
+    """A verification rule: ``rule(tree, target_probs)`` gives the distribution of the outcome.
 
-    ``target_probs`` is [N + 1, V]: row 0 after the root, row i + 1 after node i. ``lossless_for`` lists the draft laws under
-    which the emitted tokens follow the target exactly; ``chains_only`` rules take no branching tree.
+    ``target_probs`` is [N + 1, V]: row 0 after the root, row i + 1 after node i. ``lossless_for`` lists the ways of drawing
+    under which the emitted tokens follow the target exactly; ``chains_only`` rules take no branching tree.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Verifier:
     chains_only: bool = False
 
     def __call__(self, tree: TokenTree, target_probs: Tensor) -> OutcomeLaw:
-        """The law of the outcome on ``tree``; `ValueError` if this rule would be lossy on it.
+        """Compute the distribution of the outcome on ``tree``; `ValueError` if this rule would be lossy on it.
 
         A row that is no distribution (NaN, infinity) is a leaf: what was drafted below it is dropped, before its tokens are
         looked at. ``residual`` of such a row is a `NotFiniteError`.
@@ -40,8 +40,8 @@ class Verifier:
         return self.rule(tree, target_probs) if bool(sound.all()) else self._pruned(tree, target_probs, sound)
 
     def verdict(self, tree: TokenTree, target_probs: Tensor, chance: Chance) -> tuple[int, int]:
-        """`draw_verdict` of the law of the outcome. Where draws from what is no distribution do no harm, the host reads along
-        whether all rows are some."""
+        """Draw a verdict by `draw_verdict`. Where draws from what is no distribution do no harm, the host reads along whether all
+        rows are some."""
         if not isinstance(chance, Uniform):
             return draw_verdict(self(tree, target_probs), chance)
         self._require(tree, target_probs)
@@ -56,7 +56,7 @@ class Verifier:
             raise ValueError(f"target_probs has {len(target_probs)} rows, expected N + 1 = {tree.num_nodes + 1}.")
 
     def _pruned(self, tree: TokenTree, target_probs: Tensor, sound: Tensor) -> OutcomeLaw:
-        """The outcome's law, by the rows of ``tree``, on what is left of it where rows that are not ``sound`` are leaves."""
+        """Compute the outcome's distribution, by the rows of ``tree``, on what is left where rows not ``sound`` are leaves."""
         leaf: list[bool] = (~sound).tolist()
         kept = [0]
         for node, parent in enumerate(tree.parent_list):
@@ -86,14 +86,14 @@ class Verifier:
         return OutcomeLaw(stop, tree.depths, residual)
 
     def require_lossless(self, law: DraftLaw) -> None:
-        """`ValueError` naming both if this rule is lossy on drafts of ``law``."""
+        """Raise `ValueError` naming both if this rule is lossy on drafts of ``law``."""
         if law not in self.lossless_for:
             known = ", ".join(sorted(known.name for known in self.lossless_for))
             raise ValueError(f"verifier {self.name!r} is not lossless for {law.name} drafts; it is for {known}.")
 
 
 _RULES = [
-    # A chain has one draw per node: all draft laws coincide there, with one-hot laws for deterministic drafts.
+    # A chain has one draw per node: all ways of drawing coincide there; deterministic drafts are one-hot.
     Verifier("tokenwise", tokenwise, ANY, chains_only=True),
     Verifier("block", block, ANY, chains_only=True),
     Verifier("traversal", traversal, ANY),

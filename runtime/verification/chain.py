@@ -14,7 +14,7 @@ block (Sun et al. 2024)
 so P(τ = t) = h_t Π_{s>t} (1 - h_s), P(τ >= t | x) = P_t, and E[τ] is the largest any lossless rule of this form can reach.
 ``hsd``, the lossless reading of hierarchical speculative decoding, has the same weights, tests and residuals (specification
 of verification, section 3.1) and is an alias. Ratios, prefix weights and tests are float64; the V-sums and the residual keep
-the laws' dtype. Shape suffixes: G drafted tokens, V vocabulary; "G1" is G + 1 rows.
+the distributions' dtype. Shape suffixes: G drafted tokens, V vocabulary; "G1" is G + 1 rows.
 """
 
 from collections.abc import Callable
@@ -27,8 +27,8 @@ from runtime.verification.outcome import OutcomeLaw, Rule, at_row, excess_mass, 
 
 
 def _on_chains(weigh: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]) -> Rule:
-    """The rule on chains of ``weigh``, which gives P(τ = t) [G + 1] and the weights P_t [G + 1] of the residuals, of the target's
-    laws [G, V], the draft's and log ρ_t [G]: y ~ norm [P_t p - q]_+ at row t, y ~ p at the last row."""
+    """Make a rule on chains of ``weigh``, which gives P(τ = t) [G + 1] and the residuals' weights P_t [G + 1], of the target's
+    distributions [G, V], the draft's and log ρ_t [G]: y ~ norm [P_t p - q]_+ at row t, y ~ p at the last row."""
 
     def rule(tree: TokenTree, target_probs: Tensor) -> OutcomeLaw:
         if not tree.num_nodes:
@@ -76,7 +76,7 @@ def block(target_GV: Tensor, draft_GV: Tensor, log_ratio_G: Tensor) -> tuple[Ten
 
 
 def block_tests(target_GV: Tensor, draft_GV: Tensor, log_ratio_G: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """P_t [G + 1], S_t [G] and h_t [G + 1] of a chain whose token t is drawn from row t - 1 of the laws."""
+    """Compute P_t [G + 1], S_t [G] and h_t [G + 1] of a chain whose token t is drawn from row t - 1 of the distributions."""
     log_prefix_G1 = log_prefix_weights(log_ratio_G)
     prefix_G1 = log_prefix_G1.exp()
     mass_G = excess_mass(target_GV, draft_GV, prefix_G1[:-1], torch.ones_like(log_ratio_G))
@@ -87,18 +87,18 @@ def block_tests(target_GV: Tensor, draft_GV: Tensor, log_ratio_G: Tensor) -> tup
 
 
 def log_prefix_weights(log_ratio_G: Tensor) -> Tensor:
-    """log P_t [G + 1] of a chain with log ratios log ρ_t: P_t is P(τ >= t), whatever is drawn behind token t."""
+    """Compute log P_t [G + 1] of a chain with log ratios log ρ_t: P_t is P(τ >= t), whatever is drawn after token t."""
     log_joint_G1 = torch.cat([log_ratio_G.new_zeros(1), log_ratio_G.cumsum(0)])
     return log_joint_G1 - log_joint_G1.cummax(0).values
 
 
 def last_success(test_G1: Tensor) -> Tensor:
-    """P(test t is the last to succeed) [G + 1] of independent tests; the first must be certain."""
+    """Compute P(test t is the last to succeed) [G + 1] of independent tests; the first must be certain."""
     return first_success(test_G1.flip(0)).flip(0)
 
 
 def log_ratios(target_GV: Tensor, draft_GV: Tensor, chosen_G1: Tensor) -> Tensor:
-    """log p(x_t) / q(x_t) [G] float64 of tokens ``chosen_G1`` [G, 1]; −inf where p or q is 0."""
+    """Compute log p(x_t) / q(x_t) [G] float64 of tokens ``chosen_G1`` [G, 1]; −inf where p or q is 0."""
     target_G = target_GV.gather(1, chosen_G1).squeeze(1).double()
     draft_G = draft_GV.gather(1, chosen_G1).squeeze(1).double()
     return torch.where((target_G > 0) & (draft_G > 0), target_G.log() - draft_G.log(), -torch.inf)

@@ -1,4 +1,4 @@
-"""A tree's ordered child lists as padded tensors beside the laws they were drawn from, and recursive rejection of them.
+"""Ordered child lists of a tree, padded, with the distributions they were drawn from, and recursive rejection of them.
 
 A node that must still emit the target mass g_0 = a p (a in (0, 1]) tries its draws x_1, x_2, … in order:
 
@@ -29,10 +29,10 @@ from runtime.verification.outcome import at_row, excess_mass, normalised_or
 
 
 class Draws:
-    """The draws of every row, of a tree or of nodes from anywhere.
+    """Draws of every row, of a tree or of nodes from anywhere.
 
     ``lists`` are the rows' draws in order as node indices, ``tokens`` [N] the nodes' tokens, ``law`` how they were drawn, and
-    ``draft_RV`` the laws they came from.
+    ``draft_RV`` the distributions they came from.
     ``nodes_RK`` are node indices, ``tokens_RK`` their tokens, ``present_RK`` and ``first_RK`` whether a draw exists and is the
     first of its token. A token drawn twice is one child, reached through its first copy; padding repeats a row's first draw.
     """
@@ -58,12 +58,12 @@ class Draws:
 
     @staticmethod
     def of(tree: TokenTree, target_RV: Tensor) -> "Draws":
-        """Those of a tree: row 0 the root's, row i + 1 node i's."""
+        """Collect the draws of a tree: row 0 the root's, row i + 1 node i's."""
         return Draws(tree.child_lists, tree.tokens, tree.law, target_RV, tree.draft_probs)
 
     @cached_property
     def draft_RV(self) -> Tensor:
-        """Laws the rows' children were drawn from; rows without draws hold anything."""
+        """Distributions [R, V] that the rows' children were drawn from; rows without draws hold anything."""
         if self._draft_RV is None:
             raise ValueError(
                 "this verifier weighs draws by the distribution they came from, and deterministic candidates have none."
@@ -87,18 +87,18 @@ class Draws:
         return self.law is DraftLaw.WITHOUT_REPLACEMENT
 
     def rows(self, at_least: int = 1, among: Sequence[int] | None = None) -> list[int]:
-        """Rows (``among`` these) with at least so many draws."""
+        """List rows (``among`` these) with at least so many draws."""
         candidates = range(len(self.lists)) if among is None else among
         return [row for row in candidates if len(self.lists[row]) >= at_least]
 
     def draft_law(self, row: int | Tensor) -> Tensor:
-        """Draft law [V] of a row, from which its first child was drawn; zero where nothing was drawn."""
+        """Return the draft's distribution [V] of a row, from which its first child was drawn; zero where nothing was drawn."""
         if not self.width:
             return torch.zeros_like(at_row(self.target_RV, row))
         return torch.where(at_row(self.present_RK, row)[0], at_row(self.draft_RV, row), 0.0)
 
     def last_draft_law(self, row: int | Tensor) -> Tensor:
-        """Law [V] that the row's last child was drawn from."""
+        """Return the distribution [V] that the row's last child was drawn from."""
         draft_V = self.draft_law(row)
         if not self.width or not self.without_replacement:
             return draft_V
@@ -108,7 +108,7 @@ class Draws:
         return normalised_or(left_V, left_V)
 
     def without_children(self, row: int | Tensor, weights_V: Tensor) -> Tensor:
-        """``weights_V`` with the row's children made impossible."""
+        """Make the row's children impossible in ``weights_V``."""
         return self._without(weights_V, row, at_row(self.present_RK, row)) if self.width else weights_V
 
     def _without(self, weights_V: Tensor, row: int | Tensor, drop_K: Tensor) -> Tensor:
@@ -118,15 +118,15 @@ class Draws:
 
 
 def take(tensor: Tensor, rows: Sequence[int]) -> Tensor:
-    """Rows of a tensor; a view where they are consecutive."""
+    """Take rows of a tensor; a view where they are consecutive."""
     if len(rows) == rows[-1] - rows[0] + 1:
         return tensor[rows[0] : rows[-1] + 1]
     return tensor[on_device(rows, tensor.device)]
 
 
 def residual_chain(draws: Draws, rows: list[int], scale_R: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Run the draws of ``rows``, which must emit ``scale_R`` [R] times their target law. In float64: the weight [R, K] with which
-    draw j is accepted once the earlier ones were rejected, and after all draws the weight [R] that is left (a_k) and μ_k [R]."""
+    """Run the draws of ``rows``, which must emit ``scale_R`` [R] times their target distribution. In float64: the weight [R, K]
+    of accepting draw j once the earlier ones were rejected, and after all draws the weight [R] that is left (a_k) and μ_k [R]."""
     accept_RK = scale_R.new_zeros(len(rows), draws.width)
     weight_R, mu_R, pi_R = scale_R.clone(), torch.zeros_like(scale_R), torch.ones_like(scale_R)
     target_RV, draft_RV = take(draws.target_RV, rows), take(draws.draft_RV, rows)
@@ -152,7 +152,7 @@ def residual_chain(draws: Draws, rows: list[int], scale_R: Tensor) -> tuple[Tens
 
 
 def residual_weights(draws: Draws, row: int | Tensor, scale_R: Tensor, draft_scale_R: Tensor) -> Tensor:
-    """[a p - μ Q]_+ [V] of a row after all its draws; a p where there were none."""
+    """Compute [a p - μ Q]_+ [V] of a row after all its draws; a p where there were none."""
     target_V = at_row(draws.target_RV, row)
     scale, draft_scale = (at_row(scales, row).to(target_V.dtype) for scales in (scale_R, draft_scale_R))
     weights_V = (scale * target_V - draft_scale * draws.last_draft_law(row)).clamp(min=0)
@@ -160,9 +160,9 @@ def residual_weights(draws: Draws, row: int | Tensor, scale_R: Tensor, draft_sca
 
 
 def _off_earlier(target_RV: Tensor, draft_RV: Tensor, earlier_RK: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Both laws without earlier draws, the draft's normalised, and what its last draw left of it [R].
+    """Remove earlier draws from both distributions, the draft's normalised; what the draft's last draw left of it [R].
 
-    What is left is summed, not subtracted from 1: after a likely draw it may be far below the laws' rounding.
+    What is left is summed, not subtracted from 1: after a likely draw it may be far below their rounding.
     """
     target_RV, before_RV = target_RV.scatter(1, earlier_RK, 0.0), draft_RV.scatter(1, earlier_RK[:, :-1], 0.0)
     after_RV = before_RV.scatter(1, earlier_RK[:, -1:], 0.0)

@@ -1,4 +1,4 @@
-"""Verdicts on chains as graphed programs: laws, the rule and both draws at one launch, and one read by the host.
+"""Verdicts on chains as graphed programs: distributions, the rule and both draws at one launch, and one read by the host.
 
 A rule on chains looks at nothing but tensors of fixed shape; rules on trees take the topology apart on the host, and each tree
 has another one. Shape suffixes: M rows (the root and the chain's tokens), V vocabulary.
@@ -29,8 +29,8 @@ class GraphedVerdicts:
     programs: Programs
 
     def draw(self, tree: TokenTree, logits_MV: Tensor) -> tuple[int, int, Tensor]:
-        """As `draw_verdict`, of the chain ``tree`` and the target's logits, and the law [V] of the token, which holds until the
-        next verdict. The tree's tokens are read along."""
+        """Draw a verdict as `draw_verdict`, of the chain ``tree`` and the target's logits; also return the distribution [V] of
+        the token, which holds until the next verdict. The tree's tokens are read along."""
         draft_MV = tree.draft_probs
         key = ("verdict", self.verifier.name, self.settings, logits_MV.shape, logits_MV.dtype, draft_MV is None)
         program = self.programs.get(
@@ -46,7 +46,7 @@ class GraphedVerdicts:
 
 
 class VerdictProgram:
-    """One length of chain under one setting."""
+    """Program of a verdict for one length of chain under one setting."""
 
     def __init__(
         self, maker: GraphMaker, rule: Rule, settings: SamplingSettings, logits_MV: Tensor, draft_MV: Tensor | None
@@ -54,14 +54,14 @@ class VerdictProgram:
         self._rule = rule
         self._settings = settings
         self._logits_MV = torch.zeros_like(logits_MV)
-        dtype = torch.promote_types(logits_MV.dtype, torch.float32)  # the laws', whatever the first draft's was
+        dtype = torch.promote_types(logits_MV.dtype, torch.float32)  # whatever the first draft's was
         self._draft_MV = None if draft_MV is None else torch.ones_like(logits_MV, dtype=dtype)
         self._tokens = torch.zeros(len(logits_MV) - 1, dtype=torch.int64, device=logits_MV.device)
         self._uniform = torch.zeros(2, 1, dtype=torch.float64, device=logits_MV.device)
         self._run = maker.make(self._verdict)
 
     def __call__(self, tree: TokenTree, logits_MV: Tensor, chance: Uniform) -> tuple[Tensor, Tensor]:
-        """Row and token of the verdict and whether all rows are distributions [3], and the law [V] of the token."""
+        """Draw row and token of the verdict and whether all rows are distributions [3]; return these and the token's own [V]."""
         self._logits_MV.copy_(logits_MV)
         if self._draft_MV is not None and tree.draft_probs is not None:
             self._tokens.copy_(tree.tokens)
@@ -76,5 +76,5 @@ class VerdictProgram:
         law = self._rule(tree, target_MV)
         row = inverted(law.stop, self._uniform[0])
         law_V = law.residual(row)
-        sound = target_MV[:, 0].isnan().logical_not().all()  # a law is NaN as a whole
+        sound = target_MV[:, 0].isnan().logical_not().all()  # a distribution is NaN as a whole
         return torch.stack([row, inverted(law_V, self._uniform[1]), sound.to(row)]), law_V

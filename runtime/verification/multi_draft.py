@@ -2,17 +2,17 @@
 
     u = (),  R = p(. | root)
     for each path x in draw order that starts with u and is unused:
-        block-verify the rest of x after u, with the law R in place of the target's at its first position
+        block-verify the rest of x after u, with R instead of the target's distribution at its first position
         accepted as a whole: stop, y ~ p;   accepted to u': u = u', R = the residual there
     emit u, y ~ R
 
 Block verification restarts with prefix weight 1; paths that do not share u are skipped for ever. A tree's paths are read off its
-draws: a path takes the first unused draw of every node it comes through, so i.i.d. rollouts merged into a tree are told apart
+draws: a path takes the first unused draw of every node it comes through, so i.i.d. rollouts merged into a tree are separate
 again, and a spare rollout at a depth of a main chain is a path too. A history of outcomes ends at a node with
 
     R = norm [a p - μ q]_+          (a, μ) = (P_t, 1) after a chain that stopped there, μ grows by Σ [a p - μ q]_+ per rejection
 
-and the law at a node mixes the histories that end there. Trying no further path is lossless at any point that was reached, so
+and what follows a node mixes the histories that end there. Trying no further path is lossless at any point that was reached, so
 histories below `SMALLEST_HISTORY` of probability end where they are: that bounds the work. Source: specification of verification,
 section 3.4; block verification: `runtime.verification.chain`. Shape suffixes: G tokens of a path, V vocabulary.
 """
@@ -34,8 +34,8 @@ SMALLEST_HISTORY = 2.0**-20
 
 @dataclass(frozen=True)
 class _State:
-    """The walk stands at ``row``, ``used`` of whose draws were tried; the next token's law is norm [scale p - draft_scale q]_+,
-    and ``mass`` its normaliser."""
+    """State of the walk, which stands at ``row``, ``used`` of whose draws were tried; the next token follows
+    norm [scale p - draft_scale q]_+, and ``mass`` is its normaliser."""
 
     row: int
     used: int
@@ -45,7 +45,7 @@ class _State:
 
 
 def hsd_multi_draft(tree: TokenTree, target_probs: Tensor) -> OutcomeLaw:
-    """Block-verify the drafted paths one after the other."""
+    """Multi-draft HSD: block-verify the drafted paths one after the other."""
     draws = Draws.of(tree, target_probs)
     ended = _histories(draws)
     stop_R = target_probs.new_zeros(tree.num_nodes + 1, dtype=torch.float64)
@@ -64,7 +64,7 @@ def hsd_multi_draft(tree: TokenTree, target_probs: Tensor) -> OutcomeLaw:
 
 
 def _histories(draws: Draws) -> dict[_State, float]:
-    """Probability of every state in which a history of outcomes ends; those that stand in the same state are merged."""
+    """Probabilities of all states in which a history of outcomes ends; those that stand in the same state are merged."""
     ended: dict[_State, float] = defaultdict(float)
     alive: dict[_State, float] = {_State(0, 0, 1.0, 0.0, 1.0): 1.0}
     while alive:
@@ -81,7 +81,7 @@ def _histories(draws: Draws) -> dict[_State, float]:
 
 
 def _path(draws: Draws, state: _State) -> list[tuple[int, int]]:
-    """The next unused path from ``state``: its nodes, each with the number of its own draws used before."""
+    """Find the next unused path from ``state``: its nodes, each with the number of its own draws used before."""
     path: list[tuple[int, int]] = []
     row, used = state.row, state.used
     while used < len(draws.lists[row]):
@@ -113,7 +113,7 @@ def _verified(draws: Draws, state: _State, path: list[tuple[int, int]]) -> list[
 
 
 def _rejected(draws: Draws, state: _State) -> _State:
-    """``state`` after one more draw was rejected there."""
+    """Return ``state`` after one more draw was rejected there."""
     target_1V, draft_1V = (take(law, [state.row]) for law in (draws.target_RV, draws.draft_RV))
     draft_scale = state.draft_scale + state.mass
     scales = torch.tensor([[state.scale], [draft_scale]], dtype=torch.float64, device=target_1V.device)

@@ -1,7 +1,7 @@
-"""The law of a verification's outcome, and how a verdict is drawn from it.
+"""The distribution of a verification's outcome, and how a verdict is drawn from it.
 
-Every verifier is a pure function of a tree and the target's laws that returns where the accepted path stops, as a law, and
-the law of the token emitted there. A verdict is then two categorical draws; the expected accepted length is a dot product;
+Every verifier is a pure function of a tree and the target's distributions that returns where the accepted path stops, and which
+token is emitted there, as distributions. A verdict is then two categorical draws; the expected accepted length is a dot product;
 exactness is tested without any random number. Shape suffixes: N nodes, V vocabulary.
 """
 
@@ -18,7 +18,7 @@ LARGEST_RATIO = 1e30  # finite in float32, where a smaller scale has lost its we
 
 
 class NotFiniteError(ValueError):
-    """The target has no distribution where the accepted path ends."""
+    """Error of a verdict where the target has no distribution at the end of the accepted path."""
 
     def __init__(self) -> None:
         super().__init__("the target's logits are not finite")
@@ -26,15 +26,15 @@ class NotFiniteError(ValueError):
 
 @dataclass(frozen=True)
 class OutcomeLaw:
-    """``stop`` [N + 1] float64, sums to 1: P(the accepted path ends at this row's node); ``depths`` [N + 1] of the rows;
-    ``residual(row)``: law [V] of the token emitted after stopping at ``row`` (an int or a 0-d tensor), evaluated on demand."""
+    """Distribution of a verification's outcome: ``stop`` [N + 1] float64, P(the accepted path ends at this row's node), sums to
+    1; ``depths`` [N + 1] of the rows; ``residual(row)`` [V] of the token emitted after ``row`` (int or 0-d tensor), on demand."""
 
     stop: Tensor
     depths: Sequence[int]
     residual: Callable[[int | Tensor], Tensor]
 
     def expected_accepted_length(self) -> float:
-        """E[accepted tokens] of this tree."""
+        """Compute E[accepted tokens] of this tree."""
         return float((self.stop * self.stop.new_tensor(self.depths)).sum())
 
 
@@ -42,13 +42,13 @@ Rule = Callable[[TokenTree, Tensor], OutcomeLaw]
 
 
 def draw_verdict(law: OutcomeLaw, randomness: Chance) -> tuple[int, int]:
-    """The row where the accepted path ends and the token emitted after it: two draws, one host read."""
+    """Draw the row where the accepted path ends and the token emitted after it: two draws, one host read."""
     row_index, token_id = read_verdict(law, randomness)
     return row_index, token_id
 
 
 def read_verdict(law: OutcomeLaw, randomness: Chance, *along: Tensor) -> list[int]:
-    """The same, and what is read ``along`` (0-d)."""
+    """Draw a verdict as `draw_verdict`, and read the numbers ``along`` (0-d) with it."""
     row = randomness.categorical(law.stop)
     token = randomness.categorical(law.residual(row))
     read: list[int] = torch.stack([row, token, *(number.to(row) for number in along)]).tolist()
@@ -56,24 +56,24 @@ def read_verdict(law: OutcomeLaw, randomness: Chance, *along: Tensor) -> list[in
 
 
 def greedy_verdict(tree: TokenTree, logits: Tensor) -> tuple[int, int]:
-    """The verdict at temperature 0 of target logits [N + 1, V]: one host read.
+    """Find the verdict at temperature 0 of target logits [N + 1, V]: one host read.
 
-    The target's laws are one-hot there: with p(x*) = 1, a rule whose output has law p emits x*, and it is accepted as a drafted
-    token where it was drafted. So the path is found by equality, whatever the rule; the tests compare with each rule's law.
+    The target's distributions are one-hot there: with p(x*) = 1, a lossless rule emits x*, and it is accepted as a drafted
+    token where it was drafted. So the path is found by equality, whatever the rule; the tests compare with each rule's outcome.
     """
     return greedy_path(tree, tree.read_with(likeliest(logits)))
 
 
 def likeliest(logits: Tensor) -> Tensor:
-    """The most likely token [...] of logits [..., V]; -1 where there is no distribution, which no drafted token is."""
-    best = logits.argmax(dim=-1)  # of a row with NaN, the place of one
+    """Find the most likely token [...] of logits [..., V]; -1 where there is no distribution, which no drafted token is."""
+    best = logits.argmax(dim=-1)  # of a row with NaN, the index of one
     value = logits.gather(-1, best.unsqueeze(-1)).squeeze(-1)
     return torch.where(value.isfinite(), best, -1)
 
 
 def greedy_path(tree: TokenTree, best: Sequence[int]) -> tuple[int, int]:
-    """The same of the target's most likely token at each of the N + 1 rows (`likeliest`); `NotFiniteError` if it ends at a row
-    that has none."""
+    """Find the verdict at temperature 0 from the target's most likely token at each of the N + 1 rows (`likeliest`);
+    `NotFiniteError` if the path ends at a row that has none."""
     row = 0
     for node, (token, parent) in enumerate(zip(tree.token_list, tree.parent_list, strict=True)):
         if parent == row - 1 and token == best[row]:
@@ -84,29 +84,29 @@ def greedy_path(tree: TokenTree, best: Sequence[int]) -> tuple[int, int]:
 
 
 def at_row(tensor: Tensor, row: int | Tensor) -> Tensor:
-    """Row of a tensor, by an int or by a 0-d tensor on its device, which is not read by the host."""
+    """Take a row of a tensor, by an int or by a 0-d tensor on its device, which is not read by the host."""
     return tensor.index_select(0, row.reshape(1)).squeeze(0) if isinstance(row, Tensor) else tensor[row]
 
 
 def excess_mass(target_RV: Tensor, draft_RV: Tensor, scale_R: Tensor, draft_scale_R: Tensor) -> Tensor:
-    """Σ_y [s p(y) - t q(y)]_+ [R] float64 of float64 scales s, t: one fused pass over the laws and a sum."""
+    """Compute Σ_y [s p(y) - t q(y)]_+ [R] float64 of float64 scales s, t: one fused pass over the distributions and a sum."""
     ratio_R = (draft_scale_R / scale_R).nan_to_num(0.0, posinf=0.0).to(target_RV.dtype).clamp_(max=LARGEST_RATIO)
     difference_RV = torch.addcmul(target_RV, draft_RV, ratio_R.unsqueeze(1), value=-1)
     return scale_R * difference_RV.clamp_(min=0).sum(1).double()
 
 
 def first_success(tests: Tensor) -> Tensor:
-    """P(test i is the first to succeed) [n] of independent tests in order; the last must be certain."""
+    """Compute P(test i is the first to succeed) [n] of independent tests in order; the last must be certain."""
     before = (1 - tests).cumprod(0)
     return tests * torch.cat([before.new_ones(1), before[:-1]])
 
 
 def normalised_or(weights: Tensor, fallback: Tensor) -> Tensor:
-    """``weights`` [V] normalised; ``fallback`` where they have no mass (reached with probability zero, by rounding only)."""
+    """Normalise ``weights`` [V]; ``fallback`` where they have no mass (reached with probability zero, by rounding only)."""
     mass = weights.sum()
     return torch.where(mass > 0, weights / mass, fallback)
 
 
 def normalised(stop: Tensor) -> Tensor:
-    """Stop probabilities divided by their sum, which is 1 up to rounding."""
+    """Divide stop probabilities by their sum, which is 1 up to rounding."""
     return stop / stop.sum()

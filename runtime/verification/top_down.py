@@ -1,7 +1,7 @@
 """Top-down verification: at each node an optimal-transport solver turns the drawn children into one token.
 
-A solver is given the k ordered draws x_1 … x_k at a node and returns y with law p over the draws. If y is a child, the walk goes
-on there; if not, y is emitted; at a leaf y ~ p. A solver's branching law (specification of verification, section 4) is
+A solver is given the k ordered draws x_1 … x_k at a node and returns y ~ p over the draws. If y is a child, the walk goes
+on there; if not, y is emitted; at a leaf y ~ p. Its branching probability (specification of verification, section 4) is
 
     B(xs -> y) = P[a draw equal to y is taken directly] + P[none is taken] R(y)
 
@@ -11,7 +11,7 @@ nss                       y ~ p                                                 
 naive                     x_1 with a = min(1, p(x_1) / q(x_1)), else R = norm [p - q]_+    (R may hit other children)
 specinfer                 recursive rejection with replacement (Miao et al. 2024)
 rrs_without_replacement   recursive rejection with Q_j = q off the earlier draws (Yang et al. 2024)
-khisti                    naive for a token Z among the draws, against Z's own law (`runtime.verification.tournament`)
+khisti                    naive for a token Z among the draws, against Z's own distribution (`runtime.verification.tournament`)
 spectr                    K-SEQ (Sun et al. 2023): every draw is tested against the target thinned by ρ
     β(ρ) = Σ_x min(p(x) / ρ, q(x)),  p_acc = 1 - (1 - β)^k,  ρ* in [1, k]: p_acc(ρ) = ρ β(ρ)
     try x_1 … x_k with a(x) = min(1, p(x) / (ρ q(x)));  else y ~ R = norm(p - min(q, p / ρ) p_acc / β)
@@ -39,7 +39,7 @@ ANY = frozenset(DraftLaw)
 
 @dataclass(frozen=True)
 class Solution:
-    """What a solver does with every row's draws; leaves take nothing and emit from p.
+    """Treatment of every row's draws by a solver; leaves take nothing and emit from p.
 
     ``direct_RK``: P[draw j is taken directly]; ``miss_R``: P[none is]; ``at_draws_RK``: R at each draw's token; all float64.
     ``residual(row)``: R [V], unnormalised.
@@ -55,7 +55,7 @@ Solver = Callable[[Draws], Solution]
 
 
 def top_down(solver: Solver) -> Rule:
-    """The rule that walks down a tree with ``solver``."""
+    """Make the rule that walks down a tree with ``solver``."""
 
     def rule(tree: TokenTree, target_probs: Tensor) -> OutcomeLaw:
         draws = Draws.of(tree, target_probs)
@@ -74,14 +74,14 @@ def top_down(solver: Solver) -> Rule:
 
 
 def branching(draws: Draws, solution: Solution) -> Tensor:
-    """Branching probabilities [R, K] float64 of every row's draws; those of a token drawn several times add up to its B."""
+    """Compute branching probabilities [R, K] float64 of every row's draws; those of a token drawn several times sum to its B."""
     at_children_RK = torch.where(draws.first_RK, solution.at_draws_RK, 0.0)
     step_RK = solution.direct_RK + solution.miss_R.unsqueeze(1) * at_children_RK
     return torch.where(draws.present_RK, step_RK, 0.0)
 
 
 def _reach(tree: TokenTree, draws: Draws, step_RK: Tensor) -> Tensor:
-    """P(the walk comes through each row) [R]: the product of branching probabilities along the path to it."""
+    """Compute P(the walk comes through each row) [R]: the product of branching probabilities along the path to it."""
     branching_R = step_RK.new_zeros(len(step_RK))
     branching_R.index_add_(0, draws.nodes_RK.flatten() + 1, step_RK.flatten())
     reach_R = torch.zeros_like(branching_R)
@@ -94,7 +94,7 @@ def _reach(tree: TokenTree, draws: Draws, step_RK: Tensor) -> Tensor:
 
 
 def nss(draws: Draws) -> Solution:
-    """Draw from the target; a child is found by luck."""
+    """Naive sampling: draw from the target; a child is taken if it is the token drawn."""
     return replace(empty_solution(draws), at_draws_RK=draws.target_at_RK)
 
 
@@ -139,7 +139,7 @@ def recursive_rejection(draws: Draws) -> Solution:
 
 
 def khisti(draws: Draws) -> Solution:
-    """Naive verification of a tournament's winner. Per node with several draws: one sort of the vocabulary per draw and a host
+    """Verify a tournament's winner as `naive`. Per node with several draws: one sort of the vocabulary per draw and a host
     read."""
     solution = naive(draws)
     laws: dict[int, Tensor] = {}
@@ -165,14 +165,14 @@ def khisti(draws: Draws) -> Solution:
 
 
 def empty_solution(draws: Draws) -> Solution:
-    """Every row as a leaf: nothing is taken, y ~ p."""
+    """Treat every row as a leaf: nothing is taken, y ~ p."""
     direct_RK = draws.target_RV.new_zeros(len(draws.lists), draws.width, dtype=torch.float64)
     one_R = direct_RK.new_ones(len(direct_RK))
     return Solution(direct_RK, one_R, torch.zeros_like(direct_RK), lambda row: at_row(draws.target_RV, row))
 
 
 def spectr(draws: Draws) -> Solution:
-    """The K-SEQ solution of every row. A single draw needs no sum: ρ = 1, p_acc = β, and R misses the draw."""
+    """Solve every row by K-SEQ. A single draw needs no sum: ρ = 1, p_acc = β, and R misses the draw."""
     solution = empty_solution(draws)
     share_R = draws.present_RK[:, :1].sum(1).double()  # p_acc / β: 1 for a single draw, 0 at leaves
     rho_R = torch.ones_like(share_R)
@@ -201,10 +201,10 @@ def spectr(draws: Draws) -> Solution:
 
 
 def thinned(target_RV: Tensor, draft_RV: Tensor, count_R: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """ρ at or just above ρ* and p_acc / β, [R] float64, and the weights of R [R, V] for ``count_R`` draws; ρ is 1 for a single
-    draw, equal laws and disjoint ones.
+    """Find ρ at or just above ρ* and p_acc / β, [R] float64, and the weights of R [R, V] for ``count_R`` draws; ρ is 1 for a
+    single draw, equal distributions and disjoint ones.
 
-    p_acc > ρ β is tested as Σ [p - ρ q]_+ > (1 - β)^k: near equal laws both sides are tiny and their difference from 1 is noise.
+    p_acc > ρ β is tested as Σ [p - ρ q]_+ > (1 - β)^k: if p ≈ q both sides are tiny and their difference from 1 is noise.
     """
     one_R = torch.ones_like(count_R)
     low_R, high_R = one_R, count_R.clone()
@@ -225,11 +225,11 @@ def thinned(target_RV: Tensor, draft_RV: Tensor, count_R: Tensor) -> tuple[Tenso
 
 
 def _off_share(target: Tensor, draft: Tensor, rho: Tensor, share: Tensor) -> Tensor:
-    """The weights of spectr's R."""
+    """Compute the weights of spectr's R."""
     return (target - torch.minimum(draft, target / rho) * share).clamp(min=0)
 
 
-NODE_SOLVERS: dict[str, tuple[Solver, frozenset[DraftLaw]]] = {  # with the draft laws that each is lossless for
+NODE_SOLVERS: dict[str, tuple[Solver, frozenset[DraftLaw]]] = {  # with the ways of drawing that each is lossless for
     "nss": (nss, ANY),
     "naive_tree": (naive, ANY),
     "spectr": (spectr, frozenset({DraftLaw.IID})),

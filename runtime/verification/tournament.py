@@ -1,6 +1,6 @@
-"""The intermediate token of the Khisti rule: a tournament among k draws x_1 … x_k ~ q whose winner Z has a known law q_I.
+"""The intermediate token of the Khisti rule: a tournament among k draws x_1 … x_k ~ q whose winner Z follows a known q_I.
 
-    q_I^{(1)} = q;  round i confronts the winner so far (law q1 = q_I^{(i)}) with x_{i+1} (law q2 = q):
+    q_I^{(1)} = q;  round i confronts the winner so far (~ q1 = q_I^{(i)}) with x_{i+1} (~ q2 = q):
     rank the tokens by p - q1 q2, descending (ties by token id)
     Z' = the better ranked of the two;  if both rank in the top s: i over j with probability W_ij = 1 - W_ji
     q_I^{(i+1)}(y) = q1(y) b2(y) + q2(y) b1(y)                                        mass that y beats, itself half:
@@ -34,7 +34,7 @@ class Round:
     weights_SS: list[list[float]]
 
     def winner_law(self, winner_V: Tensor, draft_V: Tensor) -> Tensor:
-        """Law [..., V] of the winner of two independent tokens; of less mass where the given laws have less."""
+        """Compute the distribution [..., V] of the winner of two independent tokens; of less mass if the given ones have less."""
         winner_V, draft_V = winner_V[..., self.order_V], draft_V[..., self.order_V]
         ranked_law_V = winner_V * self._beaten(draft_V) + draft_V * self._beaten(winner_V)
         return ranked_law_V[..., self.rank_V]
@@ -48,7 +48,7 @@ class Round:
         return torch.cat([inside_S, (tail_V - ranked_V / 2)[..., top:]], dim=-1)
 
     def wins(self, rank: int, other_rank: int) -> float:
-        """P[the token of ``rank`` wins over another one]."""
+        """Return P[the token of ``rank`` wins over another one]."""
         if max(rank, other_rank) < len(self.weights_SS):
             return self.weights_SS[rank][other_rank]
         return float(rank < other_rank)
@@ -56,14 +56,14 @@ class Round:
 
 @dataclass(frozen=True, eq=False)
 class Tournament:
-    """``law_V`` [V], in the draft law's dtype: law of the winner Z of ``num_draws`` i.i.d. draws."""
+    """A tournament, before any draw: ``law_V`` [V], in the draft's dtype, is the distribution of the winner of ``num_draws``."""
 
     law_V: Tensor
     num_draws: int
     rounds: tuple[Round, ...]
 
     def winner(self, tokens: Sequence[int]) -> list[float]:
-        """P[Z = tokens[j]] for the draws in order; the first copy of a token has it all, later copies have 0. Sums to 1."""
+        """Compute P[Z = tokens[j]] for the draws in order; a token's first copy has it all, later copies 0. Sums to 1."""
         if len(tokens) != self.num_draws:
             raise ValueError(
                 f"{len(tokens)} tokens in a tournament of {self.num_draws} draws; give every draw, duplicates too."
@@ -84,8 +84,8 @@ class Tournament:
 
 
 def run_tournament(target_V: Tensor, draft_V: Tensor, num_draws: int, top: int = 5) -> Tournament:
-    """Rounds and winner law of ``num_draws`` draws from ``draft_V``, before any is drawn; 1 gives ``law_V = draft_V``. Pairs of
-    the ``top`` ranks (clamped to 2 … 15 and to V) are weighted instead of won by the better one. Laws are float32 or float64.
+    """Plan a tournament of ``num_draws`` draws from ``draft_V``, before any is drawn; 1 gives ``law_V = draft_V``. Pairs of the
+    ``top`` ranks (clamped to 2 … 15 and to V) are weighted, others won by the better one. Distributions are float32 or float64.
 
     Examples
     --------
@@ -103,7 +103,7 @@ def run_tournament(target_V: Tensor, draft_V: Tensor, num_draws: int, top: int =
     for _ in range(num_draws - 1):
         rounds.append(_plan_round(target_V, law_V, draft_V, top))
         law_V = rounds[-1].winner_law(law_V, draft_V)
-    # a float32 q sums to 1 + ε and the winner's law, of degree k in q, to (1 + ε)^k; the draws' own law to 1
+    # a float32 q sums to 1 + ε and the winner's, of degree k in q, to (1 + ε)^k; the draws' own to 1
     if rounds:
         law_V = law_V / law_V.sum(dtype=torch.float64)
     return Tournament(law_V, num_draws, tuple(rounds))
@@ -122,7 +122,7 @@ def _plan_round(target_V: Tensor, winner_V: Tensor, draft_V: Tensor, top: int) -
 
 
 def _weights(supply: list[list[float]], capacity: list[float]) -> list[list[float]]:
-    """W [S, S] of a maximum flow from the pairs i < j (supply[i][j]) to the tokens; 1/2 on the diagonal.
+    """Solve a maximum flow from the pairs i < j (supply[i][j]) to the tokens: its weights W [S, S], 1/2 on the diagonal.
 
     Every pair starts with its better rank; overloaded tokens then pass credit on to tokens with capacity to spare. Each push
     empties an excess, a spare capacity or a credit to exactly 0.0, so shortest paths (Edmonds & Karp) bound their number in
@@ -149,7 +149,7 @@ def _weights(supply: list[list[float]], capacity: list[float]) -> list[list[floa
 
 
 def _shortest_path(credit: list[list[float]], spare: list[float], start: int) -> list[int]:
-    """Tokens from ``start`` to the nearest with capacity to spare, each holding credit of a pair with the next; or []."""
+    """Find tokens from ``start`` to the nearest with capacity to spare, each holding credit of a pair with the next; or []."""
     paths, seen = [[start]], {start}
     for path in paths:
         if spare[path[-1]] > 0:

@@ -6,7 +6,7 @@
         accept u with the weight a' that is left, next token from norm g
 
 A child drawn twice is visited at its first copy and costs one residual update per copy. All weights follow from the tree, so
-the outcome's law is that of coins in visiting order: P(stop at v_i) = a'_i Π_{j<i} (1 - a'_j). The root's weight is 1.
+the outcome is that of coins in visiting order: P(stop at v_i) = a'_i Π_{j<i} (1 - a'_j). The root's weight is 1.
 On a chain this is block verification; on deterministic candidates it is naive sampling (``nss``). Source: specification of
 verification, sections 0.1 and 6. Shape suffixes: R rows (the root, then the nodes), V vocabulary.
 """
@@ -22,7 +22,7 @@ from runtime.verification.top_down import nss, top_down
 
 
 def traversal(tree: TokenTree, target_probs: Tensor) -> OutcomeLaw:
-    """Bottom-up verification; lossless for draws with and without replacement."""
+    """Verify a tree bottom-up; lossless for draws with and without replacement."""
     if tree.law is DraftLaw.DETERMINISTIC:
         return top_down(nss)(tree, target_probs)
     draws = Draws.of(tree, target_probs)
@@ -45,7 +45,7 @@ def traversal(tree: TokenTree, target_probs: Tensor) -> OutcomeLaw:
 
 
 def _stop(tree: TokenTree, weight_R: Tensor) -> Tensor:
-    """Stop probabilities [R] of coins ``weight_R`` tossed in visiting order: children in draw order, then their parent."""
+    """Return stop probabilities [R] of coins ``weight_R`` tossed in visiting order: children in draw order, then their parent."""
     order: list[int] = []  # reversed: a parent, then its children from the last to the first
     pending = [0]
     while pending:

@@ -1,1 +1,1 @@
-"""Heads that say how much of a chain will be accepted: H-RAD and the explicit length, fitted from texts (family ``head``)."""
+"""Heads that predict how much of a chain will be accepted: H-RAD and the explicit length, fitted from texts (family ``head``)."""

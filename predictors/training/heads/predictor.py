@@ -57,7 +57,7 @@ Place = tuple[str, int]  # a split, and the number of a setting
 
 @dataclass(frozen=True)
 class HeadPredictor(Trust):
-    """A head of a ``target``, for a ``decoding``.
+    """Predictor of family ``head``: a head for a ``target`` and a ``decoding``.
 
     ``rule``: given instead of chosen (the paper's: ``{epsilon: 0.2}``), or, of lengths, its ``choice``. ``prior_correction``:
     give back what balancing took.
@@ -88,8 +88,8 @@ class HeadPredictor(Trust):
 
 @dataclass(frozen=True)
 class Made:
-    """A network, the ``rows`` by split that it was made from, and what is ``chosen`` at every setting; as it is ``served`` by
-    split and setting."""
+    """Result of an iteration: a network, the ``rows`` by split that it was made from, and what is ``chosen`` at every setting; as
+    it is ``served`` by split and setting."""
 
     head: TrainedHead
     rows: Mapping[str, Rows]
@@ -98,7 +98,7 @@ class Made:
 
 
 class HeadFit:
-    """The fit of one head: ``config`` and what it is made of."""
+    """Fit of one head: ``config`` and what it is made of."""
 
     def __init__(self, config: HeadPredictor, materials: Materials) -> None:
         self.config, self.profile = config, materials.profile
@@ -145,7 +145,7 @@ class HeadFit:
         policies: Mapping[int, tuple[Choice, Choice]],
         pasts: Mapping[Place, np.ndarray],
     ) -> tuple[dict[str, Rows], dict[Place, np.ndarray]]:
-        """Labelled roots by split that the policies' decodes meet, and the pasts that they give to every start."""
+        """Label the roots by split that the policies' decodes meet; also return the pasts that they give to every start."""
         found: dict[str, list[np.ndarray]] = {split: [] for split in SPLITS}
         given = {}
         for (split, place), one in served.items():
@@ -170,16 +170,16 @@ class HeadFit:
         return Made(head, rows, served, chosen)
 
     def calibration(self, head: TrainedHead, said: Answered, rows: Mapping[str, Rows], place: int) -> Calibration:
-        """Bias from the setting's class shares among training rows (zero without ``prior_correction``), then the temperature on
-        validation rows that goes with it."""
+        """Calibrate the head at a setting: the bias from its class shares among training rows (zero without
+        ``prior_correction``), then the temperature on validation rows that goes with it."""
         count, held, labels = len(self.roots.target.classes), rows[VALIDATION].at(place), rows[TRAIN].at(place).label_P
         natural = ((np.bincount(labels, minlength=count) + 1) / (len(labels) + count)).tolist()
         training = head.training_shares if self.config.prior_correction else natural
         return fit_calibration(said.of_rows(held)[0], torch.from_numpy(held.label_P), natural, training)
 
     def chosen(self, validation: Served, place: int) -> Chosen:
-        """What is served at a setting, by a rule that is given or the best; a drafted token's cost is that midway through the
-        texts."""
+        """Choose what is served at a setting, by a rule that is given or the best; a drafted token's cost is that midway through
+        the texts."""
         config, sampled = self.config, not self.settings[place].greedy
         cost = RoundPrices(self.profile, sampled).draft_cost(self.roots.spec.gamma, self.context)
         rule = config.rule if config.choice is None else LengthRule(config.choice, cost)
@@ -189,7 +189,7 @@ class HeadFit:
         return choose_rules(validation, config.candidates.rules(self.roots.target, cost), config.candidates)
 
     def iteration(self, made: Made, validation: Rows, share: float) -> dict[str, Any]:
-        """What an iteration came to: the share of training rows that its policy changes, and validation figures by setting."""
+        """Report an iteration: the share of training rows that its policy changes, and validation figures by setting."""
         found: dict[str, Any] = {"changed": share}
         for place, setting in enumerate(self.settings):
             rows, choice = validation.at(place), made.chosen[place].choice
@@ -239,7 +239,7 @@ class HeadFit:
         return Fitted(card, head.network.state_dict(), quality, tracked(quality), sentence(quality))
 
     def part(self, setting: dict[str, Any], chosen: Chosen, test: Served, rows: Mapping[str, Rows]) -> dict[str, Any]:
-        """What is served at a ``setting``, as the card has it, and what it is worth on test texts."""
+        """Report what is served at a ``setting``, as the card has it, and its figures on test texts."""
         held = measured_metrics(rows[VALIDATION], test, {}, 1)["head"]
         choice = None if chosen.choice is None else {"gain": chosen.choice.gain, "pays": chosen.choice.pays}
         baselines = fit_baselines(rows[TRAIN])
@@ -255,7 +255,7 @@ class HeadFit:
 
 
 def require_served(decoding: Decoding, facts: Mapping[str, Any]) -> None:
-    """`ValueError` where labels speak of more tokens than are drafted, or of another acceptance than serves."""
+    """Raise `ValueError` where labels are about more tokens than are drafted, or of another acceptance than serves."""
     gamma, verifier = int(facts["gamma"]), str(facts["verifier"])
     if decoding.gamma < gamma:
         raise ValueError(
@@ -270,6 +270,6 @@ def require_served(decoding: Decoding, facts: Mapping[str, Any]) -> None:
 
 
 def changed(before: Rows, after: Rows) -> float:
-    """The share of rows met after that were not met before, with that past."""
+    """Compute the share of rows met after that were not met before, with that past."""
     known = set(zip(before.row_P.tolist(), before.past_P.tolist(), strict=True))
     return float(np.mean([pair not in known for pair in zip(after.row_P.tolist(), after.past_P.tolist(), strict=True)]))

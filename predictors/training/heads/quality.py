@@ -1,7 +1,7 @@
-"""What a fitted head is worth on texts that chose nothing: metrics of its probabilities, tokens per second of its policies; and
-both in short.
+"""Quality of a fitted head on texts that chose nothing: metrics of its probabilities, tokens per second of its policies; and both
+in short.
 
-head           what is served           head_argmax   the head's likeliest class instead (asked, whether it pays or not)
+head           what is served           head_argmax   the head's likeliest class instead (run, whether it pays or not)
 confidence     draft while max q >= ε   best_static   the best static length            oracle   knows what will be accepted
 
 Baselines are predictors of the same classes that know almost nothing, fitted on the same training rows:
@@ -31,7 +31,7 @@ Baseline = Callable[[Rows], np.ndarray]  # probabilities [P, L] of rows
 
 
 def fit_baselines(train: Rows) -> dict[str, Baseline]:
-    """Baselines by name, fitted on training rows."""
+    """Fit the baselines on training rows; return them by name."""
     labels, size = train.label_P, len(train.roots.target.classes)
     shares_L = np.bincount(labels, minlength=size) / len(train)
     counts = np.ones((size + 1, size))  # the last row: nothing is known of the round before
@@ -70,7 +70,7 @@ def _first(rows: Rows) -> np.ndarray:
 def measured_metrics(
     rows: Rows, served: Served, baselines: Mapping[str, Baseline], replicates: int
 ) -> dict[str, dict[str, Any]]:
-    """Metrics of the head, of the same without calibration, and of the baselines."""
+    """Measure the head, the same without calibration, and the baselines."""
     predicted = {"head": served.probabilities(rows), "head_uncalibrated": served.probabilities(rows, calibrated=False)}
     predicted |= {name: baseline(rows) for name, baseline in baselines.items()}
     bootstrap = DocumentBootstrap(rows.document_P, replicates, 0)
@@ -85,7 +85,7 @@ def measured_metrics(
 
 
 def measured_policies(test: Served, chosen: Chosen) -> dict[str, Any]:
-    """Every policy on test texts, with its gain over the best static one."""
+    """Measure every policy on test texts, with its gain over the best static one."""
     policies: dict[str, tuple[Choice, Choice]] = {
         "head": chosen.policy,
         "head_argmax": (chosen.tried[0].argmax, chosen.tried[1].argmax),
@@ -102,8 +102,8 @@ def measured_policies(test: Served, chosen: Chosen) -> dict[str, Any]:
 
 
 def length_accuracy(test: Served, made: Totals) -> float:
-    """The share of rounds that submit exactly the tokens, of those of γ that may be drafted, that are accepted (SpecBranch,
-    Fig. 3c)."""
+    """Compute the share of rounds that submit exactly the tokens, of those of γ that may be drafted, that are accepted
+    (SpecBranch, Fig. 3c)."""
     path = made.path
     assert path is not None, "rounds are known"
     cells = path.places[:2]
@@ -115,7 +115,7 @@ def length_accuracy(test: Served, made: Totals) -> float:
 
 
 def measured_quality(quality: Mapping[str, Any]) -> dict[str, Any]:
-    """What a card says of it. Above all settings stands the worst calibration error, which the gate judges."""
+    """Select the quality that stands on a card. Above all settings stands the worst calibration error, which the gate judges."""
     parts = {
         name: {
             "metrics": {key: one["metrics"]["head"][key] for key in SHOWN if key in one["metrics"]["head"]},
@@ -129,7 +129,7 @@ def measured_quality(quality: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tracked(quality: Mapping[str, Any]) -> dict[str, float | None]:
-    """Flat metrics, each with its setting's name as trackers allow it."""
+    """Flatten the metrics, each with its setting's name as trackers allow it."""
     found: dict[str, float | None] = {}
     for name, one in quality["parts"].items():
         made: dict[str, float | None] = {}

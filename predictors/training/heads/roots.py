@@ -27,7 +27,7 @@ CLASS, LENGTH = TARGETS = ("classes", "length")
 
 @dataclass(frozen=True)
 class Target:
-    """``name``: one of `TARGETS`. ``gamma``: the tokens it speaks of.
+    """Classes that a head predicts: those of ``name``, one of `TARGETS`, about ``gamma`` tokens.
 
     Examples
     --------
@@ -42,28 +42,28 @@ class Target:
 
     @property
     def ordered(self) -> bool:
-        """Whether a class is a number of tokens."""
+        """True if a class is a number of tokens."""
         return self.name == LENGTH
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the head's classes."""
+        """Names of the head's classes, by number."""
         return tuple(str(length) for length in range(self.gamma + 1)) if self.ordered else CLASSES
 
     def of(self, accepted_N: np.ndarray) -> np.ndarray:
-        """Classes [N] int64 of accepted counts."""
+        """Turn accepted counts into classes [N] int64."""
         found = accepted_N.clip(0, self.gamma) if self.ordered else class_of(accepted_N, self.gamma)
         return found.astype(np.int64)
 
     def expected(self, reached_NG: np.ndarray) -> np.ndarray:
-        """Probabilities of the classes [N, L] from P(A >= n), n = 1..γ."""
+        """Compute probabilities of the classes [N, L] from P(A >= n), n = 1..γ."""
         ends_NG = reached_NG if self.ordered else reached_NG[:, [0, -1]]
         return -np.diff(ends_NG, axis=1, prepend=1.0, append=0.0)
 
 
 @dataclass(frozen=True)
 class Roots:
-    """Rows of a text table [R]: state, first distribution, labels of ``target`` where they are ``known``, and where they
+    """Rows of a text table [R] as roots: state, first distribution, labels of ``target`` where they are ``known``, and where they
     belong."""
 
     target: Target
@@ -79,7 +79,7 @@ class Roots:
 
     @staticmethod
     def of(table: TextTable, labels: Labels, feature_set: str, target: str) -> "Roots":
-        """Of all texts and their ``labels``. `ValueError` where a state is not finite."""
+        """Collect the roots of all texts and their ``labels``. `ValueError` where a state is not finite."""
         manifest, gamma, size = table.manifest, int(labels.facts["gamma"]), len(table)
         spec = FeatureSpec(feature_set, manifest.feature_layers, manifest.hidden_size, manifest.embedding_size, gamma)
         row_N = labels.table.column("row").to_numpy()
@@ -96,7 +96,7 @@ class Roots:
         return Roots(Target(target, gamma), spec, *read, *labelled, table.column("document"), table.setting_N)
 
     def features(self, row_P: np.ndarray, past_P: np.ndarray, states: bool = True) -> Tensor:
-        """Raw features [P, S + C], by the function that serving uses; without ``states`` the scalars [P, C]."""
+        """Compute raw features [P, S + C], by the function that serving uses; without ``states`` the scalars [P, C]."""
         state_PS = torch.from_numpy(self.state_RS[row_P]) if states else torch.empty(len(row_P), 0)
         before = (torch.from_numpy(values_M[past_P]) for values_M in remembered(self.spec.gamma))
         first = (torch.from_numpy(values_R[row_P]) for values_R in (self.confidence_R, self.entropy_R))
@@ -115,16 +115,16 @@ class Rows:
         return len(self.row_P)
 
     def take(self, which: np.ndarray) -> "Rows":
-        """Some of them, by number or mask."""
+        """Select some of the rows, by number or mask."""
         return Rows(self.roots, self.row_P[which], self.past_P[which])
 
     def at(self, setting: int) -> "Rows":
-        """Those of one sampling setting."""
+        """Select the rows of one sampling setting."""
         return self.take(self.roots.setting_R[self.row_P] == setting)
 
     @property
     def distinct(self) -> "Rows":
-        """Every root once where features read no past, else all as they are: how many pasts a root has is no weight."""
+        """Every root once where features read no past, else all rows as they are: how many pasts a root has is no weight."""
         if self.roots.spec.scalars:
             return self
         row_P, first_P = np.unique(self.row_P, return_index=True)
@@ -141,10 +141,10 @@ class Rows:
 
     @property
     def label_P(self) -> np.ndarray:
-        """Drawn classes."""
+        """Drawn classes [P] of the rows."""
         return self.roots.target.of(self.roots.accepted_R[self.row_P])
 
     @property
     def expected_PL(self) -> np.ndarray:
-        """Probabilities of the classes."""
+        """Probabilities [P, L] of the rows' classes."""
         return self.roots.target.expected(self.roots.reached_RG[self.row_P])

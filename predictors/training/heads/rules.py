@@ -1,8 +1,8 @@
-"""Which rules a head is served with at one sampling setting: by replayed tokens per second on validation texts.
+"""Choice of the rules that a head is served with at one sampling setting: by replayed tokens per second on validation texts.
 
     static     the best length on training and validation texts; of branches, the best pair for drafting and for retention
     rule       the best candidate, where its gain out of fold is surely one (`training.rule_choice`); elsewhere the static length
-    tried      the best candidate that asks the head, whether it pays or not
+    tried      the best candidate that runs the head, whether it pays or not
 
 Of branches the rule for drafting is chosen first, then the one for retention with it, or with the static length; either may be
 static. Both are chosen anew outside every fold.
@@ -28,7 +28,7 @@ COST_FACTORS = (0.5, 0.7, 1.0, 1.4, 2.0)  # of a drafted token, in the rule that
 
 @dataclass(frozen=True)
 class Candidates(Checked):
-    """Rules tried: ``epsilons``, confidence thresholds; ``probabilities``, H-RAD's thresholds of "none" and "all" besides the
+    """Rules to try: ``epsilons``, confidence thresholds; ``probabilities``, H-RAD's thresholds of "none" and "all" besides the
     argmax (empty: argmax only). Their gain is judged out of so many ``folds`` of documents."""
 
     epsilons: Annotated[tuple[Probability, ...], not_empty] = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
@@ -37,7 +37,7 @@ class Candidates(Checked):
     seed: int = 0
 
     def rules(self, target: Target, draft_cost: float) -> list[Rule]:
-        """Every rule tried for a head of that target, the argmax first."""
+        """List every rule tried for a head of that target, the argmax first."""
         if target.ordered:
             return [LengthRule(ARGMAX, draft_cost), *(LengthRule(EXPECTATION, draft_cost * by) for by in COST_FACTORS)]
         thresholds = (*self.probabilities, NEVER) if self.probabilities else ()
@@ -47,8 +47,8 @@ class Candidates(Checked):
 
 @dataclass(frozen=True)
 class Chosen:
-    """What is served, each for drafting and for retention: ``static`` lengths, ``rules`` (``None``: static), the best rules
-    ``tried`` that ask; the best confidence ``epsilon``, and what choosing among rules is worth out of fold."""
+    """Rules that are served, each for drafting and for retention: ``static`` lengths, ``rules`` (``None``: static), the best
+    rules ``tried`` that run the head; the best confidence ``epsilon``, and what choosing among rules gains out of fold."""
 
     static: tuple[int, int]
     rules: tuple[Rule | None, Rule | None]
@@ -58,7 +58,7 @@ class Chosen:
 
     @property
     def policy(self) -> tuple[Choice, Choice]:
-        """What is drafted, and what is retained."""
+        """Choices that are served, for drafting and for retention: a rule each, or a static length."""
         drafted, retained = (
             length if rule is None else rule for length, rule in zip(self.static, self.rules, strict=True)
         )
@@ -66,7 +66,7 @@ class Chosen:
 
 
 def static_pair(several: Sequence[Served]) -> tuple[int, int]:
-    """The static lengths of most tokens per second over all texts given; of equals the shortest. Chains retain as they draft."""
+    """Find the static lengths of most tokens per second over all texts; of equals the shortest. Chains retain as they draft."""
     depth = min(one.idle.depth for one in several)
 
     def rate(pair: tuple[int, int]) -> float:
@@ -79,18 +79,18 @@ def static_pair(several: Sequence[Served]) -> tuple[int, int]:
 
 
 def choose_rules(held: Served, rules: Sequence[Rule], candidates: Candidates) -> Chosen:
-    """On validation texts."""
+    """Choose a head's rules on validation texts."""
     static, branches = held.static, held.branches is not None
     drafting_2RX = table_of(held.totals(rule, static[1] if branches else rule) for rule in rules)
 
     @cache  # at most once for every fold, and once for all
     def retention(drafting: int | None) -> np.ndarray:
-        """Of every rule for retention with one for drafting (``None``: the static length)."""
+        """Tabulate every rule for retention with one for drafting (``None``: the static length)."""
         choice = static[0] if drafting is None else rules[drafting]
         return table_of(held.totals(choice, rule) for rule in rules)
 
     def pick(mask_X: np.ndarray) -> tuple[tuple[Rule | None, Rule | None], np.ndarray]:
-        """The best rules for drafting and for retention (``None``: static), and what they come to."""
+        """Pick the best rules for drafting and for retention (``None``: static), with their tokens and seconds."""
         best = fastest(drafting_2RX, mask_X)
         if not branches:
             return (rules[best], rules[best]), drafting_2RX[:, best]

@@ -1,5 +1,5 @@
-"""The decoding that a head is fitted for, and on every decode of recorded texts what static lengths, confidence and its own rules
-are worth.
+"""The decoding that a head is fitted for, and its replay on recorded texts: decodes by static lengths, by confidence and by the
+head's own rules.
 
 A policy is what is drafted with the target idle, and, in branch-parallel decoding, what is retained of a branch that survived:
 either a static length, a confidence ε (a float), or a rule on the head's calibrated probabilities.
@@ -39,8 +39,8 @@ MOST_BRANCHES = (1, 2, 3, 4, 6, 8, 12, 18)  # k_max tried
 
 @dataclass(frozen=True)
 class Decoding(BranchSettings):
-    """``method`` chain or branches (priced on the virtual clock), drafts of at most ``gamma`` tokens, verified by ``verifier``.
-    What is ``open`` is chosen by the fit (`balanced`, `best_k_max`)."""
+    """Decoding that a head serves: ``method`` chain or branches (priced on the virtual clock), drafts of at most ``gamma``
+    tokens, verified by ``verifier``. What is ``open`` is chosen by the fit (`balanced`, `best_k_max`)."""
 
     method: Annotated[str, one_of(*METHODS)] = CHAIN
     gamma: Count = 8
@@ -49,13 +49,13 @@ class Decoding(BranchSettings):
 
     @classmethod
     def completed(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Of branches, what parameters do not name is open."""
+        """Leave open what parameters of branches do not name."""
         unnamed = [name for name in OPEN if name not in values] if values.get("method") == BRANCHES else []
         return {"open": unnamed, **values}
 
     @property
     def decoder(self) -> dict[str, Any]:
-        """The configuration of a bundle's decoder."""
+        """Configuration of a bundle's decoder."""
         if self.method == CHAIN:
             chain = {"kind": "chain", "gamma": self.gamma}
             return {"method": "speculative", "drafter": chain, "verifier": self.verifier}
@@ -65,7 +65,7 @@ class Decoding(BranchSettings):
 
 @dataclass(frozen=True)
 class Answered:
-    """What a network says of every row with every past, if it reads one: raw ``logits_RML``, and squared distances
+    """Outputs of a network for every row with every past, if it reads one: raw ``logits_RML``, and squared distances
     ``distance_RM``."""
 
     roots: Roots
@@ -75,7 +75,7 @@ class Answered:
     @staticmethod
     @torch.inference_mode()
     def of(network: HRADNetwork, roots: Roots) -> "Answered":
-        """The state is reduced once a row; of the features only scalars follow from the past."""
+        """Run the network on all roots. The state is reduced once a row; of the features only scalars follow from the past."""
         every, states = np.arange(len(roots.setting_R)), roots.spec.gamma + 2 if roots.spec.scalars else 1
         reduced = [network.reduced(roots.features(every, np.zeros_like(every)))]
         size = roots.spec.state_size
@@ -87,7 +87,7 @@ class Answered:
         return Answered(roots, logits, torch.stack([squared_distance(rows) for rows in reduced], dim=1).numpy())
 
     def of_rows(self, rows: Rows) -> tuple[torch.Tensor, np.ndarray]:
-        """Logits [P, L] and squared distances [P] of rows with a past."""
+        """Return logits [P, L] and squared distances [P] of rows with a past."""
         past_P = rows.past_P if self.logits_RML.shape[1] > 1 else np.zeros_like(rows.past_P)
         return self.logits_RML[rows.row_P, past_P], self.distance_RM[rows.row_P, past_P]
 
@@ -97,8 +97,8 @@ class Served:
     """A head of ``roots`` on decodes at one split and setting, each ``query`` of which takes so many seconds.
 
     Starts where drafts are made with the target ``idle``, the table's ``row_XS`` of each (of none after a text's end), and in
-    branch-parallel decoding ``branches``. For rules: what it ``said``, its ``calibration``, how far features may lie
-    (``max_distance``), and the ``static`` lengths, drafted and retained, of rounds in which it stands aside.
+    branch-parallel decoding ``branches``. For rules: the head's outputs ``said``, its ``calibration``, how far features may lie
+    (``max_distance``), and the ``static`` lengths, drafted and retained, of rounds in which it is bypassed.
     """
 
     roots: Roots
@@ -113,11 +113,11 @@ class Served:
 
     @property
     def retained(self) -> Starts | None:
-        """Where a branch survived the round before; chains have none."""
+        """Starts where a branch survived the round before; ``None`` for chains."""
         return None if self.branches is None else self.branches.retained
 
     def totals(self, draft: Choice, retention: Choice) -> Totals:
-        """Every text decoded by a policy."""
+        """Decode every text by a policy."""
         idle = self.drafts(draft, False)
         retained = idle if self.branches is None else self.drafts(retention, True)
         remembers = any(one.submitted.shape[2] > 1 for one in (idle, retained))
@@ -127,7 +127,7 @@ class Served:
         return branch_decoded(self.branches, idle, retained, self.query, memory)
 
     def drafts(self, choice: Choice, retains: bool) -> Drafts:
-        """What is drafted, or retained, at every start."""
+        """Draft, or retain, by ``choice`` at every start."""
         starts = self.retained if retains and self.retained is not None else self.idle
         if isinstance(choice, int):
             return static(starts, choice)
@@ -138,8 +138,8 @@ class Served:
         return heads(starts, probabilities_XSML, choice, spec.gamma, at_root, largest_XSG, aside, self._far_XSM)
 
     def met(self, drafts: Drafts, past_XS: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Of a policy with ``past_XS``: rows and pasts [2, P] of the roots that follow, the texts' first ones among them, and the
-        pasts [X, S] that they give to every start.
+        """Find where a policy with ``past_XS`` leads: rows and pasts [2, P] of the roots that follow, the texts' first ones among
+        them, and the pasts [X, S] that they give to every start.
 
         A round from every position s gives the position after it its past:  e = s + min(N(s), submitted) + 1. So a text is
         learned from wherever some round of the policy ends, once with every past that occurs. A policy that reads its own past
@@ -158,7 +158,7 @@ class Served:
         return np.unique(np.stack([row_P, past_P]), axis=1), given_XS
 
     def probabilities(self, rows: Rows, calibrated: bool = True) -> np.ndarray:
-        """Of the classes of some rows [P, L], by default as they are served."""
+        """Compute probabilities of the classes of some rows [P, L], by default as they are served."""
         assert self.said is not None and self.calibration is not None, "it has said nothing"
         logits_PL = self.said.of_rows(rows)[0]
         plain = Calibration(1.0, (0.0,) * logits_PL.shape[1])
@@ -166,7 +166,7 @@ class Served:
 
     @cached_property
     def _largest_XSG(self) -> np.ndarray:
-        """The draft's confidence along every chain; what is retained of a branch is one, too."""
+        """Confidence of the draft along every chain; what is retained of a branch is one, too."""
         return self.idle.column("confidence")
 
     @cached_property
@@ -189,7 +189,7 @@ def balanced(decoding: Decoding, prices: RoundPrices, least: int, most: int, con
 
 
 def at_k_max(served: "Served", k_max: int) -> "Served":
-    """The same with at most ``k_max`` branches."""
+    """Limit a decoding to at most ``k_max`` branches."""
     assert served.branches is not None, "it grows branches"
     return replace(served, branches=replace(served.branches, config=replace(served.branches.config, k_max=k_max)))
 
@@ -197,8 +197,8 @@ def at_k_max(served: "Served", k_max: int) -> "Served":
 def best_k_max(
     several: Sequence["Served"], recorded: int, pair: Callable[[Sequence["Served"]], tuple[int, int]]
 ) -> int:
-    """Of `MOST_BRANCHES`, as far as candidates' hits were ``recorded``, that of most replayed tokens per second over all texts
-    given, each with the best static ``pair`` of lengths."""
+    """Find the k_max, of `MOST_BRANCHES` as far as candidates' hits were ``recorded``, of most replayed tokens per second over
+    all texts given, each with the best static ``pair`` of lengths."""
     speeds = {1: 0.0}
     for k_max in (count for count in MOST_BRANCHES if count <= recorded):
         made = [at_k_max(one, k_max) for one in several]
@@ -210,7 +210,7 @@ def best_k_max(
 def served_texts(
     table: TextTable, roots: Roots, query: float, decoding: Decoding, profile: LatencyProfile
 ) -> dict[tuple[str, int], Served]:
-    """By split and number of the setting, before anything is said."""
+    """Collect the texts by split and number of the setting, before the head is run."""
     made, prices = {}, {sampled: RoundPrices(profile, sampled) for sampled in (False, True)}
     gamma, verifier, branches = decoding.gamma, decoding.verifier, None
     for split in SPLITS:

@@ -7,7 +7,7 @@ fixed reduction is standardisation, then an optional PCA of the state columns:
     s: standard deviation of the scores C (x - μ) / σ
 
 Trained is the MLP, on reduced rows, by cross-entropy with label smoothing. Validation rows have natural class shares, and a head
-that was balanced believes in other ones. So there log natural share - log training share is added to the logits, and plain
+that was balanced expects other ones. So there log natural share - log training share is added to the logits, and plain
 cross-entropy taken: the loss that is monitored is the one of the probabilities that are served.
 """
 
@@ -33,7 +33,7 @@ DRAWN, EXPECTED = TARGETS = ("drawn", "expected")
 
 @dataclass(frozen=True)
 class HeadTrainConfig(TrainConfig):
-    """How a head is trained; the defaults are the paper's (specification 4.3). ``reduced_size`` null keeps all state columns;
+    """Training of a head; the defaults are the paper's (specification 4.3). ``reduced_size`` null keeps all state columns;
     ``targets``: drawn classes, or their probabilities."""
 
     reduced_size: Count | None = None
@@ -51,7 +51,7 @@ class HeadTrainConfig(TrainConfig):
 
 @dataclass(frozen=True)
 class TrainedHead(Trained[HRADNetwork]):
-    """With class shares before and after balancing."""
+    """A trained head, with class shares before and after balancing."""
 
     natural_shares: tuple[float, ...]
     training_shares: tuple[float, ...]

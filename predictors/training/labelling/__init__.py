@@ -1,7 +1,7 @@
-"""Labels: what a predictor is to say at places of a trace; on disk one Parquet file per kind. Rows hold no features.
+"""Labels: what a predictor is to predict at positions of a trace; on disk one Parquet file per kind. Rows hold no features.
 
-Column ``row`` is the place of a label's features in the trace (rows are counted through its shards); the file's metadata says
-which trace that is, so that labels are never joined to another one.
+Column ``row`` is the index of a label's features in the trace (rows are counted through its shards); the file's metadata
+names that trace, so that labels are never joined to another one.
 """
 
 import json
@@ -19,8 +19,8 @@ REMEDY = "Run the labels stage again."
 
 @dataclass(frozen=True)
 class Labels:
-    """Labels of one ``kind``: the ``table`` with column ``row``, the ``traces_sha256`` they belong to, ``facts`` that readers
-    need, and a ``report`` of counts for people."""
+    """Labels of one ``kind``: the ``table`` with column ``row``, the ``traces_sha256`` they belong to, ``facts`` that
+    readers need, and a ``report`` of counts for people."""
 
     kind: str
     table: pa.Table
@@ -42,8 +42,8 @@ def write_labels(labels: Labels, path: Path) -> None:
 
 
 def read_labels(path: Path, kind: str, traces_sha256: str) -> Labels:
-    """The labels of ``kind`` in ``path``. `ValueError` if the file is missing, holds another kind or version, or labels other
-    traces."""
+    """Read the labels of ``kind`` in ``path``. `ValueError` if the file is missing, holds another kind or version, or labels
+    other traces."""
     try:
         table = pq.read_table(path)
     except FileNotFoundError:

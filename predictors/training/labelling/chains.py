@@ -1,4 +1,4 @@
-"""Labels of heads that say how much of a chain will be accepted: every position of a text is a root.
+"""Labels of heads that predict how much of a chain will be accepted: every position of a text is a root.
 
     reached_n = P(N >= n | text),  n = 1..γ        `predictors.replay.acceptance`, by the verifier that serves
     accepted  = as the chain was drawn that was recorded there
@@ -28,13 +28,13 @@ TOO_LATE = "fewer than gamma tokens of text left"
 
 @dataclass(frozen=True)
 class ChainLabelConfig(Checked):
-    """``gamma``: the tokens that labels speak of."""
+    """Configuration of chain labels; ``gamma``: the number of tokens that they are about."""
 
     gamma: Annotated[int, at_least(2)]  # a draft of one token is never accepted in part
 
 
 def class_of(accepted_N: np.ndarray, gamma: int) -> np.ndarray:
-    """H-RAD's classes [N] of accepted counts: none, some or all."""
+    """Turn accepted counts into H-RAD's classes [N]: none, some or all."""
     return np.where(accepted_N <= 0, 0, np.where(accepted_N >= gamma, 2, 1))
 
 
@@ -65,13 +65,13 @@ def label(table: TextTable, config: ChainLabelConfig) -> Labels:
 
 
 def _report(table: TextTable, rows_N: np.ndarray, class_N: np.ndarray) -> dict[str, Any]:
-    """Counts of labelled roots by split, slice, setting and drawn class, and of those dropped."""
+    """Count labelled roots by split, slice, setting and drawn class, and those dropped."""
     split_N, slice_N, document_N = (table.column(name)[rows_N] for name in ("split", "slice", "document"))
     setting_N = np.array([made.name for made in table.settings], dtype=object)[table.setting_N[rows_N]]
     every_N = np.zeros(len(rows_N), dtype=int)
 
     def classes(group_N: np.ndarray, groups: Iterable[Any]) -> dict[Any, dict[str, dict[str, int]]]:
-        """By group and split."""
+        """Count classes by group and split."""
         counts = Counter(zip(group_N.tolist(), split_N.tolist(), class_N.tolist(), strict=True))
         return {
             group: {split: {name: counts[group, split, c] for c, name in enumerate(CLASSES)} for split in SPLITS}
@@ -100,7 +100,7 @@ def _require_classes(report: dict[str, Any], gamma: int) -> None:
 
 
 def _require_disjoint(table: TextTable, name: str) -> None:
-    """A document or prompt in two splits would leak into validation."""
+    """Raise `ValueError` for a document or prompt in two splits, which would leak into validation."""
     seen: dict[str, str] = {}
     pairs: Iterable[tuple[str, str]] = zip(table.column(name), table.column("split"), strict=True)
     for key, split in pairs:

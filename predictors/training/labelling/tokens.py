@@ -23,11 +23,11 @@ KIND = "tokens"
 
 @dataclass(frozen=True)
 class TokenLabelConfig(Checked):
-    """Nothing to choose: all tested tokens are labelled."""
+    """Configuration of token labels: nothing to choose, as all tested tokens are labelled."""
 
 
 def label(table: TextTable, config: TokenLabelConfig) -> Labels:
-    """The labels of every token of ``table`` that comes to a test."""
+    """Label every token of ``table`` that comes to a test."""
     slot_G, accepted_N = np.arange(table.manifest.gamma_max), table.column("accepted")
     left_N = table.end_N - np.arange(len(table)) + 1  # tokens of text
     row_T, slot_T = np.nonzero((slot_G <= accepted_N[:, None]) & (slot_G < left_N[:, None]))

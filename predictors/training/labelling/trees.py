@@ -22,11 +22,11 @@ KIND = "trees"
 
 @dataclass(frozen=True)
 class TreeLabelConfig:
-    """Section ``labels.trees``: nothing to choose; actions, rules and draws are those of the traces."""
+    """Configuration ``labels.trees``: nothing to choose; actions, rules and draws are those of the traces."""
 
 
 def label(table: RootTable, config: TreeLabelConfig) -> Labels:
-    """A row of means and spreads [K * A] for every root."""
+    """Label every root by a row of means and spreads [K * A]."""
     mean_NKA = np.full((len(table), len(table.manifest.rules), len(table.actions)), np.nan)
     spread_NKA = mean_NKA.copy()
     report = {}
@@ -45,7 +45,7 @@ def label(table: RootTable, config: TreeLabelConfig) -> Labels:
 
 
 def _counts(table: RootTable, mean_NKA: np.ndarray, spread_NKA: np.ndarray) -> dict[str, Any]:
-    """Roots, documents and draws; by rule the mean over roots and actions, and how far draws and roots are apart there."""
+    """Count roots, documents and draws; by rule, average over roots and actions, and how far draws and roots are apart there."""
     draws = table.efficiency_NDKA.shape[1]
     rules = {}
     for place, rule in enumerate(table.manifest.rules):

@@ -1,5 +1,5 @@
-"""Chains and lookups on the same texts at one sampling setting: what rules that choose between them come to, and what ``source``
-learns there: every source is scored at every start of the training texts, for nothing.
+"""Chains and lookups on the same texts at one sampling setting: replay of rules that choose between them, and training of
+``source``: every source is scored at every start of the training texts, for nothing.
 
     hazard     logistic regression on every token of every lookup up to the first wrong one
     gained     mean tokens of a tail after a lookup that was accepted whole
@@ -30,7 +30,7 @@ MIDDLE = LENGTHS[len(LENGTHS) // 2]
 
 @dataclass(frozen=True)
 class Paced:
-    """When another source takes over by ``rule``, and chains are drawn at ``pace`` times their own rate: the lookups leave them
+    """A ``rule`` by which another source takes over, with chains drawn at ``pace`` times their own rate: the lookups leave them
     the harder rounds, and what else could be done is worth more."""
 
     rule: TakeoverConfig | SourceRule
@@ -39,13 +39,13 @@ class Paced:
 
 @dataclass(frozen=True)
 class Contest(ChainPolicies):
-    """Chains as they are done at a setting, and what ``lookups`` offer, with ``tails`` of so many drawn tokens after them."""
+    """Chains as they are drafted at a setting, and what ``lookups`` offer, with ``tails`` of so many drawn tokens after them."""
 
     tails: tuple[int, ...]
 
     @staticmethod
     def of(model: SurvivalModel, split: str, place: int, lookup: int, tails: tuple[int, ...]) -> "Contest":
-        """On the texts of a split, at the setting in that place, beside a lookup of so many tokens."""
+        """Set up the texts of a split, at the setting of index ``place``, with a lookup of so many tokens."""
         grid = model.grids[split][place]
         grid = replace(grid, starts=replace(grid.starts, lookup=LookupSettings(lookup)))
         played = model.played(grid, model.settings[place])
@@ -56,7 +56,7 @@ class Contest(ChainPolicies):
         return Lookups(self.grid.starts, self.tails)
 
     def under(self, paced: Paced) -> Totals:
-        """Every text decoded where ``paced`` says when another source takes over."""
+        """Decode every text where ``paced`` decides when another source takes over."""
         inner, rule = self.made.at_pace(paced.pace), paced.rule
         if isinstance(rule, TakeoverConfig):
             source = self.lookups.takeover(rule)
@@ -65,13 +65,13 @@ class Contest(ChainPolicies):
         return replace(self, made=inner).decoded(source)
 
     def best(self, rules: Sequence[Paced], folds: int, seed: int) -> RuleChoice:
-        """The rule of most tokens per second, and what choosing it is worth over the best static chain."""
+        """Find the rule of most tokens per second, and what choosing it gains over the best static chain."""
         rule, choice = best_of(rules, self.under, self.static(), self.grid.starts.document_X, folds, seed)
         return replace(choice, rule=rule)
 
 
 def learned(train: Contest, context: float) -> SourceRule:
-    """The rule at the rate of chains, before anything says that it pays."""
+    """Learn the rule, at the rate of chains, before it is known whether it pays."""
     lookups = train.lookups
     features_VF, tokens_V, drafted_V = _chains(train)
     chain = [tuple(np.linalg.lstsq(features_VF, one_V, rcond=None)[0].tolist()) for one_V in (tokens_V, drafted_V)]
@@ -92,7 +92,7 @@ def learned(train: Contest, context: float) -> SourceRule:
 
 
 def distances(contest: Contest, rule: SourceRule) -> np.ndarray:
-    """How far roots where something is found are from those learned from [V]."""
+    """Measure how far roots where something is found are from those learned from [V]."""
     return np.asarray(rule.chosen(_roots(contest, MIDDLE)[1], 1.0, contest.made.costs).far)
 
 
@@ -130,7 +130,7 @@ def _gained(lookups: Lookups) -> tuple[float, ...]:
 
 
 def _roots(contest: Contest, length: int) -> tuple[list[np.ndarray], Seen]:
-    """Rounds [V] of a static chain of ``length`` tokens at whose roots something is found, and what is known there."""
+    """Find rounds [V] of a static chain of ``length`` tokens at whose roots something is found, and what is known there."""
     places, *_ = contest.grid.static(length)
     found_V = contest.lookups.match_XS[places[:2]] > 0
     rounds = [one[found_V] for one in places]
@@ -138,7 +138,7 @@ def _roots(contest: Contest, length: int) -> tuple[list[np.ndarray], Seen]:
 
 
 def _chains(contest: Contest) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of chains where something is found: what their roots know, tokens emitted and drafted [V]."""
+    """Collect chains where something is found: what their roots know, tokens emitted and drafted [V]."""
     made = []
     for length in LENGTHS:
         rounds, seen = _roots(contest, length)

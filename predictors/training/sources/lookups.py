@@ -1,4 +1,4 @@
-"""What a lookup finds at every start of recorded texts, what drafting it comes to (`predictors.replay.grid`), and rules for that.
+"""Lookups at every start of recorded texts: what they find, what drafting it gains (`predictors.replay.grid`), rules for that.
 
 `Lookups.sourced` is `predictors.controllers.base.Sourced` at every start: its counts are those of `predictors.replay.chains`.
 
@@ -19,21 +19,21 @@ from predictors.training.survival.model import SourceChoice
 
 @dataclass(frozen=True)
 class Lookups:
-    """Of ``starts`` whose drafter has a lookup, with ``tails`` of so many drawn tokens after it."""
+    """Lookups at ``starts`` whose drafter has one, with ``tails`` of so many drawn tokens after it."""
 
     starts: Starts
     tails: tuple[int, ...] = ()
 
     @cached_property
     def tokens_XSL(self) -> np.ndarray:
-        """What was found, -1 where nothing is."""
+        """Tokens that lookups found, -1 where nothing is."""
         assert self.starts.lookup is not None, "its drafter has a lookup"
         tokens_XSL = self._column("lookup")[..., : self.starts.lookup.length]
         return np.where(self.match_XS[..., None] > 0, tokens_XSL, -1)
 
     @cached_property
     def match_XS(self) -> np.ndarray:
-        """Tokens of the match; 0 where it counts as none."""
+        """Number of tokens of the match; 0 where it counts as none."""
         match_XS, lookup = self._column("match"), self.starts.lookup
         return match_XS * (match_XS >= (1 if lookup is None else lookup.least))
 
@@ -43,8 +43,8 @@ class Lookups:
 
     @cached_property
     def known(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """As `Seen` [X, S]: tokens of the match, tokens found, earlier occurrences of the match's last tokens, and those of them
-        that went on with the first token found."""
+        """Numbers of `Seen` [X, S]: tokens of the match, tokens found, earlier occurrences of the match's last tokens, and those
+        of them that went on with the first token found."""
         return self.match_XS, self.found_XS, self._column("seen"), self._column("agreed")
 
     def seen(self, text_V: np.ndarray, start_V: np.ndarray, rejected_V: np.ndarray, luck_V: np.ndarray) -> Seen:
@@ -52,7 +52,7 @@ class Lookups:
         return Seen(match_V, found_V, seen_V, agreed_V, rejected_V, luck_V)
 
     def takeover(self, config: TakeoverConfig) -> SourceChoice:
-        """As `predictors.controllers.takeover` decides."""
+        """Choose sources as `predictors.controllers.takeover` decides."""
         match_XS, found_XS, seen_XS, agreed_XS = self.known
         tokens_XS = config.tokens(match_XS, found_XS)
         takes_XS = config.takes_over(match_XS, tokens_XS, seen_XS, agreed_XS)
@@ -66,7 +66,7 @@ class Lookups:
         return source
 
     def weighed(self, rule: SourceRule, rate: float, costs: Sequence[float]) -> SourceChoice:
-        """As `predictors.controllers.source` decides."""
+        """Choose sources as `predictors.controllers.source` decides."""
 
         def source(*rounds: np.ndarray) -> Columns:
             cells, seen = (rounds[0], rounds[1]), self.seen(*rounds)
@@ -89,7 +89,7 @@ class Lookups:
         return np.array([[[getattr(one, name)[..., 0] for one in row] for row in drafts_MN] for name in names])
 
     def sourced(self, looked_up_XS: np.ndarray, drawn_XS: np.ndarray) -> Drafts:
-        """At every start so many tokens of the lookup, as far as found, and so many drawn after them: `Drafts` [X, S, 1]."""
+        """Draft ``looked_up_XS`` tokens, as far as found, and ``drawn_XS`` after them, at every start: `Drafts` [X, S, 1]."""
         room_XS = self._room_XS
         most_XS = np.minimum.reduce([self.found_XS, self._through_XS, room_XS])
         looked_up_XS = np.minimum(looked_up_XS, most_XS)
@@ -103,22 +103,22 @@ class Lookups:
 
     @cached_property
     def _room_XS(self) -> np.ndarray:
-        """Tokens that the budget and the depth leave to draft."""
+        """Number of tokens that the budget and the depth leave to draft."""
         budget_X1 = np.array([[one.budget] for one in self.starts.texts])
         left_XS = np.maximum(budget_X1 - 2 - np.arange(self.starts.left_XS.shape[1]), 0)
         return np.asarray(np.minimum(left_XS, self.starts.depth) * self.starts.valid_XS)
 
     @cached_property
     def _through_XS(self) -> np.ndarray:
-        """Tokens up to an end of sequence that was found; more than there are where none was."""
+        """Number of tokens up to an end of sequence that was found; more than there are where none was."""
         eos = [list(one.eos_tokens) for one in self.starts.texts]
         ends = [np.isin(tokens_SL, known) for tokens_SL, known in zip(self.tokens_XSL, eos, strict=True)]
         return first_of(np.stack(ends)) + 1
 
     @cached_property
     def _drawable_LXS(self) -> np.ndarray:
-        """Tokens that can be drawn after so many of the lookup: up to an end of sequence, which none is known to be after a wrong
-        lookup."""
+        """Number of tokens that can be drawn after so many of the lookup: up to an end of sequence, which none is known to be
+        after a wrong lookup."""
         ends = (
             self.starts.ends_after(looked_up) & (would_XS >= looked_up)[..., None]
             for looked_up, would_XS in enumerate(self.starts.would_LXS)

@@ -1,4 +1,4 @@
-"""Family ``source``: which source drafts a round, in front of a controller ``survival`` that is fitted with it.
+"""Family ``source``: the choice of the source that drafts a round, in front of a controller ``survival`` that is fitted with it.
 
     takeover    a lookup where the match is long enough: match, length and tail by replayed tokens per second
     source      what every source promises and costs (`predictors.controllers.source`), at the best rate by the same
@@ -28,9 +28,9 @@ SURVIVAL, TAKEOVER, SOURCE = "survival", "takeover", "source"
 
 @dataclass(frozen=True)
 class SourcePredictor(Checked):
-    """``kind`` is what is exported, in front of a controller that is fitted as ``survival`` says. Tried are ``matches``,
-    ``lengths`` and ``tails`` of lookups, chains at ``paces`` times their own rate, and rates of sources at ``shares`` of
-    that, judged on ``folds`` of documents."""
+    """Predictor of family ``source``: exports ``kind`` in front of a controller that is fitted as ``survival`` is configured.
+    Tried are ``matches``, ``lengths`` and ``tails`` of lookups, chains at ``paces`` times their own rate, and rates of sources at
+    ``shares`` of that, judged on ``folds`` of documents."""
 
     kind: Annotated[str, one_of(TAKEOVER, SOURCE)] = TAKEOVER
     survival: SurvivalPredictor = field(default_factory=SurvivalPredictor)
@@ -44,7 +44,7 @@ class SourcePredictor(Checked):
 
     @property
     def chains(self) -> SurvivalPredictor:
-        """How chains are fitted."""
+        """Predictor by which chains are fitted."""
         return replace(self.survival, seed=self.seed)
 
     def fit(self, name: str, materials: Materials, logger: Logger | None = None) -> Fitted:
@@ -76,7 +76,7 @@ class SourcePredictor(Checked):
         return Fitted(card, inner.tensors, measured, _metrics(parts), sentence(parts))
 
     def _chosen(self, model: SurvivalModel, place: int) -> dict[str, RuleChoice]:
-        """The best rule of each kind at the setting in that place."""
+        """Choose the best rule of each kind at the setting of index ``place``."""
         train, validation = (self._contest(model, split, place) for split in (TRAIN, VALIDATION))
         simple = [TakeoverConfig(*values) for values in product(self.matches, self.lengths, self.tails)]
         found = learned(train, model.table.median_context)
@@ -93,7 +93,7 @@ class SourcePredictor(Checked):
         return Contest.of(model, split, place, self.survival.lookup, self.tails)
 
     def _scored(self, model: SurvivalModel, place: int, best: dict[str, RuleChoice]) -> dict[str, Any]:
-        """Every policy's tokens per second on texts that chose nothing; a rule that does not pay is ``tried``, too."""
+        """Score every policy's tokens per second on texts that chose nothing; a rule that does not pay is ``tried``, too."""
         test = self._contest(model, TEST, place)
         always, document_X = test.static(), test.grid.starts.document_X
         totals = {"static": always, SURVIVAL: test.decoded()}
@@ -114,7 +114,7 @@ class SourcePredictor(Checked):
 
 
 def sentence(parts: dict[str, Any]) -> str:
-    """What the rule that is served is worth on held-out documents."""
+    """Summarise in a sentence what the rule that is served gains on held-out documents."""
     said = []
     for name, part in parts.items():
         kind = part["kind"]

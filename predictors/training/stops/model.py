@@ -1,4 +1,4 @@
-"""A stop model: trained on drafted tokens, calibrated on drafts at every sampling setting, and what it knows of other texts.
+"""Stop models: trained on drafted tokens, calibrated on drafts at every sampling setting, and measured on other texts.
 
     loss = - Σ_i [y_i log P̂_i + m (1 - y_i) log(1 - P̂_i)] / N         m the mismatch weight
 
@@ -29,13 +29,13 @@ from predictors.training.text_table import TextTable
 from predictors.training.trainer import Batches, TrainConfig, trained
 
 Parts = Sequence[tuple[np.ndarray, WholeDrafts]]  # logits [N, G] of rows, and drafts from them
-# of rows and slots, each behind so many tokens
+# of rows and slots, each after so many tokens
 Chances = Callable[[np.ndarray, np.ndarray, np.ndarray | int], np.ndarray]
 
 
 @dataclass(frozen=True)
 class StopTrainConfig(TrainConfig):
-    """How a stop model is trained: controller ``kind``, ``inputs`` of `predictors.stopping`, ``network``, ``labels``.
+    """Training of a stop model: controller ``kind``, ``inputs`` of `predictors.stopping`, ``network``, ``labels``.
     ``mismatch_weight``: what the rejected share of a token counts in the loss against the accepted one. The products of
     ``calibrated_tokens`` chances, of those recorded, are calibrated."""
 
@@ -48,8 +48,8 @@ class StopTrainConfig(TrainConfig):
 
 
 class StopModel:
-    """Trained on training texts, stopped early by validation texts, and calibrated on both: networks this small say of the texts
-    they learned from what they say of others, and the few validation documents by themselves are up to .03 off.
+    """A stop model, trained on training texts, stopped early by validation texts, and calibrated on both: networks this small
+    predict texts they learned from as they predict others, and the few validation documents by themselves are up to .03 off.
 
     ``labels`` (`predictors.training.labelling.tokens`) are of the trace of ``table``, texts of all splits.
     """
@@ -79,7 +79,7 @@ class StopModel:
         return Batches(features_NF, torch.from_numpy(tokens.target_N))
 
     def chances(self, split: str, row: np.ndarray, slot: np.ndarray, drafted: np.ndarray | int) -> np.ndarray:
-        """Calibrated chances at rows and slots of a split's texts, each behind so many ``drafted`` tokens; shapes broadcast."""
+        """Calibrate chances at rows and slots of a split's texts, each after so many ``drafted`` tokens; shapes broadcast."""
         setting, logits = self._setting_N(split)[row], self.logits[split][row, slot]
         of_setting = [one.after(drafted, logits) for one in self.calibrations]
         return np.choose(setting, of_setting)
@@ -89,14 +89,14 @@ class StopModel:
         return self.trained.network.judged(features_NF)
 
     def _setting_N(self, split: str) -> np.ndarray:
-        """Each row's sampling setting, as a place in ``settings``."""
+        """Index each row's sampling setting in ``settings``."""
         table = self.features[split].table
         places = np.array([self.settings.index(made) for made in table.settings])
         return np.asarray(places[table.setting_N])
 
 
 def log_loss(mismatch_weight: float, network: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
-    """Weighted binary cross-entropy of a batch of features and targets."""
+    """Compute the weighted binary cross-entropy of a batch of features and targets."""
     features, targets_B = batch
     logits_B = network(features)
     accepted_B, rejected_B = targets_B * logsigmoid(logits_B), (1 - targets_B) * logsigmoid(-logits_B)
@@ -104,7 +104,7 @@ def log_loss(mismatch_weight: float, network: nn.Module, batch: tuple[Tensor, ..
 
 
 def fit_calibration(parts: Parts) -> RisingCalibration:
-    """Of least log loss over the drafts of all ``parts``. `ValueError` if all tokens have one fate."""
+    """Fit the calibration of least log loss over the drafts of all ``parts``. `ValueError` if all tokens have one fate."""
     if not mixed(parts):
         raise ValueError("every drafted token has one fate, so nothing can be calibrated. Collect more prompts.")
     columns = [
@@ -115,13 +115,13 @@ def fit_calibration(parts: Parts) -> RisingCalibration:
 
 
 def mixed(parts: Parts) -> bool:
-    """Whether some of the tokens survive and others do not."""
+    """Tell whether some of the tokens survive and others do not."""
     return len(np.unique(np.concatenate([drafts.survives_NG[drafts.known_NG] for _, drafts in parts]))) == 2
 
 
 def quality(tokens: TokenRows, drafts: WholeDrafts, chances: Chances) -> dict[str, Any]:
-    """Of ``chances`` on texts that were never seen: of tested ``tokens``, and by position; and their ``product_bias`` along whole
-    ``drafts``: mean Π P̂ (predicted) beside P(N >= n) (observed), empty for none."""
+    """Measure ``chances`` on texts that were never seen: of tested ``tokens``, and by position; and their ``product_bias`` along
+    whole ``drafts``: mean Π P̂ (predicted) and P(N >= n) (observed), empty for none."""
     drafted_G, row_N1 = np.arange(len(drafts.slot_G)), np.arange(len(drafts.accepted_N))[:, None]
     chances_NG = np.where(drafts.known_NG, chances(row_N1, drafts.slot_G, drafted_G), 0.0)
     whole_N = np.asarray(drafts.whole_NG.all(axis=1))

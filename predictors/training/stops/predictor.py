@@ -4,10 +4,10 @@ Trained on drafted tokens of training texts. Calibrated on them and on validatio
 depth, verifier, sampling settings and prices that it will serve. Scored once on test texts.
 
     chosen    argmax over thresholds, products, kept tokens and least lengths, on validation texts (`training.rule_choice`)
-    served    where its gain out of fold is surely one; elsewhere the best static length is drafted, and nothing asked
+    served    where its gain out of fold is surely one; elsewhere the best static length is drafted, and no model run
     policies  static, confidence, the paper's rule, the model's, forced, asked for nothing, and the oracle's
 
-All on the same texts with the same luck (`predictors.replay.grid`); one price table pays passes, readings and queries.
+All on the same texts with the same random numbers (`predictors.replay.grid`); one price table pays passes, readings and queries.
 Shape suffixes: N rows of a table, X texts, S starts, G slots or positions of a chain.
 """
 
@@ -41,8 +41,8 @@ MCSD = StopRule(0.4, keeps=True)  # β
 
 @dataclass(frozen=True)
 class StopPolicies:
-    """A model of ``inputs`` on texts at one sampling setting: its chances, where it would stand aside as its features lie too
-    ``far``, and seconds of a ``question``."""
+    """A stop model of ``inputs`` on texts at one sampling setting: its chances, where it would be bypassed as its features lie
+    too ``far``, and seconds of a ``question``."""
 
     starts: Starts
     chances_XSG: np.ndarray
@@ -54,14 +54,14 @@ class StopPolicies:
         return decoded(self.starts, confidence(self.starts, self.starts.column("confidence"), epsilon))
 
     def stopped(self, rule: StopRule, static_length: int, question: float | None = None) -> Totals:
-        """What ``rule`` makes of the model; ``question``: seconds of one, if not as measured."""
+        """Decode the texts by ``rule``; ``question``: seconds of a query of the model, if not as measured."""
         drafts = stopping(self.starts, self.chances_XSG, rule, self.inputs, static_length, self.far_XSG)
         return decoded(self.starts, drafts, self.question if question is None else question)
 
 
 @dataclass(frozen=True)
 class StopPredictor(StopTrainConfig, Trust):
-    """How a stop model is trained and served: in chains of at most ``gamma`` tokens that ``verifier`` verifies. Its rule is
+    """Predictor of family ``stop``: a stop model for chains of at most ``gamma`` tokens that ``verifier`` verifies. Its rule is
     judged on ``folds`` of documents."""
 
     gamma: Count = 8
@@ -111,7 +111,7 @@ class StopPredictor(StopTrainConfig, Trust):
         return Fitted(card, model.trained.network.state_dict(), measured, _metrics(measured), sentence(measured))
 
     def _played(self, model: StopModel, split: str, number: int, prices: RoundPrices, limit: float) -> StopPolicies:
-        """With what the model says at every slot of the texts; a token that it cannot judge has no chance."""
+        """Run the model at every slot of a split's texts; a token that it cannot judge has no chance."""
         table = model.features[split].table
         starts, texts = table.starts(model.settings[number], self.gamma, self.verifier, prices)
         size = table.manifest.stop_spec.size(self.inputs)
@@ -125,8 +125,8 @@ class StopPredictor(StopTrainConfig, Trust):
     def _chosen(
         self, model: StopModel, number: int, train: Starts, validation: StopPolicies
     ) -> tuple[StopSetting, RuleChoice, float]:
-        """What is served at a setting, how its rule was chosen, and the confidence rule's ε: the static length on training and
-        validation texts, the rules on validation texts."""
+        """Choose what is served at a setting; return how its rule was chosen, and the confidence rule's ε: the static length on
+        training and validation texts, the rules on validation texts."""
         length, starts = static_length([train, validation.starts]), validation.starts
         play = partial(validation.stopped, static_length=length)
         tried, choice = best_of(RULES, play, static_totals(starts, length), starts.document_X, self.folds, self.seed)
@@ -135,7 +135,7 @@ class StopPredictor(StopTrainConfig, Trust):
         return StopSetting(model.settings[number], rule, length, tried, model.calibrations[number]), choice, epsilon
 
     def _scored(self, test: StopPolicies, made: StopSetting, epsilon: float) -> dict[str, Any]:
-        """Every policy's tokens per second on texts that chose nothing."""
+        """Score every policy's tokens per second on texts that chose nothing."""
         length = made.static_length
         policies = {
             "static": static_totals(test.starts, length),
@@ -149,7 +149,7 @@ class StopPredictor(StopTrainConfig, Trust):
 
 
 def sentence(measured: dict[str, Any]) -> str:
-    """What the model knows and its rule is worth on held-out documents."""
+    """Summarise in a sentence how well the model predicts and what its rule gains on held-out documents."""
     known = measured["tokens"]["all"]
     area = "unknown" if known["auroc"] is None else f"{known['auroc']:.3f}"
     parts = "; ".join(

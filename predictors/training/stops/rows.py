@@ -1,4 +1,4 @@
-"""What a stop model reads of recorded texts: features of every slot, the drafted tokens that it learns from, and whole drafts.
+"""Inputs of a stop model from recorded texts: features of every slot, the drafted tokens that it learns from, and whole drafts.
 
     law, before   read at the token's own pass: at its slot
     behind        after the token: at the next slot
@@ -33,18 +33,18 @@ class SlotFeatures:
 
     @property
     def sees(self) -> bool:
-        """Whether a model of these inputs sees the token that it speaks of."""
+        """True if a model of these inputs sees the token that it judges."""
         return self.inputs == BEHIND
 
     def at(self, row_N: np.ndarray, slot_N: np.ndarray) -> Tensor:
-        """Features [N, F] in float32 of the pass at each row and slot."""
+        """Read features [N, F] in float32 of the pass at each row and slot."""
         read_NF = self._stored_NGF[row_N, slot_N].astype(np.float32)
         if self.inputs == LAW:
             read_NF = np.append(read_NF, self.table.column("entropy")[row_N, slot_N][:, None], axis=1)
         return torch.from_numpy(read_NF)
 
     def everywhere(self, said: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple[np.ndarray, ...]:
-        """Numbers that ``said`` has for features [N, F], each [N, G]; NaN where nothing was recorded."""
+        """Compute numbers by ``said`` from features [N, F] at all slots, each [N, G]; NaN where nothing was recorded."""
         found: list[np.ndarray] = []
         for first in range(0, len(self.known_NG), ROWS_AT_ONCE):
             row_N, slot_N = np.nonzero(self.known_NG[first : first + ROWS_AT_ONCE])
@@ -56,7 +56,7 @@ class SlotFeatures:
 
     @cached_property
     def known_NG(self) -> np.ndarray:
-        """Slots at which something was recorded."""
+        """Slots [N, G] at which something was recorded."""
         return ~np.isnan(self.table.column("entropy"))
 
     @cached_property
@@ -71,7 +71,7 @@ class SlotFeatures:
 
 @dataclass(frozen=True)
 class TokenRows:
-    """Drafted tokens: the row and slot where a model reads what it says of them, whether each was accepted, and its target."""
+    """Drafted tokens: the row and slot where a model reads what judges them, whether each was accepted, and its target."""
 
     row_N: np.ndarray
     slot_N: np.ndarray
@@ -80,8 +80,8 @@ class TokenRows:
 
     @staticmethod
     def of(features: SlotFeatures, labels: Labels, kind: str) -> "TokenRows":
-        """Those of ``labels`` (`predictors.training.labelling.tokens`) of the features' texts, about which a model of these
-        inputs is asked."""
+        """Collect the tokens of ``labels`` (`predictors.training.labelling.tokens`) of the features' texts that a model of these
+        inputs judges."""
         index_N = features.table.index
         table = labels.table.filter(np.isin(labels.table.column("row"), index_N))
         row_N, slot_N, accepted_N, acceptance_N, overlap_N = (
@@ -97,8 +97,8 @@ class TokenRows:
 
 @dataclass(frozen=True)
 class WholeDrafts:
-    """The chain from every row [N], of which ``accepted_N`` tokens are accepted: the slots ``slot_G`` where a model reads what it
-    says of each token; whether text and budget hold so many (``whole_NG``) and all of it was recorded (``known_NG``)."""
+    """Chains from every row [N], of which ``accepted_N`` tokens are accepted: the slots ``slot_G`` where a model reads what
+    judges each token; whether text and budget hold so many (``whole_NG``) and all of it was recorded (``known_NG``)."""
 
     accepted_N: np.ndarray
     slot_G: np.ndarray
@@ -107,7 +107,7 @@ class WholeDrafts:
 
     @staticmethod
     def of(features: SlotFeatures, depth: int) -> "WholeDrafts":
-        """Of ``depth`` tokens, or as many as were recorded, as a model of these inputs is asked about them."""
+        """Collect drafts of ``depth`` tokens, or as many as were recorded, at slots where a model of these inputs is run."""
         table = features.table
         position_G = np.arange(min(depth, table.manifest.gamma_max - features.sees))
         left_N = np.minimum(
@@ -122,5 +122,5 @@ class WholeDrafts:
 
     @property
     def survives_NG(self) -> np.ndarray:
-        """Whether a token is accepted, with all before it."""
+        """True [N, G] where a token is accepted, with all before it."""
         return np.arange(len(self.slot_G)) < self.accepted_N[:, None]

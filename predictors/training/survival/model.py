@@ -1,9 +1,9 @@
-"""The survival network on recorded texts: features of every chain that could be drafted there, what is learned and known of them.
+"""The survival network on recorded texts: features of every chain that could be drafted there, its training and its quality.
 
     loss             - Σ w [log-likelihood of `now` where a token is tested + that of `next` where it is accepted] / Σ w
     calibration      loss = - Σ_rounds Σ_g log P(the chain survives token g or not | Π_{i<=g} P̂_i)     one scale, one bias
     tokens           AUROC, Brier score and calibration error of `now` on tested tokens
-    product_bias     mean Π P̂ along drafts (predicted) beside the share of chains that survived (observed)
+    product_bias     mean Π P̂ along drafts (predicted) and the share of chains that survived (observed)
 
 Rows are those that a policy meets: rounds follow from its decisions, and what it knows of past rounds from them. Learned from are
 rounds of static chains of several lengths, which begin at most positions of a text, after every kind of round. Products are
@@ -32,7 +32,7 @@ from predictors.training.trainer import Batches, TrainConfig
 
 LENGTHS = (2, 3, 4, 6, 8)  # of the static chains whose rounds are learned from
 # from texts, starts, and of past chains whether the last was rejected, and luck [V]: how many tokens of a chain to draft, and
-# queries asked [V]
+# queries [V]
 Chain = Callable[..., Columns]
 # from the same: another source's tokens in all, those of them that were looked up, queries, and whether it takes over [V]
 SourceChoice = Callable[..., Columns]
@@ -40,8 +40,8 @@ SourceChoice = Callable[..., Columns]
 
 @dataclass(frozen=True)
 class SurvivalGrid:
-    """``starts`` at one sampling setting, with the features of every chain from each (`predictors.survival`, the same lines
-    that are served) but for those that follow from past rounds, ``known_XSGF``."""
+    """Grid of ``starts`` at one sampling setting, with the features of every chain from each (`predictors.survival`, the same
+    lines that are served) but for those that follow from past rounds, ``known_XSGF``."""
 
     starts: Starts
     known_XSGF: np.ndarray
@@ -61,19 +61,19 @@ class SurvivalGrid:
         return SurvivalGrid(starts, made)
 
     def at(self, prices: RoundPrices) -> "SurvivalGrid":
-        """The same texts at other prices."""
+        """Price the same texts by other prices."""
         return replace(self, starts=replace(self.starts, prices=prices))
 
     def features(
         self, text_V: np.ndarray, start_V: np.ndarray, rejected_V: np.ndarray, luck_V: np.ndarray
     ) -> np.ndarray:
-        """Of the chains from some roots [V, G, F]."""
+        """Compute features of the chains from some roots [V, G, F]."""
         made = self.known_XSGF[text_V, start_V].astype(np.float64)
         made[..., REJECTED], made[..., LUCK] = rejected_V[:, None], luck_V[:, None]
         return made
 
     def path(self, chain: Chain, source: SourceChoice | None = None) -> Path:
-        """Rounds that draft a ``chain`` where no ``source`` takes over, with what is known of past chains before each."""
+        """Follow rounds that draft a ``chain`` where no ``source`` takes over, with what is known of past chains before each."""
 
         def draft(*round_V: np.ndarray) -> Columns:
             chain_V, asked_V = chain(*round_V)
@@ -93,8 +93,8 @@ class SurvivalGrid:
         return Path.of(self.starts, draft, after, 0.0, FIRST_LUCK)
 
     def static(self, length: int) -> tuple[Columns, np.ndarray, np.ndarray]:
-        """Rounds of always ``length`` tokens: texts, starts and what is known there; tokens that would be accepted [V, 1], and
-        the most that can be drafted [V, 1]."""
+        """Follow rounds of always ``length`` tokens: texts, starts and what is known there; tokens that would be accepted [V, 1],
+        and the most that can be drafted [V, 1]."""
         places = self.path(self.chains(length)).places
         return places, self.starts.would_XS[places[:2]][:, None], self.starts.cap_XS[places[:2]][:, None]
 
@@ -108,7 +108,7 @@ class SurvivalGrid:
 
     @property
     def question(self) -> float:
-        """Seconds of asking about a token."""
+        """Seconds of a query of the network about a token."""
         return self.starts.prices.profile.latency("survival", positions=1).seconds
 
     def totals(self, path: Path, question: float) -> Totals:
@@ -119,7 +119,7 @@ class SurvivalGrid:
 
 @dataclass(frozen=True)
 class SurvivalTrainConfig(TrainConfig):
-    """How the network of ``hidden`` units is trained."""
+    """Training of the survival network, of ``hidden`` units."""
 
     hidden: Count = 16
     learning_rate: Positive = 5e-3
@@ -130,7 +130,7 @@ class SurvivalTrainConfig(TrainConfig):
 
 
 def token_rows(grids: Sequence[SurvivalGrid]) -> Batches:
-    """Features, whether `now` and `next` were accepted, and what either counts (0: not tested); all settings count alike."""
+    """Collect features, whether `now` and `next` were accepted, and what either counts (0: not tested); settings count alike."""
     parts = [[_of_length(grid, length) for length in LENGTHS] for grid in grids]
     columns = [tuple(map(np.concatenate, zip(*of_grid, strict=True))) for of_grid in parts]
     total = np.mean([weight_N2.sum() for *_, weight_N2 in columns])
@@ -150,21 +150,21 @@ def _of_length(grid: SurvivalGrid, length: int) -> tuple[np.ndarray, np.ndarray,
 
 
 def log_loss(network: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
-    """Weighted binary cross-entropy of a batch of `token_rows`."""
+    """Compute the weighted binary cross-entropy of a batch of `token_rows`."""
     features_NF, target_N2, weight_N2 = batch
     loss = binary_cross_entropy_with_logits(network(features_NF), target_N2, weight_N2, reduction="sum")
     return loss / weight_N2.sum()
 
 
 def follows(train: SurvivalGrid) -> float:
-    """How often a token is accepted after two that were."""
+    """Estimate how often a token is accepted after two that were."""
     would_V = np.concatenate([train.static(length)[1][:, 0] for length in LENGTHS])
     tested_V = would_V >= 2
     return float((would_V[tested_V] >= 3).mean()) if tested_V.any() else 0.0
 
 
 def calibrated(grids: Sequence[SurvivalGrid], served: Answering, length: int) -> StopCalibration:
-    """On the rounds of a static chain of ``length`` tokens."""
+    """Calibrate the chances of `now` on rounds of a static chain of ``length`` tokens."""
     columns = zip(*(said(grid, served, length) for grid in grids), strict=True)
     logits_VG, survives_VG, known_VG = map(np.concatenate, columns)
     scale, bias, _ = product_calibration(logits_VG, survives_VG, known_VG.astype(float), rises=False)
@@ -172,8 +172,8 @@ def calibrated(grids: Sequence[SurvivalGrid], served: Answering, length: int) ->
 
 
 def said(grid: SurvivalGrid, served: Answering, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Along rounds of a static chain of ``length`` tokens [V, G]: logits of `now`, whether the chain survives each token, and
-    whether it was drafted."""
+    """Run the network along rounds of a static chain of ``length`` tokens [V, G]: logits of `now`, whether the chain survives
+    each token, and whether it was drafted."""
     (places, would_V1, cap_V1), position_G = grid.static(length), np.arange(length)
     return (
         served(grid.features(*places)[:, :length]).now,
@@ -183,7 +183,7 @@ def said(grid: SurvivalGrid, served: Answering, length: int) -> tuple[np.ndarray
 
 
 def quality(grid: SurvivalGrid, served: Answering, calibration: StopCalibration, length: int) -> dict[str, Any]:
-    """Along the rounds of a static chain of ``length`` tokens."""
+    """Measure the calibrated chances along the rounds of a static chain of ``length`` tokens."""
     logits_VG, survives_VG, known_VG = said(grid, served, length)
     chances_VG = calibration.probability(logits_VG)
     tested_VG = known_VG & np.insert(survives_VG, 0, True, axis=1)[:, :-1]

@@ -50,7 +50,7 @@ from predictors.training.trainer import Trained, trained
 
 @dataclass(frozen=True)
 class ChainPolicies:
-    """A model on texts at one sampling setting, as ``made`` there."""
+    """Replay of a model on texts at one sampling setting, as ``made`` there."""
 
     grid: SurvivalGrid
     served: Answering
@@ -58,20 +58,20 @@ class ChainPolicies:
     made: SurvivalSetting
 
     def asked(self, rule: SurvivalRule, question: float | None = None) -> Totals:
-        """The model is asked by ``rule``, whether it pays or not; ``question``: seconds of that, if not as measured."""
+        """Decode by ``rule``, whether it pays or not; ``question``: seconds of a query of the model, if not as measured."""
         return replace(self, made=replace(self.made, rule=rule, pays=True)).decoded(question=question)
 
     def static(self) -> Totals:
         return static_totals(self.grid.starts, self.made.static_length)
 
     def decoded(self, source: SourceChoice | None = None, question: float | None = None) -> Totals:
-        """What is done at the setting, where no ``source`` takes over."""
+        """Decode by what serves at the setting, where no ``source`` takes over."""
         return self.grid.totals(
             self.grid.path(self.chain, source), self.grid.question if question is None else question
         )
 
     def chain(self, *rounds: np.ndarray) -> Columns:
-        """Submitted tokens and queries of rounds [V], as `predictors.controllers.survival` decides."""
+        """Draft submitted tokens and queries of rounds [V], as `predictors.controllers.survival` decides."""
         made = self.made
         if not made.pays:
             return self.grid.chains(made.static_length)(*rounds)
@@ -80,7 +80,7 @@ class ChainPolicies:
         now_VG, following_VG = made.chances(said)
         stop_VG = made.stops(np.cumprod(now_VG, axis=1), following_VG, np.arange(1, depth + 1))
         far_VG = said.distance > self.max_distance
-        far_VG[:, -1] = False  # nothing is asked about the last token
+        far_VG[:, -1] = False  # the network is not run on the last token
         cap_V = starts.cap_XS[rounds[0], rounds[1]]
         submitted_V = np.minimum(stop_VG.argmax(axis=1) + 1, cap_V)
         known_V = np.minimum(submitted_V, depth - 1)
@@ -93,7 +93,7 @@ class ChainPolicies:
 
 @dataclass(frozen=True)
 class SurvivalModel:
-    """A trained model on the texts of ``table``, with what is done at every sampling setting and how that was chosen; ``grids``
+    """A trained model on the texts of ``table``, with its rule at every sampling setting and how that was chosen; ``grids``
     by split, one per setting; squared distances up to ``limit`` are trusted."""
 
     table: TextTable
@@ -111,8 +111,8 @@ class SurvivalModel:
 
 @dataclass(frozen=True)
 class SurvivalPredictor(Trust):
-    """How the model is trained and served: in chains of at most ``gamma`` tokens that ``verifier`` verifies, beside a lookup of
-    ``lookup`` tokens.
+    """Predictor of family ``survival``: a network for chains of at most ``gamma`` tokens that ``verifier`` verifies, drafted with
+    a lookup of ``lookup`` tokens at hand.
 
     Products of ``calibrated_tokens`` chances are calibrated. Rates are tried at ``shares`` of the best static chain's, after at
     ``least`` so many tokens, and judged on ``folds`` of documents; also on machines of other ``cost_ratios``.
@@ -184,7 +184,7 @@ class SurvivalPredictor(Trust):
         return Fitted(card, model.trained.network.state_dict(), measured, _metrics(measured), sentence(measured))
 
     def _setting(self, model: SurvivalModel, number: int) -> tuple[SurvivalSetting, RuleChoice]:
-        """What is served at a setting, here and at other prices, and how its rule was chosen."""
+        """Choose what is served at a setting, here and at other prices; return how its rule was chosen, too."""
         grids = [model.grids[split][number] for split in (TRAIN, VALIDATION)]
         calibration = calibrated(grids, model.served, min(self.calibrated_tokens, self.gamma))
         unpriced = SurvivalRule(1.0, follows=follows(grids[0]))
@@ -199,7 +199,7 @@ class SurvivalPredictor(Trust):
     def _priced(
         self, model: SurvivalModel, profile: LatencyProfile, number: int, draft: SurvivalSetting
     ) -> tuple[SurvivalSetting, RuleChoice]:
-        """A setting on the machine of ``profile``."""
+        """Fit a setting to the machine of ``profile``."""
         context, sampled = model.table.median_context, not draft.settings.greedy
         prices = RoundPrices(profile, sampled)
         train, validation = (model.grids[split][number].at(prices) for split in (TRAIN, VALIDATION))
@@ -216,7 +216,7 @@ class SurvivalPredictor(Trust):
 
 
 def _scored(test: ChainPolicies) -> dict[str, Any]:
-    """Every policy's tokens per second on texts that chose nothing."""
+    """Score every policy's tokens per second on texts that chose nothing."""
     made, always = test.made, test.static()
     asked = test.asked(made.rule)
     policies = {
@@ -234,7 +234,7 @@ def _scored(test: ChainPolicies) -> dict[str, Any]:
 
 
 def sentence(measured: dict[str, Any]) -> str:
-    """What the model knows and its rule is worth on held-out documents."""
+    """Summarise in a sentence how well the model predicts and what its rule gains on held-out documents."""
     said = []
     for name, part in measured["parts"].items():
         asked, tried = part["asks"], part["policies"]["asked"]["gain"]["value"]

@@ -1,1 +1,1 @@
-"""Which delayed tree to draft at every root: labels of trees and prices of steps into a selector (family ``tree``)."""
+"""Choice of the delayed tree at every root: labels of trees and prices of steps into a selector (family ``tree``)."""

@@ -1,4 +1,4 @@
-"""What choosing trees per root is worth on roots that were not trained on, from exact labels.
+"""Evaluation of choosing trees per root, on roots that were not trained on, from exact labels.
 
     tokens per second   Σ E_a / Σ T_a over the roots, a the policy's choice: long-run throughput is a ratio of sums
     static              the best static action of the root's sampling setting
@@ -32,7 +32,7 @@ ORACLE_STEPS = 20
 
 @dataclass(frozen=True)
 class RuleCalibration(Trust):
-    """How a rule is chosen on validation roots; ``bootstrap_replicates`` for intervals."""
+    """Calibration of a rule on validation roots; ``bootstrap_replicates`` for intervals."""
 
     bootstrap_replicates: Count = 2000
     seed: int = 0
@@ -40,7 +40,7 @@ class RuleCalibration(Trust):
 
 @torch.inference_mode()
 def judged(network: SelectorNetwork, rows: SelectorRows) -> Judged:
-    """Expected tokens [N, A] and squared distances [N]."""
+    """Predict expected tokens [N, A] and squared distances [N] of rows."""
     logs_NA, distance_N = network.judged(rows.features)
     return logs_NA.double().exp().numpy(), distance_N.double().numpy()
 
@@ -48,8 +48,8 @@ def judged(network: SelectorNetwork, rows: SelectorRows) -> Judged:
 def calibrated_rule(
     said: Judged, labelling: Labelling, validation: SelectorRows, scores: Sequence[str], config: RuleCalibration
 ) -> tuple[SelectionRule, float]:
-    """The score, rate factor and margin of most tokens per second on validation roots (of equals the largest margin), with the
-    trusted distance; and the gain over the static choice there. Where that gain is not surely one, nothing is asked: 0."""
+    """Choose score, rate factor and margin by tokens per second on validation roots (of equals the largest margin), with the
+    trusted distance; also return the gain over the static choice there. Where it is not surely one, no network is run: 0."""
     limit = config.largest(said[1])
     factors = {SURPLUS: RATE_FACTORS, RATIO: (1.0,)}
     tried = [(score, factor, margin) for score in scores for factor in factors[score] for margin in MARGINS]
@@ -64,7 +64,7 @@ def calibrated_rule(
 
 
 def rates_by_setting(said: Judged, rows: SelectorRows, rule: SelectionRule) -> dict[str, dict[str, float]]:
-    """Tokens per second of the ``static`` choice and of the ``selector`` at every sampling setting."""
+    """Measure tokens per second of the ``static`` choice and of the ``selector`` at every sampling setting."""
     outcomes = {"static": rows.static, "selector": rows.chosen(said, rule)}
     return {
         setting: {name: one.at(mask_N).throughput for name, one in outcomes.items()}
@@ -74,7 +74,7 @@ def rates_by_setting(said: Judged, rows: SelectorRows, rule: SelectionRule) -> d
 
 
 def oracle_places(efficiency_NA: np.ndarray, seconds_NA: np.ndarray) -> np.ndarray:
-    """argmax_a E_a - ρ T_a [N], ρ the throughput of these very choices: the most that any choice per root can reach."""
+    """Find argmax_a E_a - ρ T_a [N], ρ the throughput of these very choices: the most that any choice per root can reach."""
     places_N = (efficiency_NA / seconds_NA).argmax(axis=1)
     for _ in range(ORACLE_STEPS):
         rate = at(efficiency_NA, places_N).sum() / at(seconds_NA, places_N).sum()
@@ -86,7 +86,7 @@ def oracle_places(efficiency_NA: np.ndarray, seconds_NA: np.ndarray) -> np.ndarr
 
 
 def split_oracle(rows: SelectorRows) -> Outcome | None:
-    """Chosen on all draws but one and scored on that one, each in turn; ``None`` with a single draw."""
+    """Choose on all draws but one and score on that one, each in turn; ``None`` with a single draw."""
     draws = rows.efficiency_NDA.shape[1]
     if draws < 2:
         return None
@@ -100,8 +100,8 @@ def split_oracle(rows: SelectorRows) -> Outcome | None:
 
 
 def hindsight(rows: SelectorRows, mask_N: np.ndarray) -> Outcome:
-    """The most that choices can bring at the roots of ``mask_N`` together, by their labels: not to choose is a choice there, too,
-    which takes no time. Static elsewhere."""
+    """Choose by the labels of the roots of ``mask_N`` together, the most that choices can bring: not to choose is a choice
+    there, too, which takes no time. Static elsewhere."""
     static = rows.static
     tokens_NA = np.column_stack([static.tokens, rows.efficiency_NA])
     seconds_NA = np.column_stack([static.seconds, rows.spent_NA + rows.decision])
@@ -113,7 +113,7 @@ def hindsight(rows: SelectorRows, mask_N: np.ndarray) -> Outcome:
 def evaluate_selector(
     said: Judged, labelling: Labelling, rule: SelectionRule, test: SelectorRows, config: RuleCalibration
 ) -> dict[str, Any]:
-    """Every policy's block efficiency and tokens per second with intervals, at all settings and at each; what is chosen."""
+    """Measure every policy's block efficiency, tokens per second and gain with intervals, overall and by setting."""
     policies = {"static": test.static, "selector": test.chosen(said, rule)}
     split = split_oracle(test)
     if split is not None:

@@ -94,7 +94,7 @@ class TreePredictor(Checked):
 
 
 def sentence(measured: Mapping[str, Any]) -> str:
-    """What choosing per root is worth on held-out documents."""
+    """Summarise in a sentence what choosing per root gains on held-out documents."""
     part = measured["parts"]["all"]
     most = part["oracle_same_draws"]["gain"]["value"]
     least = f"{part['oracle']['gain']['value']:+.1%}" if "oracle" in part else "an unknown gain"

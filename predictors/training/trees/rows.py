@@ -1,4 +1,4 @@
-"""Rows to learn a selector of one rule from: features, labels and seconds by action, the static choice; and what choices bring.
+"""Rows to learn a selector of one rule from: features, labels and seconds by action, the static choice; and outcomes of choices.
 
 Shape suffixes: N roots, D draws, A actions (those that the rule takes).
 """
@@ -22,10 +22,10 @@ Judged = tuple[np.ndarray, np.ndarray]  # a selector's expected tokens [N, A] an
 
 @dataclass(frozen=True)
 class SelectorRows:
-    """``features`` [N, S + C]; ``efficiency_NA``: labels, means of ``efficiency_NDA`` by draw; ``seconds_NA``, what steps are
-    thought to cost, and ``spent_NA``, what they cost with the root's own trees; ``decision``: seconds of choosing; ``static_N``
-    and ``rate_N``: place of the row's static action and its tokens per second; ``table`` has the rows' documents, slices and
-    settings."""
+    """Rows of a selector: ``features`` [N, S + C]; ``efficiency_NA``: labels, means of ``efficiency_NDA`` by draw;
+    ``seconds_NA``, what steps are expected to cost, and ``spent_NA``, what they cost with the root's own trees; ``decision``:
+    seconds of choosing; ``static_N`` and ``rate_N``: index of the row's static action and its tokens per second; ``table`` has
+    the rows' documents, slices and settings."""
 
     features: Tensor
     efficiency_NA: np.ndarray
@@ -42,20 +42,20 @@ class SelectorRows:
 
     @property
     def by_setting(self) -> dict[str, np.ndarray]:
-        """Which rows are of a sampling setting, by its name."""
+        """Masks [N] of the rows of each sampling setting, by its name."""
         return {made.name: self.table.setting_N == number for number, made in enumerate(self.table.settings)}
 
     def outcome(self, places_N: np.ndarray, decision: float) -> "Outcome":
-        """The actions at ``places_N``, labelled by all draws, and ``decision`` seconds each."""
+        """Evaluate the actions at ``places_N``, labelled by all draws, and ``decision`` seconds each."""
         return Outcome(at(self.efficiency_NA, places_N), at(self.spent_NA, places_N) + decision, places_N)
 
     @property
     def static(self) -> "Outcome":
-        """The static choice of every root's setting."""
+        """Outcome of the static choice of every root's setting."""
         return self.outcome(self.static_N, 0.0)
 
     def chosen(self, said: Judged, rule: SelectionRule) -> "Outcome":
-        """What the rule makes of what a selector ``said`` of every root; an untrusted root is static."""
+        """Choose by ``rule`` from a selector's outputs at every root; an untrusted root is static."""
         if not rule.asks:
             return self.static
         tokens_NA, distance_N = said
@@ -65,7 +65,7 @@ class SelectorRows:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a policy's choices bring at every root: expected tokens [N] and seconds [N], and the ``places`` chosen."""
+    """Outcome of a policy's choices at every root: expected tokens [N] and seconds [N], and the ``places`` chosen."""
 
     tokens: np.ndarray
     seconds: np.ndarray
@@ -73,7 +73,7 @@ class Outcome:
 
     @property
     def throughput(self) -> float:
-        """Tokens per second."""
+        """Throughput in tokens per second, as a ratio of sums."""
         return float(self.tokens.sum() / self.seconds.sum())
 
     def at(self, mask_N: np.ndarray) -> "Outcome":
@@ -81,14 +81,14 @@ class Outcome:
 
 
 def at(values_NA: np.ndarray, places_N: np.ndarray) -> np.ndarray:
-    """Each root's value [N] of one action."""
+    """Take each root's value [N] of one action."""
     return np.asarray(np.take_along_axis(values_NA, places_N[:, None], axis=1)[:, 0])
 
 
 @dataclass(frozen=True)
 class Labelling:
-    """How the roots of a collection are labelled for ``rule``: which of their actions it takes (``columns``), at what prices for
-    what ``traffic``, how many seconds one more node and one more fed node would take at it [A], and the training roots' sampling
+    """Labelling of a collection's roots for ``rule``: which of their actions it takes (``columns``), at what prices for what
+    ``traffic``, how many seconds one more node and one more fed node would take at it [A], and the training roots' sampling
     settings. A new machine's profile changes prices, and nothing in the traces."""
 
     rule: str
@@ -102,7 +102,7 @@ class Labelling:
 
     @staticmethod
     def of(table: RootTable, rule: str, profile: LatencyProfile, states: bool) -> "Labelling":
-        """Settings, and the nodes that prices count, are those of the training roots; ``states``: hidden states are read."""
+        """Label for ``rule``: settings, and nodes that prices count, are the training roots'; ``states``: these are read."""
         if rule not in table.manifest.rules:
             known = ", ".join(table.manifest.rules)
             raise ValueError(
@@ -141,7 +141,7 @@ class Labelling:
         return self.spec.actions
 
     def statics(self) -> list[Static]:
-        """The static action of every setting."""
+        """Find the static action of every setting."""
         return [setting.static(self.prices) for setting in self.settings]
 
     def rows(self, table: RootTable) -> SelectorRows:

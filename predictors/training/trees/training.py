@@ -36,12 +36,12 @@ SCORED = {TOKENS: (SURPLUS, RATIO), THROUGHPUT: (RATIO,)}  # what the outputs of
 
 
 def token_error(logs_BA: Tensor, efficiency_BA: Tensor, mean_A: Tensor) -> Tensor:
-    """The loss of expected tokens."""
+    """Compute the loss of expected tokens."""
     return ((logs_BA.exp() - efficiency_BA) / mean_A).square().mean()
 
 
 def log_gain(logits_BA: Tensor, efficiency_BA: Tensor, seconds_BA: Tensor, static_B: Tensor) -> Tensor:
-    """s [B] of the policy softmax(``logits_BA``) over the static actions ``static_B``."""
+    """Compute s [B] of the policy softmax(``logits_BA``) over the static actions ``static_B``."""
     policy_BA = torch.softmax(logits_BA, dim=1)
     policy_B = (policy_BA * efficiency_BA).sum(1).log() - (policy_BA * seconds_BA).sum(1).log()
     static_B1 = static_B.unsqueeze(1)
@@ -49,7 +49,7 @@ def log_gain(logits_BA: Tensor, efficiency_BA: Tensor, seconds_BA: Tensor, stati
 
 
 def objective(gain_B: Tensor, penalty: float, worst: float) -> Tensor:
-    """The loss of gains ``s``: λ is ``penalty``, α is ``worst``.
+    """Compute the loss of gains ``s``: λ is ``penalty``, α is ``worst``.
 
     Examples
     --------
@@ -70,13 +70,13 @@ class Candidate(Checked):
 
     @property
     def name(self) -> str:
-        """Such as ``tokens-states``."""
+        """Name of the candidate, such as ``tokens-states``."""
         return f"{self.objective}-{'states' if self.states else 'scalars'}"
 
 
 @dataclass(frozen=True)
 class SelectorConfig(TrainConfig):
-    """How a selector is trained: ``width`` that hidden states are projected to, the MLP's ``hidden_sizes``, and of objective
+    """Training of a selector: ``width`` that hidden states are projected to, the MLP's ``hidden_sizes``, and of objective
     throughput the ``penalty`` λ and ``worst`` fraction α."""
 
     width: Count = 64
@@ -92,9 +92,9 @@ class SelectorConfig(TrainConfig):
 
 
 class SelectorTraining(Training[SelectorNetwork]):
-    """``val_loss`` is minus the logarithm of the choices' tokens per second over the static ones', both ratios of sums, by
-    surplus with κ = 1 (trained for throughput: by ratio) and without a margin: what is monitored is what is served. The loss
-    itself is logged as ``val_objective``."""
+    """Training of a selector. ``val_loss`` is minus the logarithm of the choices' tokens per second over the static ones', both
+    ratios of sums, by surplus with κ = 1 (trained for throughput: by ratio) and without a margin: what is monitored is what is
+    served. The loss itself is logged as ``val_objective``."""
 
     mean: Tensor
 
@@ -152,7 +152,7 @@ def fit_selector(
 
 
 def _in_memory(rows: SelectorRows) -> Batches:
-    """Features, expected tokens, seconds, static places and their tokens per second."""
+    """Put rows in memory: features, expected tokens, seconds, static indices and their tokens per second."""
     return Batches(
         rows.features,
         torch.from_numpy(rows.efficiency_NA).float(),
