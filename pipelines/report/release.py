@@ -78,13 +78,16 @@ def untimed_chains(inputs: Inputs) -> Iterator[str]:
 
 
 def decision(inputs: Inputs) -> str:
-    """What tuning chose at every setting, what it gains on test prompts, and what the gate says of it: gains are over the static
-    chain that was fastest on validation prompts, unless that chain won, or over the gate's reference, where its trial timed more
-    prompts than tuning. What is not surely faster than plain decoding there (by the gate: at all settings) is not served."""
-    gate, said = inputs.verdicts.get(AUTO, {}), []
+    """Say what tuning chose at every setting, what it gains, and what the gate says of it: gains are over the fastest static chain
+    on validation prompts or, where there was a trial, over the gate's reference on test prompts. What is not surely faster than
+    plain decoding there (by the gate: at all settings) is not served."""
+    gate, said, unpaid = inputs.verdicts.get(AUTO, {}), list[str](), list[str]()
     evidence = gate.get("evidence", {})
     for setting, choice in inputs.tuned.items():
         winner, rival = arm_name(choice["winner"]), choice["static"]
+        if choice["winner"] == PLAIN:
+            unpaid.append(setting)
+            continue
         over, plain = (_gain(choice, name) for name in (rival, PLAIN))
         if (tried := evidence.get("settings", {}).get(setting)) is not None:
             over, rival = Estimate(**tried).interval(), evidence["reference"]
@@ -97,6 +100,7 @@ def decision(inputs: Inputs) -> str:
             continue
         gained = "" if over is None else f": {shown(over, GAIN)} over {arm_name(rival)}"
         said.append(f"At {setting} {'serve' if plain or over else 'tuning chose'} {winner}{gained}.")
+    said += [f"At {listed(unpaid)} nothing is surely faster than plain decoding."] if unpaid else []
     judged = [f"{VERDICTS[gate['verdict']]}."] if gate else []
     return " ".join([*(said or ["Nothing was tuned on this machine."]), *judged])
 

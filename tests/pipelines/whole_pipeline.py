@@ -133,7 +133,6 @@ SMALL = {
         "temperatures": [0.0, 1.0],
         "candidates": 1,
         "validation_prompts": 1,
-        "test_prompts": 2,
         "max_new_tokens": 12,
     },
     "trial": {"gammas": [2], "test_prompts": 2, "reserve_prompts": 1, "exactness_prompts": 1, "max_new_tokens": 12},
