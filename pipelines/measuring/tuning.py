@@ -141,7 +141,7 @@ def _replayed(replay: Path, setting: str, fitted: Callable[[str], bool]) -> list
 def _unreplayed(records: Mapping[str, dict[str, Any]], setting: str) -> Iterator[Candidate]:
     """Exported bundles that draft trees or without a draft model, and the best static tree of every rule at this setting."""
     for name, record in records.items():
-        if name in names.METHODS:
+        if name in names.METHODS and any(row["setting"] == setting for row in record["rows"]):
             yield Candidate(name, names.CALIBRATED, {"bundle": name})
         if record.get("family") == "tree" and setting in record["static_actions"]:
             yield Candidate(name, names.SELECTOR, {"bundle": name})

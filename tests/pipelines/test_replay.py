@@ -137,7 +137,7 @@ def test_lookups_are_replayed_as_they_would_be_decoded(folder, table):
     """Rounds of the real decoders, and only of those whose configuration says all can be built elsewhere."""
     pair = ModelPair.load(target=str(folder / "pair" / "target"), draft=str(folder / "pair" / "draft"))
     served = json.loads((folder / "replay" / "toy-1c" / POLICIES).read_text())
-    assert "takeover of hrad" not in served
+    assert "takeover of hrad" not in served and "decoder" in served["pearl-2"]
     texts = {one.prompt_id: one.tokens for one in TextTable.read(folder / "texts").texts() if one.settings.greedy}
     rows = table[table["setting"] == "T=0"].set_index(["drafter", "prompt"])
     looked_up = same = 0

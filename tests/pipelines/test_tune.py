@@ -41,7 +41,7 @@ SERVED = {"chain-1": chain(1), "chain-3": chain(3), "entropy": chain(2), "hrad":
 def replayed(tmp_path):
     write_replay(tmp_path / "replay")
     write_json(tmp_path / "replay" / POLICIES, SERVED)
-    write_json(tmp_path / "fit" / "lookahead.json", {"method": "lookahead"})
+    write_json(tmp_path / "fit" / "lookahead.json", {"method": "lookahead", "rows": [{"setting": "T=0"}]})
     return tmp_path
 
 
@@ -94,7 +94,9 @@ def test_selectors_and_the_best_static_tree_of_a_rule_are_candidates(replayed):
     assert made["delayed-2.0.4 nss"].served == {
         "decoder": {"method": "speculative", "drafter": drafter, "verifier": "nss"}
     }
+    write_json(replayed / "fit" / "lookahead.json", {"method": "lookahead", "rows": [{"setting": "T=1"}]})
     elsewhere = candidates(replayed / "replay", replayed / "fit", "T=0", (), lambda name: name != "delayed_tree-nss")
+    assert "lookahead" not in names(elsewhere), "it was not traced there"
     assert "delayed_tree-nss" not in names(elsewhere), "its predictor is fitted no more"
 
 

@@ -129,12 +129,7 @@ SMALL = {
         "exactness_prompts": 1,
         "arms": ARMS,
     },
-    "tune": {
-        "temperatures": [0.0, 1.0],
-        "candidates": 1,
-        "validation_prompts": 1,
-        "max_new_tokens": 12,
-    },
+    "tune": {"temperatures": [0.0, 1.0], "candidates": 1, "validation_prompts": 1, "max_new_tokens": 12},
     "trial": {"gammas": [2], "test_prompts": 2, "reserve_prompts": 1, "exactness_prompts": 1, "max_new_tokens": 12},
 }  # what stands in params.yaml, made small
 
