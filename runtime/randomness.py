@@ -91,12 +91,6 @@ def inverted(weights: Tensor, uniform: Tensor) -> Tensor:
     return reached.view(torch.uint8).argmax(dim=-1)
 
 
-def number_of(weights_V: Tensor, answer: int) -> float:
-    """Return the middle of the uniform numbers that `inverted` turns into ``answer``."""
-    cumulative_V = weights_V.double().cumsum(dim=-1)
-    return float((cumulative_V[answer] - weights_V[answer].double() / 2) / cumulative_V[-1])
-
-
 def stream(randomness: Any, purpose: str) -> Chance:
     """Return ``randomness``'s stream for ``purpose``; the object itself where it has no streams."""
     found: Chance = randomness.stream(purpose) if hasattr(randomness, "stream") else randomness

@@ -17,7 +17,7 @@ RULE, LEARNED = "rule", "learned"  # rule: also stop models; learned: heads
 LOOKUP, TAKEOVER = "lookup", "static takeover"  # a lookup alone, and one that takes over from a chain by a fixed rule
 SOURCE = "source"  # the bundle that weighs both
 FORK, CONFIG, DYNAMIC = "fork", "config", "dynamic fork"
-SELECTOR, TREE_BUNDLE = "selector", "delayed_tree-"  # of delayed trees; bundles of them, followed by the rule
+SELECTOR = "selector"  # of delayed trees
 CALIBRATED, GIVEN = "calibrated", "given"  # methods without a draft model: as exported, by configuration
 TREES = (FORK, CONFIG, DYNAMIC)
 

@@ -78,9 +78,9 @@ def untimed_chains(inputs: Inputs) -> Iterator[str]:
 
 
 def decision(inputs: Inputs) -> str:
-    """Say what tuning chose at every setting, what it gains, and what the gate says of it: gains are over the fastest static chain
-    on validation prompts or, where there was a trial, over the gate's reference on test prompts. What is not surely faster than
-    plain decoding there (by the gate: at all settings) is not served."""
+    """Say what tuning chose at every setting, what it gains, and what the gate says of it: gains are over the fastest static
+    chain on validation prompts or, where there was a trial, over the gate's reference on test prompts. What is not surely faster
+    than plain decoding there (by the gate: at all settings) is not served."""
     gate, said, unpaid = inputs.verdicts.get(AUTO, {}), list[str](), list[str]()
     evidence = gate.get("evidence", {})
     for setting, choice in inputs.tuned.items():
