@@ -23,7 +23,7 @@ STAGES: Mapping[str, tuple[Callable[[argparse.Namespace], bool], tuple[str, ...]
 
 
 def needs_draft(pair: str, predictor: str, params: Path) -> bool:
-    """Whether a bundle serves only pairs with a draft."""
+    """Tell whether a bundle serves only pairs with a draft."""
     from pipelines.parameters import read_pair, read_predictor
 
     if predictor not in (read_pair(pair, params).get("fit") or {}):
@@ -32,7 +32,7 @@ def needs_draft(pair: str, predictor: str, params: Path) -> bool:
 
 
 def draftless(pair: str, params: Path) -> bool:
-    """Whether the pair of that name in the parameter file is a target alone."""
+    """Tell whether the pair of that name in the parameter file is a target alone."""
     from pipelines.parameters import read_pair  # YAML, which commands of a serving host go without
 
     models = read_pair(pair, params).get("models")
@@ -40,7 +40,7 @@ def draftless(pair: str, params: Path) -> bool:
 
 
 def left_out(args: argparse.Namespace) -> bool:
-    """Whether a command does not apply to its pair: then its outputs say so, else none says so any more."""
+    """Tell whether a command does not apply to its pair: then its outputs say so, else none says so any more."""
     needs, names = STAGES.get(args.command, (None, ()))
     if needs is None:
         return False
@@ -66,5 +66,5 @@ def noted(missing: bool, *outputs: Path | None) -> bool:
 
 
 def absent(folder: Path) -> bool:
-    """Whether what a stage would write there is not applicable."""
+    """Tell whether what a stage would write there is not applicable."""
     return (folder / MARKER).is_file()

@@ -36,7 +36,7 @@ class GgufFile:
     package: str | None = None
 
     def path(self) -> Path:
-        """Where the file lies on this machine.
+        """Path of the file on this machine.
 
         Raises
         ------

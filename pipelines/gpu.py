@@ -189,7 +189,7 @@ def decode(decoder: Decoder, prompt: list[int], new_tokens: int, heat: float) ->
 
 
 def seen(decoder: Decoder, prompt: list[int], heat: float, device: torch.device) -> dict[str, Any]:
-    """What the device does in a round."""
+    """Count what the device does in a round."""
     steps = decoder.stream(prompt, 256, heat, randomness=Randomness(0), eos_token_id=[])
     next(steps)
     return watched(lambda: next(steps), device)

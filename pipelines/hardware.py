@@ -90,5 +90,5 @@ def watched(work: Callable[[], object], device: torch.device, calls: int = 8) ->
 
 
 def on(device: torch.device, event: Any) -> bool:
-    """Whether a profiler's event ran on a device of that type."""
+    """Tell whether a profiler's event ran on a device of that type."""
     return bool(event.device_type.name == device.type.upper())

@@ -110,7 +110,7 @@ class InflatedDraft(Checked):
 
 
 def cost(shape: InflatedShape, vocabulary: int) -> float:
-    """Of a pass over one token, in weights read; the head is the embedding's own matrix."""
+    """Cost of a pass over one token, in weights read; the head is the embedding's own matrix."""
     return shape.layers * (shape.layer_weights + LAYER) + vocabulary * shape.hidden
 
 

@@ -31,7 +31,8 @@ def write_json(path: Path, record: Any) -> None:
 
 
 def read_json(path: Path, remedy: str = "Run the stage that writes it again.", kind: type = dict) -> Any:
-    """What such a file holds, a ``kind`` of value; `ValueError` with the ``remedy`` where it is missing, damaged or not that."""
+    """Read a JSON file that holds a ``kind`` of value; `ValueError` with the ``remedy`` where it is missing, damaged or not
+    that."""
     try:
         found = json.loads(path.read_text())
         if not isinstance(found, kind):

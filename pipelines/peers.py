@@ -171,7 +171,8 @@ def parting(one: Sequence[int], other: Sequence[int]) -> int | None:
 
 
 def accepted(rows: Rows, arms: Sequence[str], gamma: int) -> dict[str, Any]:
-    """By arm the share of rounds whose draft was accepted up to each position, with standard errors by bootstrap over documents.
+    """Return by arm the share of rounds whose draft was accepted up to each position, with standard errors by bootstrap over
+    documents.
 
     They are the rounds whose ``gamma`` + 1 tokens lie within what the texts of both ``arms`` have in common."""
     one, other = (by_prompt(rows, arm) for arm in arms)

@@ -55,7 +55,7 @@ def workers(make: Callable[[], Any], count: int, threads: int, pair_folder: Path
 
 
 class Worker:
-    """What an actor holds. It is made at the first call, as an error there reaches the driver whole."""
+    """An actor's content. It is made at the first call, as an error there reaches the driver whole."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self.make = make
@@ -113,8 +113,8 @@ def _cluster(cores: int) -> Any:
 
 
 def devices(placement: Mapping[str, Any], most: int) -> int:
-    """How many of a machine's devices, of which it has at ``most`` so many, a pair needs: all where its ``device_map`` is a word
-    (``auto``), else up to the last that is named, or one."""
+    """Return how many of a machine's devices, of which it has at ``most`` so many, a pair needs: all where its ``device_map``
+    is a word (``auto``), else up to the last that is named, or one."""
     spread = placement.get("device_map") or {}
     if isinstance(spread, str):
         return most

@@ -21,7 +21,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Shares:
-    """What part of every slice's documents goes where; the parts sum to 1, and only ``drafter`` and ``reserve`` may be 0. The
+    """Parts of every slice's documents by where they go; the parts sum to 1, and only ``drafter`` and ``reserve`` may be 0. The
     fields' order decides which documents go where."""
 
     drafter: float = 0.0

@@ -104,7 +104,7 @@ def new_model(hidden: int, layers: int, heads: int, feed_forward: int) -> LlamaF
 def train(
     name: str, model: LlamaForCausalLM, tokens: Tensor, steps: int, teacher: LlamaForCausalLM | None = None
 ) -> None:
-    """In place, by cross-entropy to the next token or to the teacher's law of it."""
+    """Train a model in place, by cross-entropy to the next token or to the teacher's law of it."""
     parts = dict(model.named_parameters())
     matrices = {key: weight for key, weight in parts.items() if weight.ndim == 2 and "embed" not in key}
     rest = [weight for key, weight in parts.items() if key not in matrices]

@@ -56,8 +56,8 @@ class GrowingText:
 
 
 def settled(text: str, cleans: bool) -> str:
-    """What later tokens leave of ``text``: no character whose bytes are still to come nor, where a tokenizer ``cleans`` spaces in
-    front of punctuation away, a space that may be one of those.
+    """Return the part of ``text`` that later tokens leave: no character whose bytes are still to come nor, where a tokenizer
+    ``cleans`` spaces in front of punctuation away, a space that may be one of those.
 
     Examples
     --------

@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def hardware_line(profile: "LatencyProfile") -> Iterator[str]:
-    """Of passes of one token, the share of the time in which a copy moves their weights, and joules where they were counted."""
+    """Say in which share of the time of passes of one token a copy moves their weights, and joules where they were counted."""
     hardware, context = profile.provenance.get("hardware"), profile.table("target").axes["context"][0]
     if hardware is None:
         return

@@ -40,8 +40,8 @@ ENGINES = {  # what each has words for, and how it differs from what was measure
 
 @dataclass(frozen=True)
 class Rule:
-    """At most ``drafted`` tokens of the draft model, none where its top probability is below ``confidence``; a ``lookup`` instead
-    or before; ``beyond``: what no engine has words for. Without anything: plain decoding."""
+    """A rule that drafts at most ``drafted`` tokens of the draft model, none where its top probability is below ``confidence``;
+    a ``lookup`` instead or before; ``beyond``: what no engine has words for. Without anything: plain decoding."""
 
     drafted: int = 0
     confidence: float = 0.0
@@ -50,7 +50,7 @@ class Rule:
     beyond: str | None = None
 
     def missing(self, engine: str) -> list[str]:
-        """What it needs and the engine has no words for."""
+        """List what the rule needs and the engine has no words for."""
         needs: dict[str, Any] = {CHAIN: self.drafted, LOOKUP: self.lookup, BEFORE: self.lookup and self.drafted}
         needs |= {MOVING: self.moving, CONFIDENCE: self.confidence and not self.moving}
         needs |= {LEAST: self.lookup and self.lookup.least > 1, self.beyond or LEARNED: self.beyond}
@@ -78,7 +78,8 @@ def run(args: argparse.Namespace) -> None:
 
 
 def lines(engine: str, choices: Sequence[Any], origin: Mapping[str, Any], models: Mapping[str, Any]) -> Iterator[str]:
-    """What an engine is told at every sampling setting, below comments, from what tuning chose and where it measured."""
+    """Lines that tell an engine what to do at every sampling setting, below comments, from what tuning chose and where it
+    measured."""
     device, settings = origin["device"], map(SamplingSettings, origin["parameters"]["temperatures"])
     by_name = {one.name: one for one in settings}
     yield f"# {origin['pair']} for {engine}: " + ", ".join(f"{role} {name}" for role, (name, _) in models.items())
@@ -104,7 +105,7 @@ def lines(engine: str, choices: Sequence[Any], origin: Mapping[str, Any], models
 
 
 def rule_of(served: Mapping[str, Any]) -> Rule:
-    """What a candidate of tuning drafts, from what is served: ``decoder``, a configuration, or the name of a ``bundle``."""
+    """Read what a candidate of tuning drafts from how it is served: ``decoder``, a configuration, or the name of a ``bundle``."""
     decoder = served.get("decoder", {})
     drafter = {"kind": decoder.get("preset") or decoder.get("method") or LEARNED} | decoder.get("drafter", {})
     kind = drafter.pop("kind")

@@ -11,7 +11,7 @@ FOLDER = "../drafter"  # of the trained drafter, from the pair's
 
 @dataclass(frozen=True)
 class DrafterRecipe(Checked):
-    """What an EAGLE-3 drafter is trained on, and how.
+    """Settings of training an EAGLE-3 drafter.
 
     ``prompts`` of the drafter's share are answered by the target with up to ``max_new_tokens`` tokens, and ``validation`` prompts
     at both temperatures, which it is judged on. ``vocabulary``: its most frequent tokens; ``depths`` drafted in training, each

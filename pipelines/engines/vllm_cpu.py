@@ -85,7 +85,7 @@ def decode(model: Any, prompt: list[int], new_tokens: int) -> dict[str, Any]:
 
 
 def counters(model: Any) -> dict[str, list[int]]:
-    """What vLLM itself has counted of drafts, each a number or one for every position."""
+    """Read vLLM's own counts of drafts, each a number or one for every position."""
     counted = [metric for metric in model.get_metrics() if "spec_decode" in metric.name]
     return {one.name.removeprefix("vllm:"): list(getattr(one, "values", [getattr(one, "value", 0)])) for one in counted}
 

@@ -37,7 +37,7 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence(Comparison):
-    """What is known of a challenger, by content hashes of its bundle and of the ``champion`` it was timed with, if there was
+    """Everything known of a challenger, by content hashes of its bundle and of the ``champion`` it was timed with, if there was
     one."""
 
     pair: str
@@ -75,7 +75,7 @@ class Evidence(Comparison):
 
 
 def compared(timed: Timed, bounds: Bounds, champion: bool = False) -> Comparison:
-    """What was ``timed`` says of the arm `CHALLENGER` over plain decoding, every static chain and, if there is a ``champion``,
+    """Compare the arm `CHALLENGER` as it was ``timed`` with plain decoding, every static chain and, if there is a ``champion``,
     the arm `CHAMPION`. Without static chains the reference is plain decoding, and the gate refuses unless the pair has no
     draft."""
 
@@ -111,7 +111,7 @@ def read_evidence(path: Path) -> Evidence:
 
 
 def evidence_on(path: Path, challenger: "Version", over: str | None) -> Evidence | None:
-    """What was measured of the challenger over the champion of content ``over``, if that is what the file holds."""
+    """Read evidence on the challenger over the champion of content ``over``; None if the file holds none."""
     try:
         found = read_evidence(path)
     except ValueError:  # none, or another version's: to be measured

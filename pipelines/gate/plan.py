@@ -60,7 +60,8 @@ def trials_among(records: list[Record]) -> list[Record]:
 
 
 def reserve_opens(earlier: list[Record], name: str, version: str) -> bool:
-    """Whether the next trial, after the kept verdicts, is that on the reserve, too. `ValueError` if there is none to come."""
+    """Tell whether the next trial, after the kept verdicts, is that on the reserve, too. `ValueError` if there is none to
+    come."""
     trials = trials_among(earlier)
     last = trials[-1]["verdict"] if trials else None
     if last == REFUSED or len(trials) > 1:

@@ -190,8 +190,8 @@ def parts_of(decoder: Decoder) -> dict[str, Decoder]:
 
 
 def exact(pair: ModelPair, bundle: Path, prompts: Iterable[Sequence[int]], max_new_tokens: int) -> dict[str, bool]:
-    """By route and prompt: whether greedy text is Hugging Face's own (`pipelines.measuring.exactness`). A route that serves other
-    settings decodes greedily here, too: its drafts and its bookkeeping are the same."""
+    """Check by route and prompt that greedy text is Hugging Face's own (`pipelines.measuring.exactness`). A route that serves
+    other settings decodes greedily here, too: its drafts and its bookkeeping are the same."""
     decoder = load_decoder(bundle, pair)
     found = greedy_differences(pair, parts_of(decoder), prompts, max_new_tokens)
     return {

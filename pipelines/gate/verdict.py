@@ -49,7 +49,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Verdict:
-    """On a challenger: any check that refuses refuses, and all must pass to pass."""
+    """The gate's verdict on a challenger: any check that refuses refuses, and all must pass to pass."""
 
     checks: tuple[Check, ...]
     level: float  # one-sided, of the gains
@@ -69,7 +69,7 @@ class Verdict:
         return self.outcome == PASSED
 
     def to_record(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the verdict as JSON."""
         said = {"version": VERSION, "verdict": self.outcome, "passed": self.passed}
         checks = [asdict(check) | {"passed": check.passed} for check in self.checks]
         return asdict(self) | said | {"checks": checks}

@@ -107,7 +107,7 @@ class TimedArm:
         run(prompt, settings, 0)
 
     def at(self, temperature: float) -> bool:
-        """Whether it is timed at ``temperature``."""
+        """Tell whether it is timed at ``temperature``."""
         return self.temperatures is None or temperature in self.temperatures
 
 

@@ -23,8 +23,8 @@ from runtime.eagle3.drafter import Eagle3Drafter
 
 @dataclass(frozen=True)
 class Bench:
-    """What ``open_bench`` prepared. ``folder`` is named after the device; ``prompts`` are those of each split. Models of the
-    ``pair`` are whole: Hugging Face's own forward is among what is measured."""
+    """Machine, pair and prompts that a measuring stage works with. ``folder`` is named after the device; ``prompts`` are those
+    of each split. Models of the ``pair`` are whole: Hugging Face's own forward is among what is measured."""
 
     folder: Path
     pair: ModelPair

@@ -53,7 +53,7 @@ OF_ROUND = (
 
 
 def measured(run: "Run", seconds: float) -> dict[str, Any]:
-    """What one run took and did, as columns of `DECODES`."""
+    """Put one run's times and counts into columns of `DECODES`."""
     overlapped = sum(record.overlapped for record in run.rounds or ())
     virtual = run.virtual or overlapped > 0
     seconds -= overlapped

@@ -50,8 +50,8 @@ def first_difference(tokens: Sequence[int], others: Sequence[int]) -> int | None
 def greedy_differences(
     pair: ModelPair, decoders: Mapping[str, Decoder], prompts: Iterable[Sequence[int]], max_new_tokens: int
 ) -> dict[str, list[int | None]]:
-    """By decoder, where each prompt's greedy text is first not Hugging Face's: where it differs from ``generate``, or in a format
-    shorter than float32 where it does and rounding does not explain it."""
+    """Find by decoder where each prompt's greedy text is first not Hugging Face's: where it differs from ``generate``, or in a
+    format shorter than float32 where it does and rounding does not explain it."""
     target = pair.target
     assert isinstance(target, CausalLanguageModel)
     reference = hugging_face_arm(target.model, None, max_new_tokens)
@@ -72,7 +72,8 @@ def greedy_differences(
 def exactness_rows(
     pair: ModelPair, prompts: Iterable[Sequence[int]], arms: Mapping[str, TimedArm], max_new_tokens: int
 ) -> Rows:
-    """By arm of ours: ``exact_float32``, or of whatever format the ``pair`` has, and every prompt's first wrong position."""
+    """Make a row for every arm of ours: ``exact_float32``, or of whatever format the ``pair`` has, and every prompt's first
+    wrong position."""
     ours = {name: arm.decoder for name, arm in arms.items() if arm.decoder is not None}
     found = greedy_differences(pair, ours, prompts, max_new_tokens)
     return [
@@ -126,7 +127,7 @@ def format_of(pair: ModelPair) -> str:
 
 
 def agreement(pair: ModelPair, prompts: Sequence[list[int]]) -> dict[str, dict[str, float]]:
-    """By model that runs by a compact forward, how far its logits are from Hugging Face's in float32."""
+    """Measure for every model that runs by a compact forward how far its logits are from Hugging Face's in float32."""
     return {
         name: forward_agreement(model, prompts)
         for name, model in pair.models.items()

@@ -118,7 +118,8 @@ class Items:
 
     @staticmethod
     def of(rows: Sequence[Row], key: Sequence[str], arms: Mapping[str, int], documents: Mapping[str, int]) -> "Items":
-        """Items that have the same ``key``; quantities are ``seconds`` and ``tokens``, or what else a row has as ``second``."""
+        """Join rows of the same ``key`` into items; quantities are ``seconds`` and ``tokens``, or what else a row has as
+        ``second``."""
         first = {tuple(row[name] for name in key): row for row in reversed(rows)}
         names = sorted(first)
         place = {name: number for number, name in enumerate(names)}
@@ -133,7 +134,7 @@ class Items:
         return Items(tuple(map(str, names)), prompt_N, document_N, slice_N, setting_N, amounts_2AN)
 
     def of_both(self, arms: Sequence[int], setting: str, only_slice: str | None) -> np.ndarray:
-        """Which items both ``arms`` have, at a setting and of a slice [N]."""
+        """Mark the items that both ``arms`` have, at a setting and of a slice [N]."""
         kept_N = ~np.isnan(self.amounts_2AN[0, list(arms)]).any(axis=0) & (self.setting_N == setting)
         return kept_N if only_slice is None else kept_N & (self.slice_N == only_slice)
 
@@ -159,7 +160,7 @@ class Timed:
     def of(
         decodes: Iterable[Row], texts: Iterable[Row] = (), same: Mapping[str, frozenset[frozenset[str]]] | None = None
     ) -> "Timed":
-        """From rows of decodes: ``arm block prompt document slice temperature tokens seconds`` and, where it is known,
+        """Make it from rows of decodes: ``arm block prompt document slice temperature tokens seconds`` and, where it is known,
         ``profiled``: seconds that the latency profile gives the decode's own rounds. And of replayed texts: ``arm prompt document
         slice setting tokens seconds``, of which seconds are the profile's.
 

@@ -39,7 +39,7 @@ def numerics(origin: Mapping[str, Any]) -> str:
 
 
 def of_target_alone(origin: Mapping[str, Any]) -> bool:
-    """Whether the measured pair has no draft."""
+    """Tell whether the measured pair has no draft."""
     return set(origin.get("models", ())) == {"target"}
 
 

@@ -84,7 +84,7 @@ class Accounts:
         self._policies = {key: policy for key, policy in known.items() if policy is not None}
 
     def profiled(self, decodes: Rows, rounds: Rows) -> Rows:
-        """``decodes`` with their ``profiled`` seconds: those that the profile gives their prefill and ``rounds``, or NaN."""
+        """Add to ``decodes`` their ``profiled`` seconds: those that the profile gives their prefill and ``rounds``, or NaN."""
         own: dict[tuple[str, str], Rows] = {}
         for row in rounds:
             if not row["prefill"]:
@@ -92,8 +92,8 @@ class Accounts:
         return [row | {"profiled": self._decode(row, own.get((row["arm"], row["block"]), []))} for row in decodes]
 
     def replayed(self, texts: Iterable[RecordedText]) -> Rows:
-        """A row per arm and text: its tokens, and the profile's seconds of the rounds that the arm would make of it. An arm is
-        left out at a setting if it reads more than was recorded."""
+        """Make a row per arm and text: its tokens, and the profile's seconds of the rounds that the arm would make of it. An
+        arm is left out at a setting if it reads more than was recorded."""
         made: dict[tuple[str, SamplingSettings], Rows] = {key: [] for key in self._policies}
         for text in texts:
             for key in [key for key in made if key[1] == text.settings]:
@@ -105,7 +105,7 @@ class Accounts:
         return [row for rows in made.values() for row in rows]
 
     def _policy(self, decoder: Decoder, settings: SamplingSettings) -> "Policy | None":
-        """What a decoder drafts; ``None``: replay does not cover it."""
+        """Return a decoder's policy; ``None``: replay does not cover it."""
         decoder = decoder.route(settings)
         if type(decoder) is not SequentialDecoder:
             return None
@@ -141,7 +141,7 @@ class Accounts:
 
 @dataclass(frozen=True)
 class Policy:
-    """What a decoder drafts, ``chain=None``: nothing; ``question``: seconds of a query of its model."""
+    """A decoder's drafting policy, ``chain=None``: it drafts nothing; ``question``: seconds of a query of its model."""
 
     chain: ChainPolicy | None
     question: float
@@ -150,7 +150,7 @@ class Policy:
 def same_decoders(
     arms: Mapping[str, Decoder], settings: Iterable[SamplingSettings]
 ) -> dict[str, frozenset[frozenset[str]]]:
-    """By sampling setting, pairs of arms that are one decoder there: plain decoding, or the same static chain."""
+    """Find by sampling setting the pairs of arms that are one decoder there: plain decoding, or the same static chain."""
     found = {}
     for one in settings:
         chains = {name: chain for name, decoder in arms.items() if (chain := static_chain(decoder, one)) is not None}

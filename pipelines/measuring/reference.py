@@ -87,7 +87,7 @@ def _references(
 
 
 def replayed_counts(decoder: Mapping[str, Any], controller: Controller, text: RecordedText) -> RequestCounts:
-    """What the runtime would have counted, had the text come out of this request. `BeyondRecordError` if the decoder or
+    """Count what the runtime would have counted, had the text come out of this request. `BeyondRecordError` if the decoder or
     the controller goes beyond what was recorded."""
     from runtime.branching.draft import BranchDecoderConfig
 
@@ -141,7 +141,7 @@ def chain_policy(drafter: "Drafter", controller: Controller, verifier: str) -> C
 
 
 def configured_policy(decoder: Mapping[str, Any], controller: Controller, verifier: str) -> ChainPolicy | None:
-    """The same of an expanded configuration of method ``speculative``."""
+    """Return the chain policy of an expanded configuration of method ``speculative``."""
     from runtime.drafting import DRAFTERS
 
     options = {"kind": "chain", **(decoder.get("drafter") or {})}

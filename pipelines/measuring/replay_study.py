@@ -98,7 +98,7 @@ class ReplayStudy:
         return [arm.served["bundle"] for arm in self.arms if arm.served is not None and "bundle" in arm.served]
 
     def run(self, texts: Iterable[tuple[str, RecordedText]]) -> Iterator[list[Rows]]:
-        """Of every text by profile, rows of every arm, each with the text's split."""
+        """Replay every text by every profile: rows of every arm, each with the text's split."""
         longest, clocks = max(self.config.gammas), self.clocks
         for split, text in texts:
             tables = [Rows() for _ in clocks]

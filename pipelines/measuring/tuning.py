@@ -76,12 +76,12 @@ class Candidate:
 
     @property
     def kind(self) -> str:
-        """What at most one of is on the shortlist: a bundle, or the decoders of a family."""
+        """Group of which the shortlist has at most one: a bundle, or the decoders of a family."""
         return self.name if "bundle" in self.served else self.family
 
     @property
     def complexity(self) -> int:
-        """How much there is to it: plain decoding, a static chain, any other configuration, a bundle."""
+        """Rank of complexity: plain decoding, a static chain, any other configuration, a bundle."""
         return 0 if self.name == PLAIN else 3 if "bundle" in self.served else 2 - (self.family == names.CHAIN)
 
 
@@ -101,7 +101,7 @@ def candidates(
 
 
 def shortlist(found: Sequence[Candidate], count: int) -> list[Candidate]:
-    """What the clock compares, of all candidates with the fastest first."""
+    """Choose what the clock compares, of all candidates with the fastest first."""
     best: dict[str, Candidate] = {}
     for one in found:
         if one.predicted is not None and one.name != PLAIN:
@@ -241,5 +241,5 @@ def _names(some: Iterable[Candidate]) -> set[str]:
 
 
 def _is_virtual(arm: TimedArm) -> bool:
-    """Whether it drafts and verifies one after the other where it should at once."""
+    """Tell whether it drafts and verifies one after the other where it should at once."""
     return isinstance(arm.decoder, BranchParallelDecoder) and arm.decoder.overlap.virtual

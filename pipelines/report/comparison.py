@@ -58,7 +58,7 @@ GAINS = {OVER_CHAIN: CHAIN, "gain over best static fork": FORK}
 
 @dataclass(frozen=True)
 class By:
-    """Which decodes: at a sampling ``setting`` (``None``: all), of a ``slice`` (``None``: all)."""
+    """A choice of decodes: at a sampling ``setting`` (``None``: all), of a ``slice`` (``None``: all)."""
 
     setting: str | None = None
     slice: str | None = None
@@ -87,12 +87,12 @@ class TimedArms:
 
     @cached_property
     def slices(self) -> list[str]:
-        """Of the test prompts, by name."""
+        """Slices of the test prompts, by name."""
         return sorted(self.test["slice"].unique())
 
     @staticmethod
     def greedy(setting: str) -> bool:
-        """Whether texts at a setting are greedy."""
+        """Tell whether texts at a setting are greedy."""
         return setting.split(",")[0] == SamplingSettings(0.0).name
 
     @cached_property
@@ -107,7 +107,7 @@ class TimedArms:
         return [arm for arm in self.families if arm in timed]
 
     def choices(self, setting: str) -> dict[str, str]:
-        """By family the arm that was fastest on validation prompts."""
+        """Return by family the arm that was fastest on validation prompts."""
         return {one["family"]: one["arm"] for one in self.findings["choices"] if setting_of(one) == setting}
 
     def chosen(self, family: str, setting: str) -> str:
@@ -132,7 +132,7 @@ class TimedArms:
         return rows if by.slice is None else rows[rows["slice"] == by.slice]
 
     def timed(self, arms: Iterable[str], by: By = ALL) -> list[str]:
-        """Those of ``arms`` that share a block with plain decoding."""
+        """Keep the ``arms`` that share a block with plain decoding."""
         return [arm for arm in arms if len(self.pair(arm, PLAIN, by)[0])]
 
     def pair(self, arm: str, over: str, by: By = ALL) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -141,16 +141,16 @@ class TimedArms:
         return rows[rows.index.isin(others.index)], others[others.index.isin(rows.index)]
 
     def speedup(self, arm: str, over: str = PLAIN, by: By = ALL) -> Interval:
-        """How many times as fast ``arm`` is as ``over``."""
+        """Speed-up: how many times as fast ``arm`` is as ``over``."""
         rows, others = self.pair(arm, over, by)
         return rate_ratio(rows["document"], rows["tokens"], rows["seconds"], others["tokens"], others["seconds"])
 
     def gain(self, arm: str, over: str = CHAIN, by: By = ALL) -> Interval:
-        """Its speed-up over another, less one."""
+        """Gain of ``arm``: its speed-up over another, less one."""
         return changed(self.speedup(arm, over, by), lambda ratio: ratio - 1)
 
     def gained(self, arm: str, over: str, by: By = ALL) -> Cell:
-        """Its gain; nothing over itself."""
+        """Gain of ``arm`` as a cell; nothing over itself."""
         same = self.rows(arm, by)["arm"].equals(self.rows(over, by)["arm"])
         return None if same else self.gain(arm, over, by)
 

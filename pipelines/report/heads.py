@@ -79,7 +79,7 @@ def _rows(label: str, name: str, record: Record) -> Iterator[Record]:
 
 
 def calibration(head: Record) -> dict[str, Figure]:
-    """Of a head's record, a panel for each sampling setting: reliability (before and after calibration) and confusion."""
+    """Draw a head's record, a panel for each sampling setting: reliability (before and after calibration) and confusion."""
     parts = head["parts"]
     figures = {name: Figure(figsize=(4.4 * len(parts), 4.1), layout="constrained") for name in CAPTIONS}
     for number, (setting, part) in enumerate(parts.items(), 1):

@@ -33,8 +33,8 @@ class Measured(TimedArms):
 
     @property
     def main(self) -> "Measured":
-        """Without arms that have a section of their own, and choices of them: what the report's first tables show. Of a target
-        alone these have what it drafts for itself."""
+        """The measurement without arms that have a section of their own, and choices of them: what the report's first tables
+        show. Of a target alone these have what it drafts for itself."""
         families = {names.CALIBRATED, *MAIN_FAMILIES} if of_target_alone(self.origin) else MAIN_FAMILIES
         shown = {arm for arm, family in self.families.items() if family in families or arm in MAIN_ARMS}
         kept = shown - {names.HF_LOOKUP}
@@ -57,7 +57,7 @@ class Measured(TimedArms):
 
     @property
     def exactness(self) -> dict[str, bool]:
-        """By arm, whether its greedy text in `exact_format` is Hugging Face's."""
+        """Exactness by arm: whether its greedy text in `exact_format` is Hugging Face's."""
         return {row["arm"]: bool(row[f"exact_{self.exact_format}"]) for row in self.findings["exactness"]}
 
 
@@ -91,7 +91,8 @@ class Inputs:
 
     @cached_property
     def measured(self) -> Measured:
-        """Its best static chain is that of tuning, where it was timed: few validation prompts by themselves choose by chance."""
+        """The measurement, whose best static chain is that of tuning, where it was timed: few validation prompts by themselves
+        choose by chance."""
         measured = read_measured(self.of("measured"))
         choices = []
         for made in measured.findings["choices"]:
@@ -109,18 +110,18 @@ class Inputs:
 
     @cached_property
     def tuned(self) -> dict[str, Record]:
-        """What tuning chose, by sampling setting; none where nothing was tuned."""
+        """Tuning's choices, by sampling setting; none where nothing was tuned."""
         path = self.of("tuning") / names.CHOICES
         choices: list[Record] = read_json(path, kind=list) if path.is_file() else []
         return {choice["setting"]: choice for choice in choices}
 
     @cached_property
     def verdicts(self) -> dict[str, Record]:
-        """What the gate said, by bundle."""
+        """The gate's verdicts, by bundle."""
         paths = sorted((self.data / "trials").glob(f"*/{self.device}/{VERDICT}"))
         return {path.parent.parent.name: read_json(path) for path in paths}
 
     def fitted(self, family: str) -> dict[str, Record]:
-        """What stage ``fit`` says of the predictors of a family, by name."""
+        """Read the records of stage ``fit`` on the predictors of a family, by name."""
         found = {path.stem: read_json(path) for path in sorted((self.data / "fit").glob("*.json"))}
         return {name: record for name, record in found.items() if record["family"] == family}

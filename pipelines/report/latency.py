@@ -84,7 +84,7 @@ def section(inputs: Inputs) -> Section | None:
 
 
 def mismatches(*origins: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """In what two measurements were not made alike, of number formats, forwards and threads: both values by field."""
+    """List where two measurements were not made alike, of number formats, forwards and threads: both values by field."""
     ours, theirs = (
         {f"{name} {field}": value for name, model in origin["models"].items() for field, value in model.items()}
         | {"threads": origin["threads"]}
@@ -157,7 +157,7 @@ def summary(rows: pd.DataFrame) -> dict[str, float]:
 
 
 def acceptance(measured: Measured, setting: str, arms: Sequence[str]) -> AcceptanceStatistics:
-    """Of static drafts, in the rounds that nothing cut short."""
+    """Count acceptance of static drafts in the rounds that nothing cut short."""
     runs = measured.counted[measured.counted["setting"] == setting]
     histograms = {arm: runs.loc[runs["arm"] == arm, "uncut_histogram"] for arm in arms}
     whole = [[row for row in rows if len(row) == (chain_gamma(arm) or 0) + 1] for arm, rows in histograms.items()]

@@ -42,7 +42,7 @@ def draw(function: Callable[..., Drawn], *arguments: Any, **options: Any) -> Dra
 
 
 def picture(name: str, caption: str, function: Callable[..., Figure], *arguments: Any, **options: Any) -> Picture:
-    """What a plotting function draws, by its name and with its caption."""
+    """Draw a picture by a plotting function, with its name and caption."""
     return Picture(name, draw(function, *arguments, **options), caption)
 
 

@@ -67,7 +67,7 @@ def front(inputs: Inputs, oracle: dict[str, float]) -> Section:
 
 
 def untimed_chains(inputs: Inputs) -> Iterator[str]:
-    """Of every setting, that its best static chain is not the one that the page compares with, and what makes it so."""
+    """Say of every setting that its best static chain is not the one that the page compares with, and what makes it so."""
     for setting, choice in inputs.tuned.items():
         static, other = choice["static"], inputs.measured.choices(setting).get(CHAIN)
         if static is not None and other not in (None, static):

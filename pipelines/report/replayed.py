@@ -69,7 +69,7 @@ def section(inputs: Inputs) -> Section | None:
 
 
 def oracle(inputs: Inputs) -> dict[str, float]:
-    """By sampling setting, how many times as fast as the best static chain the oracle is in replay."""
+    """Return by sampling setting how many times as fast as the best static chain the oracle is in replay."""
     path = inputs.of("replay") / REPLAYED
     texts = _read(path) if path.is_file() else None
     made = {one: texts.speedup(ORACLE, CHAIN, By(one))["value"] for one in texts.settings} if texts else {}
@@ -163,6 +163,6 @@ def _against_clock(texts: TimedArms, clock: TimedArms) -> Iterator[tuple[Row, Ta
 
 
 def _overlaps(arm: str) -> bool:
-    """Whether an arm drafts during the target's pass: what both take at once, replay estimates by a virtual clock."""
+    """Tell whether an arm drafts during the target's pass: what both take at once, replay estimates by a virtual clock."""
     branching = names.branch_arm(arm)
     return branching is not None and branching.preset != names.WITHOUT_BRANCHES

@@ -49,7 +49,7 @@ class Table:
 
     @cached_property
     def columns(self) -> list[str]:
-        """Of all rows; a row may lack some."""
+        """Columns of all rows; a row may lack some."""
         return list(dict.fromkeys(name for row in self.rows for name in row))
 
     @cached_property
@@ -59,13 +59,13 @@ class Table:
         return [first, *(name for name in others if any(row.get(name) is not None for row in self.rows))]
 
     def unit_of(self, column: str) -> str:
-        """How its values are written; the first column names the rows."""
+        """Unit in which a column's values are written; the first column names the rows."""
         if column == self.columns[0]:
             return TEXT
         return GAIN if column.startswith("gain") else UNITS.get(column, self.unit)
 
     def is_marked(self, row: Row) -> bool:
-        """Whether a row stands out."""
+        """Tell whether a row stands out."""
         return row[self.columns[0]] in self.marked
 
     def only(self, names: Container[Cell]) -> "Table":
@@ -73,7 +73,7 @@ class Table:
         return replace(self, rows=[row for row in self.rows if row[self.columns[0]] in names])
 
     def record(self) -> dict[str, Any]:
-        """For JSON: every row by column names."""
+        """Return the table for JSON: every row by column names."""
         rows = [{name: row.get(name) for name in self.columns} for row in self.rows]
         return {"caption": self.caption, "columns": self.columns, "rows": rows}
 
@@ -110,7 +110,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Check:
-    """What the project holds itself to: ``measured`` at least ``bar``, or ``at_most``."""
+    """A bar that the project holds itself to: ``measured`` at least ``bar``, or ``at_most``."""
 
     name: str
     measured: Interval
@@ -119,7 +119,7 @@ class Check:
     at_most: bool = False
 
     def row(self) -> Row:
-        """Whether the measured value meets the bar, and whether its whole interval does."""
+        """Say in a row whether the measured value meets the bar, and whether its whole interval does."""
         meets, limit = (le, "most") if self.at_most else (ge, "least")
         met = {end: None if value is None else meets(value, self.bar) for end, value in self.measured.items()}
         surely = None if None in met.values() else all(met.values())
@@ -145,5 +145,5 @@ class Section:
         object.__setattr__(self, "tables", [table for table in self.tables if table.rows])
 
     def record(self) -> dict[str, Any]:
-        """For JSON: all but the pictures."""
+        """Return the section for JSON: all but the pictures."""
         return {"title": self.title, "finding": self.finding, "tables": [table.record() for table in self.tables]}

@@ -68,7 +68,7 @@ def own_arms(compared: TimedArms, setting: str) -> list[str]:
 
 
 def lookup_gains(compared: TimedArms) -> dict[str, Interval]:
-    """How many times as fast Hugging Face's prompt lookup is as its own generate, by sampling setting."""
+    """Return how many times as fast Hugging Face's prompt lookup is as its own generate, by sampling setting."""
     made = {setting: compared.speedup(HF_LOOKUP, HF_PLAIN, By(setting)) for setting in compared.settings}
     return {setting: ratio for setting, ratio in made.items() if ratio["value"] is not None}
 

@@ -24,7 +24,7 @@ SWEEP = "Speed-up over plain decoding by static draft length γ"
 
 
 def section(inputs: Inputs) -> Section:
-    """Of the main arms; others have sections of their own."""
+    """Make the section of the main arms; others have sections of their own."""
     whole, main = inputs.measured, inputs.measured.main
     exact, form = whole.exactness, whole.exact_format
     but = "exactly" if form == "float32" else "but for near-ties"

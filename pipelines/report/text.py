@@ -117,12 +117,12 @@ def changed(interval: Interval, function: Callable[[float], float]) -> Interval:
 
 
 def known(interval: Interval | None) -> bool:
-    """Whether it has a value and both ends."""
+    """Tell whether it has a value and both ends."""
     return interval is not None and None not in interval.values()
 
 
 def surely_above(interval: Interval | None, bar: float = 0.0) -> bool:
-    """Whether the whole interval lies above ``bar``."""
+    """Tell whether the whole interval lies above ``bar``."""
     return interval is not None and interval["low"] is not None and interval["low"] > bar
 
 

@@ -103,7 +103,8 @@ def trained_drafter(args: argparse.Namespace, recipe: DrafterRecipe) -> dict[str
 
 
 def tapped_layers(depth: int) -> tuple[int, int, int]:
-    """What goes into these blocks of a target of ``depth`` blocks is read; `ValueError` if it has too few."""
+    """Return the tapped layers: what goes into these blocks of a target of ``depth`` blocks is read; `ValueError` if it has too
+    few."""
     if depth < LEAST_DEPTH:
         raise ValueError(f"the target has {depth} layers, and an EAGLE-3 drafter is trained for {LEAST_DEPTH} or more.")
     return 2, depth // 2, depth - 3
@@ -116,7 +117,7 @@ LAYER = (  # of a layer of the target's shape
 
 
 def layer_config(config: "PreTrainedConfig") -> "PreTrainedConfig":
-    """Of a layer of the target's shape."""
+    """Return the configuration of a layer of the target's shape."""
     from transformers import LlamaConfig
 
     theta = (getattr(config, "rope_parameters", None) or {}).get("rope_theta", 10000.0)

@@ -105,7 +105,7 @@ def fingerprint(wanted: "Wanted", sources: Mapping[str, str]) -> str:
 
 
 def kept(args: argparse.Namespace, name: str, inputs: str) -> bool:
-    """Whether a finished fit from the same ``inputs`` lies there, undamaged."""
+    """Tell whether a finished fit from the same ``inputs`` lies there, undamaged."""
     from pipelines.outputs import read_json
     from predictors.bundle import bundle_hash
 
@@ -180,7 +180,7 @@ def load_predictor(pair: str, name: str, path: Path = PARAMETERS) -> "tuple[str,
 
 
 def predictor_class(family: str) -> "type[Predictor]":
-    """What holds a family's configuration; no other family is imported."""
+    """Import what holds a family's configuration, and no other family."""
     module, _, name = FAMILIES[family].rpartition(".")
     made: type[Predictor] = getattr(importlib.import_module(f"predictors.training.{module}"), name)
     return made

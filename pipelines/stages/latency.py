@@ -101,7 +101,7 @@ def measure(bench: Bench, config: LatencyConfig) -> tuple[dict[str, LatencyTable
 
 
 def unsound(tables: Mapping[str, LatencyTable]) -> list[Finding]:
-    """What speaks against ``tables``."""
+    """Find what speaks against ``tables``."""
     return findings(LatencyProfile(tables, "", {}, {}))
 
 

@@ -84,7 +84,7 @@ def _checks(bench: Bench, config: MeasureConfig, bundles: Path, prompts: list[li
 
 
 def notes_of(warned: Iterable[str]) -> list[str]:
-    """What was warned of, once; of bundles that were all captured in the same other format, one is named.
+    """List what was warned of, once; of bundles that were all captured in the same other format, one is named.
 
     Examples
     --------

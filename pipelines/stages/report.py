@@ -47,7 +47,8 @@ def run(args: argparse.Namespace) -> None:
 
 
 def sections(inputs: "Inputs") -> "list[Section]":
-    """In the order in which a reader would ask; those with nothing to say are left out, and the checks of all are one."""
+    """Make the sections in the order in which a reader would ask; those with nothing to say are left out, and the checks of all
+    are one."""
     from pipelines.report import branches, heads, latency, release, replayed, rules, self_drafting, speed, stopping
     from pipelines.report.origin import checked, origin_section, pair_section
 

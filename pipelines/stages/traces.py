@@ -44,7 +44,7 @@ CONFIGS = {"texts": TextTraceConfig, "trees": TreeTraceConfig, "guesses": GuessT
 
 @dataclass(frozen=True)
 class TraceLimits(Checked):
-    """What all traces of a pair may take of the disk together."""
+    """Bound on what all traces of a pair take of the disk together."""
 
     max_gigabytes: Positive = 2.0
 
@@ -71,8 +71,8 @@ def run(args: argparse.Namespace) -> None:
 
 
 def most_workers(args: argparse.Namespace, threads: int) -> int:
-    """How many workers of so many ``threads`` share this machine's, if Ray is installed: one where models are large or on a
-    device."""
+    """Return how many workers of so many ``threads`` share this machine's, if Ray is installed: one where models are large or
+    on a device."""
     place = read_pair(args.pair_folder)
     files = [file for model in (place.target, place.draft or "") for file in Path(model).glob("*.safetensors")]
     if find_spec("ray") is None or torch.cuda.is_available() or sum(file.stat().st_size for file in files) >= SMALL:
