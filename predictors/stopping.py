@@ -166,7 +166,8 @@ class StopRule(Checked):
 
 @dataclass(frozen=True)
 class StopPrices:
-    """What rules were chosen by: `predictors.latency.prices.RoundPrices.draft_cost` by the latency profile ``profile_hash``."""
+    """Prices that rules were chosen by: `predictors.latency.prices.RoundPrices.draft_cost` by the latency profile
+    ``profile_hash``."""
 
     draft_cost: float
     gamma: int

@@ -40,7 +40,7 @@ class Prices:
         return self.rows(np.array([context]))[0]
 
     def rows(self, contexts_B: np.ndarray) -> np.ndarray:
-        """The same at many contexts [B, A]."""
+        """Seconds of actions at many contexts [B, A]."""
         grid_T = np.array(self.contexts, dtype=np.float64)
         place_B = np.interp(contexts_B, grid_T, np.arange(len(grid_T)))
         left_B = np.minimum(place_B.astype(int), max(0, len(grid_T) - 2))
@@ -53,7 +53,7 @@ class Prices:
         return np.array(self.action_seconds)
 
     def largest_factor(self, other: "Prices") -> float:
-        """By how much the price of one action in units of another differs at most: 1 where all choices cost alike."""
+        """Return by which factor the price of one action in units of another differs at most: 1 where all choices cost alike."""
         contexts_T = np.array(self.contexts, dtype=np.float64)
         change_TA = np.log(self.rows(contexts_T) / other.rows(contexts_T))
         return float(np.exp((change_TA.max(axis=1) - change_TA.min(axis=1)).max()))

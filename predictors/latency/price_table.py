@@ -29,14 +29,14 @@ class PriceTable:
         return np.asarray(chain_V + self._laws_C[first_V + passes_V] - self._laws_C[first_V + submitted_V])
 
     def looked_up(self, submitted_V: np.ndarray, tokens_V: np.ndarray) -> np.ndarray:
-        """What `rounds` leave out where ``tokens_V`` of the submitted came from a lookup."""
+        """Price what `rounds` leave out where ``tokens_V`` of the submitted came from a lookup."""
         drawing_V = (
             self._drawing_L[submitted_V - tokens_V] - self._drawing_L[submitted_V] + self._drawing_L[1] * tokens_V
         )
         return np.where(tokens_V > 0, drawing_V, 0.0)
 
     def catching_up(self, context_V: np.ndarray, passes_V: np.ndarray, behind_V: np.ndarray) -> np.ndarray:
-        """And where the draft model is ``behind_V``."""
+        """Price what `rounds` leave out where the draft model is ``behind_V``."""
         pairs_2P, place_V = np.unique([behind_V, context_V], axis=1, return_inverse=True)
         catching_P = np.array([self._prices.catching_up(*pair) for pair in pairs_2P.T.tolist()])
         return np.where(passes_V > 0, catching_P[place_V], 0.0)

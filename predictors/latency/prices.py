@@ -82,14 +82,14 @@ class RoundPrices:
         return total + self._outside("tree_drawing", drafted=tree) if tree else total
 
     def prefill(self, tokens: int, drafts: bool) -> float:
-        """Of a prompt of so many ``tokens``; ``drafts``: the draft's too."""
+        """Price a prompt of so many ``tokens``; ``drafts``: the draft's too."""
         target = self._spent("target_prefill", tokens=tokens)
         return target + self._spent("draft_prefill", tokens=tokens) if drafts else target
 
     # ---- chains
 
     def rounds(self, rounds: Iterable[ReplayedRound], question: float = 0.0) -> float:
-        """Of rounds on chains, each ``question`` to a model included. Rounds with branches have `branch_request`."""
+        """Price rounds on chains, each ``question`` to a model included. Rounds with branches have `branch_request`."""
         rounds = list(rounds)
         assert not any(one.candidates or one.idle_levels or one.survived for one in rounds), "a round with branches"
         return sum(
@@ -103,12 +103,12 @@ class RoundPrices:
         )
 
     def reading(self, confidences: int, entropies: int) -> float:
-        """Of the host reading distributions: of so many the confidence, of so many the entropy too."""
+        """Price the host's reading of distributions: of so many the confidence, of so many the entropy too."""
         counts = enumerate((confidences, entropies))
         return sum(count * self._spent("reading", entropy=entropy) for entropy, count in counts if count)
 
     def looked_up(self, tokens: int, submitted: int, context: int) -> float:
-        """What changes, below 0, where so many of a chain's ``submitted`` tokens came from a lookup."""
+        """Price what changes, below 0, where so many of a chain's ``submitted`` tokens came from a lookup."""
         if not tokens:
             return 0.0
         drawn = submitted - tokens

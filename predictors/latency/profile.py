@@ -58,7 +58,7 @@ DRAFT_PASSES = ("draft", FIRST, "draft_prefill")
 
 @dataclass(frozen=True, eq=False)
 class LatencyProfile:
-    """What was measured of a pair on a machine. A profile may lack tables of `AXES`, and hold others."""
+    """A pair's measured latencies on a machine. A profile may lack tables of `AXES`, and hold others."""
 
     tables: Mapping[str, LatencyTable]  # those of `AXES` must have those axes, and are brought into their order
     pair: str

@@ -56,7 +56,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Finding:
-    """What speaks against a cell, in words."""
+    """A reason that speaks against a cell, in words."""
 
     place: Place
     value: str
@@ -82,7 +82,7 @@ def waiting_noise(share: float) -> list[str]:
 
 
 def noise_warning(profile: LatencyProfile) -> str | None:
-    """What to tell whoever uses the profile; ``None`` for one without noise."""
+    """Warn whoever uses a noisy profile; ``None`` for one without noise."""
     if not profile.noise:
         return None
     device = profile.provenance.get("device", {}).get("slug", "the device")

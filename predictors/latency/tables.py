@@ -77,7 +77,7 @@ class LatencyTable:
         return np.stack([table.median, table.low, table.high], axis=-1)
 
     def with_axes(self, names: Sequence[str]) -> "LatencyTable":
-        """The same table with its axes in the order of ``names``; `ValueError` if they are not its axes."""
+        """Return the table with its axes in the order of ``names``; `ValueError` if they are not its axes."""
         if set(names) != set(self.axes):
             raise ValueError(f"the axes are {', '.join(self.axes)}, and must be {', '.join(names)}.")
         if list(names) == list(self.axes):
@@ -87,11 +87,11 @@ class LatencyTable:
         return LatencyTable({name: self.axes[name] for name in names}, median, low, high, self.calls)
 
     def scaled(self, factor: float) -> "LatencyTable":
-        """The same table with all seconds times ``factor``."""
+        """Return the table with all seconds times ``factor``."""
         return LatencyTable(self.axes, factor * self.median, factor * self.low, factor * self.high, self.calls)
 
     def of(self, seconds: np.ndarray) -> "LatencyTable":
-        """The same grid with these ``seconds`` alone, without a spread."""
+        """Return a table of the same grid with these ``seconds`` alone, without a spread."""
         return LatencyTable(self.axes, seconds, seconds, seconds, self.calls)
 
     def to_record(self) -> dict[str, Any]:

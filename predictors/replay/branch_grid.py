@@ -34,7 +34,7 @@ class BranchStarts:
 
     @staticmethod
     def of(retained: Starts, config: BranchSettings) -> "BranchStarts":
-        """Of chains of the config's ``gamma``. `ValueError` if the config goes beyond what was recorded."""
+        """Make starts of chains of the config's ``gamma``. `ValueError` if the config goes beyond what was recorded."""
         for one in retained.texts:
             require_replayable(one, config)
         most = (config.draft_stage_gamma or config.gamma) if config.draft_stage == "idle" else 0
@@ -62,7 +62,7 @@ class BranchStarts:
 
     @cached_property
     def hit_XSP(self) -> np.ndarray:
-        """Whether a candidate is the text's token, and accepted, after a block that is accepted whole."""
+        """Tell whether a candidate is the text's token, and accepted, after a block that is accepted whole."""
         texts, count_XSP = self.retained.texts, self.count_XSP
         place_P = np.arange(self.config.gamma + 1)
         open_XSP = (count_XSP > 0) & (place_P <= self.retained.would_XS[..., None])
@@ -89,7 +89,7 @@ class BranchStarts:
 
     @cached_property
     def round_seconds(self) -> Callable[[tuple[tuple[str, int], ...]], float]:
-        """Of one round, by what it is made of; the same rounds are met by many policies."""
+        """Seconds of one round, by what it is made of; the same rounds are met by many policies."""
         return cache(lambda made: self.retained.prices.branch_round(ReplayedRound(**dict(made))))
 
 

@@ -57,7 +57,8 @@ class Starts:
 
     @staticmethod
     def of(texts: Sequence[RecordedText], depth: int, verifier: str, prices: RoundPrices) -> "Starts":
-        """Without a lookup. `ValueError` if there are no texts, or no chains of ``depth`` tokens and ``verifier`` in them."""
+        """Make starts without a lookup. `ValueError` if there are no texts, or no chains of ``depth`` tokens and ``verifier``
+        in them."""
         slots = min((one.slots for one in texts), default=0)
         if not 1 <= depth <= slots:
             raise BeyondRecordError(
@@ -75,7 +76,7 @@ class Starts:
 
     @property
     def valid_XS(self) -> np.ndarray:
-        """Where a round can start."""
+        """Mark where a round can start."""
         return self.left_XS > 0
 
     @cached_property
@@ -90,7 +91,7 @@ class Starts:
 
     @staticmethod
     def by_start(values: Sequence[Any]) -> np.ndarray:
-        """Of each text's ``values`` [N, …] by row: those at every start [X, S, …]; 0 where no round can start."""
+        """Gather from each text's ``values`` [N, …] by row those at every start [X, S, …]; 0 where no round can start."""
         first = np.asarray(values[0])
         made = np.zeros((len(values), max(map(len, values)), *first.shape[1:]), first.dtype)
         for place, of_text in enumerate(values):
@@ -109,19 +110,19 @@ class Starts:
     def totals(
         self, path: "Path", drafts: "Drafts", passes_V: np.ndarray, accepted_V: np.ndarray, seconds_X: np.ndarray
     ) -> "Totals":
-        """What the rounds of ``path`` add up to."""
+        """Add up the rounds of ``path``."""
         counts = (np.ones_like(path.start_V), drafts.submitted, passes_V, accepted_V, drafts.asked)
         rounds_X, submitted_X, passes_X, accepted_X, asked_X = (self.summed(path, one).astype(int) for one in counts)
         tokens_X = self.left_XS[:, 0] + 1
         return Totals(tokens_X, seconds_X, rounds_X, submitted_X, passes_X, accepted_X, asked_X, path)
 
     def read_seconds(self, path: "Path", drafts: "Drafts") -> np.ndarray:
-        """What the host's readings of distributions take [X]."""
+        """Price the host's readings of distributions [X]."""
         cost = self.prices.reading(1, 0) if drafts.confidences.any() else 0.0
         return self.summed(path, cost * drafts.confidences)
 
     def decoded(self, path: "Path", drafts: "Drafts", question: float = 0.0) -> "Totals":
-        """What the rounds of ``path`` [V] come to, each query of a model ``question`` seconds."""
+        """Return what the rounds of ``path`` [V] come to, each query of a model ``question`` seconds."""
         context_V = self.context_X[path.text_V] + path.start_V
         spent_V = self._table.rounds(context_V, drafts.submitted, drafts.passes)
         if self.lookup is not None:
@@ -151,11 +152,11 @@ class Starts:
 
     @cached_property
     def ends_XSG(self) -> np.ndarray:
-        """Whether the token drafted at a position is an end of sequence, which ends a draft."""
+        """Mark whether the token drafted at a position is an end of sequence, which ends a draft."""
         return self.ends_after(0)
 
     def ends_after(self, looked_up: int) -> np.ndarray:
-        """The same [X, S, G] of tokens drawn after ``looked_up`` ones, which are the text's."""
+        """Mark ends [X, S, G] among tokens drawn after ``looked_up`` ones, which are the text's."""
         tokens_XSG, eos = self.column("tokens"), [list(one.eos_tokens) for one in self.texts]
         ends_XSG = np.stack([np.isin(tokens_SG, known) for tokens_SG, known in zip(tokens_XSG, eos, strict=True)])
         ends_XSG &= self.valid_XS[..., None]
@@ -164,7 +165,7 @@ class Starts:
 
 @dataclass(frozen=True)
 class Drafts:
-    """What a policy does, at every start by the state of its memory [X, S, M], or in rounds [V]: ``submitted`` tokens in draft
+    """A policy's drafts at every start by the state of its memory [X, S, M], or in rounds [V]: ``submitted`` tokens in draft
     ``passes``, queries ``asked`` of a model, and distributions whose ``confidences`` the host reads without one. The first
     ``looked_up`` tokens come from a lookup, which no memory of the policy notices."""
 
@@ -182,13 +183,13 @@ class Drafts:
         confidences: np.ndarray | None = None,
         looked_up: np.ndarray | None = None,
     ) -> "Drafts":
-        """Without what is left out; ``passes``: as many as tokens."""
+        """Make drafts without what is left out; ``passes``: as many as tokens."""
         none = np.zeros_like(submitted)
         others = (none if one is None else one for one in (asked, confidences, looked_up))
         return Drafts(submitted, submitted if passes is None else passes, *others)
 
     def at(self, places: Columns) -> "Drafts":
-        """In rounds [V] at texts, starts and states."""
+        """Take the drafts in rounds [V] at texts, starts and states."""
         cells = self._cells(*places)
         return Drafts(*(values[cells] for values in vars(self).values()))
 
@@ -250,7 +251,7 @@ class Path:
 
     @staticmethod
     def of(starts: Starts, draft: Draft, after: After, *first: float) -> "Path":
-        """From the first start, where ``first`` is known, to every text's end."""
+        """Follow the rounds from the first start, where ``first`` is known, to every text's end."""
         text_V, rounds = np.flatnonzero(starts.left_XS[:, 0]), []
         known = (np.full(len(text_V), value) for value in first)
         places: Columns = (text_V, np.zeros_like(text_V), *known)

@@ -113,7 +113,7 @@ class Cell:
     def of_work(
         cls, table: str, work: Callable[[], object], device: torch.device, before: Callable[[], None], **at: int
     ) -> "Cell":
-        """Of one ``table``: seconds of ``work``, all of which runs on ``device``."""
+        """Make a cell of one ``table``: seconds of ``work``, all of which runs on ``device``."""
         return cls((table,), at, lambda: (seconds_of(work, device),), before)
 
     @property

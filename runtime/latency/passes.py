@@ -98,7 +98,7 @@ def offer(state: ModelState, hidden_NKD: Tensor | None) -> None:
 def committed_states(
     pair: ModelPair, context: int, most_nodes: tuple[int, int], generator: torch.Generator
 ) -> tuple[CommittedState, CommittedState]:
-    """Those of target and draft (without one, of the target again) for passes over up to ``most_nodes`` of each."""
+    """Open states of target and draft (without one, of the target again) for passes over up to ``most_nodes`` of each."""
     draft = pair.draft or pair.target
     target = CommittedState(pair.target, context, most_nodes[0], generator, features_of(draft))
     return target, CommittedState(draft, context, most_nodes[1], generator, hidden_1KD=target.hidden_1KD)
@@ -130,7 +130,7 @@ class BareState:
 def bare_states(
     pair: ModelPair, context: int, most_nodes: tuple[int, int], generator: torch.Generator
 ) -> tuple[BareState, BareState]:
-    """As `committed_states`, of models that are both Hugging Face's."""
+    """Open states as `committed_states`, of models that are both Hugging Face's."""
     models = [cast(CausalLanguageModel, model) for model in (pair.target, pair.draft or pair.target)]
     target, draft = (BareState(model, context, most, generator) for model, most in zip(models, most_nodes, strict=True))
     return target, draft
@@ -166,7 +166,7 @@ def _is_compact(model: LanguageModel) -> bool:
 
 
 def begin_round(target: Passes, draft: Passes) -> None:
-    """What comes before the draft steps of a round but its first."""
+    """Run what comes before the draft steps of a round but its first."""
     target.chain(1)
     draft.level(1)
 
@@ -190,7 +190,7 @@ def prefill_cells(pair: ModelPair, config: LatencyConfig, generator: torch.Gener
 def prefill(
     model: LanguageModel, prompt: Sequence[int], layers: tuple[int, ...] = (), hidden_NKD: Tensor | None = None
 ) -> None:
-    """What a request starts with; a draft that reads states has none in front of the first token."""
+    """Run what a request starts with; a draft that reads states has none in front of the first token."""
     state = model.open(len(prompt) + CONTINUATION, layers)
     offer(state, hidden_NKD)
     cached = prompt if hidden_NKD is None else prompt[1:]
