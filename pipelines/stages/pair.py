@@ -20,7 +20,6 @@ from typing import Annotated, Any
 import torch
 from safetensors import SafetensorError, safe_open
 from tqdm import tqdm
-from transformers import AutoConfig, AutoTokenizer
 from transformers.quantizers import AutoHfQuantizer
 
 from pipelines.cli import module_of
@@ -33,7 +32,7 @@ from predictors.config import Checked, one_of
 from runtime.device import native_dtype
 from runtime.eagle3.checkpoint import drafter_config, read_checkpoint
 from runtime.identity import require_shared_vocabulary
-from runtime.pair import has_tokenizer, load_model, loading
+from runtime.pair import has_tokenizer, load_config, load_model, load_tokenizer, loading
 
 AUTO = "auto"
 PLACEMENT = ("device_map", "draft_device", "quantization")
@@ -105,8 +104,8 @@ def _resolved(models: Models, given: Mapping[str, str | None], made: Mapping[str
     folders = {key: made.get(key) or resolve_model(name, revisions[key]) for key, name in names.items()}
     tokenizers, sizes = {}, {}
     for key, folder in folders.items():
-        tokenizers[key] = _tokenizer(folder) if has_tokenizer(folder) else None
         sizes[key] = _vocabulary_size(folder)
+        tokenizers[key] = load_tokenizer(folder) if has_tokenizer(folder) else None
     if "draft" in names:
         require_shared_vocabulary(tokenizers["target"], tokenizers["draft"], sizes["target"], sizes["draft"])
     owner = next((key for key, tokenizer in tokenizers.items() if tokenizer is not None), None)
@@ -135,15 +134,6 @@ def _earlier_dtype(path: Path, sha256: dict[str, dict[str, str]]) -> str | None:
     return known if known in DTYPES else None
 
 
-def _tokenizer(folder: Path) -> Any:
-    """`ValueError` with the reason where it cannot be read."""
-    try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except Exception as error:  # those of the tokenizers' library have no type of their own
-        reason = str(error).partition("\n")[0].rstrip(".")
-        raise ValueError(f"{folder}: its tokenizer cannot be read ({reason}). Mend that, or fetch it again.") from error
-
-
 def _vocabulary_size(folder: Path) -> int:
     """Of a model whose weights are all there, which takes no memory to see. Of quantised ones only the package is looked for:
     what reads them needs the device."""
@@ -157,8 +147,8 @@ def _vocabulary_size(folder: Path) -> int:
             raise ValueError(f"{folder / name}: damaged weights ({error}). Fetch them, or save them, again.") from error
     if drafter_config(folder) is not None:
         return read_checkpoint(folder).vocabulary_size
+    config = load_config(folder)
     with loading(folder):
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
         if quantized := getattr(config, "quantization_config", None):
             AutoHfQuantizer.from_config(quantized).validate_environment()
     if not quantized:

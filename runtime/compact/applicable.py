@@ -54,7 +54,7 @@ def signature(model: "PreTrainedModel", in_place: bool) -> tuple[Any, ...]:
             _fault(module, family),
             vars(module).get("variance_epsilon"),
             [
-                (type(one), one.data_ptr(), one._version if in_place and not one.is_inference() else 0)
+                (type(one), one.data_ptr(), _changes(one) if in_place else 0)
                 for one in module._parameters.values()
                 if one is not None
             ],
@@ -62,6 +62,14 @@ def signature(model: "PreTrainedModel", in_place: bool) -> tuple[Any, ...]:
         for module in model.modules()
     ]
     return modules, model.config.num_hidden_layers, any(GLOBAL_HOOKS), list(_patched(model))
+
+
+def _changes(parameter: nn.Parameter) -> int:
+    """How often it was changed in place; 0 where torch does not count."""
+    try:
+        return parameter._version
+    except RuntimeError:  # it was made in inference mode, which it forgets once its data is replaced
+        return 0
 
 
 def _reasons(model: "PreTrainedModel") -> Iterator[str]:
@@ -101,7 +109,8 @@ def _patched(model: "PreTrainedModel") -> Iterator[str]:
     all families of transformers share, or of torch."""
     family: Any = sys.modules[type(model).__module__]
     functions = {name: one for name, one in vars(family).items() if callable(one) and not isinstance(one, type)}
-    functions |= {f"{kind.__name__}.forward": kind.forward for kind in dict.fromkeys(map(type, model.modules()))}
+    kinds: dict[Any, None] = dict.fromkeys(map(type, model.modules()))
+    functions |= {f"{kind.__name__}.forward": kind.forward for kind in kinds}
     functions["sdpa"] = family.ALL_ATTENTION_FUNCTIONS["sdpa"]
     for name, function in functions.items():
         while function is not None:  # and what it wraps
