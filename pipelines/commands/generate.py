@@ -19,7 +19,7 @@ from pipelines.places import read_pair
 from pipelines.terminal import GrowingText
 from predictors.rounds import RoundRecord, block_efficiency, hit_rate, mean_accepted_length
 from runtime import Decoder, ModelPair, Randomness, build_decoder, load_decoder
-from runtime.request import encoded
+from runtime.request import encoded, encoded_chat
 
 DEFAULT_METHOD = '{"method": "speculative"}'
 
@@ -76,8 +76,7 @@ def asked(pair: ModelPair, text: str) -> list[int]:
     """Tokens of a user's message, up to where the answer begins. `ValueError` where the target has no chat template."""
     if not getattr(pair.tokenizer, "chat_template", None):
         raise ValueError("--chat needs the target's chat template, and its tokenizer has none: leave --chat out.")
-    message = [{"role": "user", "content": text.strip()}]
-    return list(pair.tokenizer.apply_chat_template(message, add_generation_prompt=True)["input_ids"])
+    return encoded_chat(pair.tokenizer, [{"role": "user", "content": text.strip()}])
 
 
 def _load_pair(args: argparse.Namespace) -> ModelPair:
