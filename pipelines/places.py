@@ -158,8 +158,8 @@ def resolve_model(name: str, revision: str | None = None) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        texts = {"allow_patterns": list(TEXTS), "ignore_patterns": ["*/*"]}
-        folder = Path(snapshot_download(name, revision=revision, **texts))  # named after its commit
+        texts = snapshot_download(name, revision=revision, allow_patterns=list(TEXTS), ignore_patterns=["*/*"])
+        folder = Path(texts)  # named after its commit
         if lacking := [one for one in weight_files(folder) or [WEIGHTS] if not (folder / one).is_file()]:
             snapshot_download(name, revision=folder.name, allow_patterns=lacking)
         return folder

@@ -10,11 +10,14 @@ Standard input is the prompt if none is given. Imports nothing but the runtime.
 """
 
 import argparse
+import io
 import json
+import os
 import sys
 from pathlib import Path
 from time import perf_counter
 
+from pipelines.encoding import decoded
 from pipelines.places import read_pair
 from pipelines.terminal import GrowingText
 from predictors.rounds import RoundRecord, block_efficiency, hit_rate, mean_accepted_length
@@ -51,7 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     pair = _load_pair(args)
     decoder = _decoder(args, pair)
-    text = sys.stdin.read() if args.prompt == "-" else args.prompt
+    given = sys.stdin.buffer if args.prompt == "-" else io.BytesIO(os.fsencode(args.prompt))
+    text = decoded(given, "the prompt")
     before, own = encoded(pair.tokenizer, text)
     prompt = asked(pair, text) if args.chat else before + own
     options = {name: getattr(args, name) for name in ("max_new_tokens", "temperature", "top_k", "top_p")}

@@ -1,5 +1,6 @@
 """``draftwright generate``: text and statistics from any decoder, nothing imported but the runtime."""
 
+import io
 import json
 import shutil
 import subprocess
@@ -79,6 +80,18 @@ def test_a_question_is_asked_in_the_chat_template(models, tmp_path, capsys):
         with pytest.raises(SystemExit, match=f"chat template refuses its messages: {reason}") as error:
             main([*arguments(tmp_path / "chat"), "--chat"])
         assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("codec", ["utf-8", "utf-8-sig", "utf-16", "latin-1"])
+def test_a_prompt_is_read_in_utf8_or_as_its_mark_says(models, monkeypatch, capsys, codec):
+    expected = as_json(capsys, arguments(models))["tokens"]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(("w1" + "ü" * (codec == "latin-1")).encode(codec))))
+    if codec != "latin-1":
+        assert as_json(capsys, [*arguments(models), "--prompt", "-"])["tokens"] == expected
+        return
+    for given in ("-", "w1 \udcfc"):
+        with pytest.raises(SystemExit, match="the prompt: no text in UTF-8.*0xfc"):
+            main([*arguments(models), "--prompt", given])
 
 
 @pytest.mark.parametrize("method", ["progressive_tree", "lookahead", "self_draft"])
