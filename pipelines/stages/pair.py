@@ -28,14 +28,33 @@ from pipelines.gguf_file import GgufFile, convert
 from pipelines.outputs import file_sha256, replacing, write_json
 from pipelines.parameters import add_pair_arguments, load_parameters
 from pipelines.places import DTYPES, FACTS, TEXTS, resolve_model, weight_files
-from predictors.config import Checked, one_of
+from predictors.config import Checked, Constraint, not_empty, one_of
 from runtime.device import native_dtype
 from runtime.eagle3.checkpoint import drafter_config, read_checkpoint
 from runtime.identity import require_shared_vocabulary
 from runtime.pair import has_tokenizer, load_config, load_model, load_tokenizer, loading
 
 AUTO = "auto"
+SPREADS = ("auto", "balanced", "balanced_low_0", "sequential", "disk")
+QUANTIZED = dict.fromkeys(("quant_method", "load_in_4bit", "load_in_8bit")).keys()
 PLACEMENT = ("device_map", "draft_device", "quantization")
+
+
+def _is_device(name: Any) -> bool:
+    try:
+        return torch.device(name).type != ""
+    except (RuntimeError, TypeError):
+        return False
+
+
+def _is_map(value: Any) -> bool:
+    places = value.values() if isinstance(value, Mapping) else [value]
+    return all(place in SPREADS or (isinstance(place, str | int) and _is_device(place)) for place in places)
+
+
+known_device = Constraint("be a device, as cuda:1", _is_device)
+known_map = Constraint(f"be {', '.join(SPREADS)}, a device, or a mapping of modules to devices", _is_map)
+known_quantization = Constraint(f"have one of {', '.join(QUANTIZED)}", lambda value: bool(QUANTIZED & value.keys()))
 
 
 @dataclass(frozen=True)
@@ -50,14 +69,14 @@ class Models(Checked):
     is fetched.
     """
 
-    target: str | GgufFile
-    draft: str | DrafterRecipe | None = None
+    target: Annotated[str, not_empty] | GgufFile
+    draft: Annotated[str, not_empty] | DrafterRecipe | None = None
     target_revision: str | None = None
     draft_revision: str | None = None
     dtype: Annotated[str, one_of(AUTO, *DTYPES)] = AUTO
-    device_map: object = None
-    draft_device: str | None = None
-    quantization: Mapping[str, Any] | None = None
+    device_map: Annotated[object, known_map] = None
+    draft_device: Annotated[str, known_device] | None = None
+    quantization: Annotated[Mapping[str, Any], known_quantization] | None = None
     check_memory: bool = True
 
 
