@@ -49,7 +49,7 @@ def _is_device(name: Any) -> bool:
 
 def _is_map(value: Any) -> bool:
     places = value.values() if isinstance(value, Mapping) else [value]
-    return all(place in SPREADS or (isinstance(place, str | int) and _is_device(place)) for place in places)
+    return all(isinstance(place, int) or place in SPREADS or _is_device(place) for place in places)
 
 
 known_device = Constraint("be a device, as cuda:1", _is_device)
