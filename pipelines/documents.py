@@ -252,9 +252,8 @@ def _document(source: Source, id: str, row: Mapping[str, Any]) -> Document:
 
 def _columns(source: Source) -> set[str]:
     """Those of a row that are read."""
-    named = {source.column, source.messages, source.turns, source.answers, source.slice_column} - {None}
-    text = named & {source.column, source.messages, source.turns} or source.template
-    return {*named, *source.where, *_template_fields(source.template or ""), *(() if text else ["text"])}
+    texts = {*filter(None, [source.column, source.messages, source.turns]), *_template_fields(source.template or "")}
+    return {*(texts or {"text"}), *source.where, *filter(None, [source.answers, source.slice_column])}
 
 
 def _template_fields(template: str) -> set[str]:

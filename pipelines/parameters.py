@@ -138,11 +138,8 @@ class Loader(yaml.SafeLoader):
         for place, (key, _) in enumerate(node.value):
             kind = key.tag.rpartition(":")[2]
             if kind not in ("str", "merge") or key.value in keys[:place]:
-                said = (
-                    "is there twice"
-                    if key.value in keys[:place]
-                    else f"is no text but {kind}: put it in quotes, or change it"
-                )
+                twice = key.value in keys[:place]
+                said = "is there twice" if twice else f"is no text but {kind}: put it in quotes, or change it"
                 raise yaml.constructor.ConstructorError(None, None, f"key {key.value!r} {said}", key.start_mark)
         return node
 

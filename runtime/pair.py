@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 
 DRAFT_PRIORITY = -1  # beside the target a draft's many small steps go first
 OF_BLOCKS = re.compile(r"((model|transformer|gpt_neox)\.)?((language_model|decoder)\.)?(layers|h|blocks)\.")
-LEFTOVERS = re.compile(
-    r"(inv_freq|(cos|sin)_cached|masked_bias|(attn|attention)\.bias|[kv]_scale)$"
-)  # of other versions
+LEFTOVERS = re.compile(r"(inv_freq|(cos|sin)_cached|masked_bias|(attn|attention)\.bias|[kv]_scale)$")  # of others
 OTHER_TASK = re.compile("Classification|Answering|Reward")
 # Where what holds a model, and computes as it does, has it.
 INNER = {"OptimizedModule": "_orig_mod", **dict.fromkeys(("DataParallel", "DistributedDataParallel"), "module")}
@@ -201,9 +199,7 @@ def load_config(path: str | Path, **options: Any) -> "PreTrainedConfig":
 
     with loading(path):
         if find_adapter_config_file(path, **options):
-            raise ValueError(
-                "an adapter (adapter_config.json) is served merged: merge_and_unload() it, and save the model"
-            )
+            raise ValueError("adapter_config.json: an adapter is served merged. merge_and_unload() it, and save that")
         config = AutoConfig.from_pretrained(path, trust_remote_code=False, **options)
         config.return_dict = True
         if tasks := list(filter(OTHER_TASK.search, config.architectures or ())):
@@ -227,9 +223,7 @@ def load_model(
         model, info = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, device_map=device_map, **options)
     _require_weights(path, info)
     if model.device.type == "meta" != device.type:
-        raise ValueError(
-            f"{path}: device_map keeps the first layers on no device. Map them to one, or use a smaller model."
-        )
+        raise ValueError(f"{path}: device_map keeps the first layers on no device. Map them to one.")
     return model if device_map is not None else model.to(device)
 
 
@@ -242,16 +236,13 @@ def loading(path: str | Path, what: str = "a model") -> Iterator[None]:
         yield
     except Exception as error:  # checks of configurations and the tokenizers' library have types of their own, or none
         reason = str(error).strip().partition("\n")[0].rstrip(".")
+        plain = isinstance(error, ImportError | OSError | RuntimeError | SafetensorError | ValueError)
         known = [frame.f_locals.get("loading_info") for frame, _ in walk_tb(error.__traceback__)]
         if lacking := next(filter(None, (getattr(one, "conversion_errors", None) for one in known)), None):
-            reason = (
-                f"its files lack parts of {', '.join(sorted(lacking)[:3])}"  # transformers says it in its log alone
-            )
+            reason = f"its files lack parts of {', '.join(sorted(lacking)[:3])}"
         elif "trust_remote_code" in str(error):
             reason = "it needs code of its own, which is never run. Take one of a family that transformers has"
-        elif what == "a model" and not isinstance(
-            error, ImportError | OSError | RuntimeError | SafetensorError | ValueError
-        ):
+        elif what == "a model" and not plain:
             reason = f"its config.json names no model ({type(error).__name__}: {' '.join(str(error).split())})"
         raise ValueError(f"cannot load {what} from {path}: {reason}. Mend that, or fetch the model again.") from error
 

@@ -11,6 +11,7 @@ one pair can be put into one table.
 import argparse
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,25 +36,20 @@ from runtime.identity import require_shared_vocabulary
 from runtime.pair import has_tokenizer, load_config, load_model, load_tokenizer, loading
 
 AUTO = "auto"
-SPREADS = ("auto", "balanced", "balanced_low_0", "sequential", "disk")
+DEVICES = r"(cpu|cuda|hpu|meta|mps|xpu)(:\d+)?"
+PLACES = rf"auto|balanced|balanced_low_0|sequential|disk|\d+|{DEVICES}"
 QUANTIZED = dict.fromkeys(("quant_method", "load_in_4bit", "load_in_8bit")).keys()
 PLACEMENT = ("device_map", "draft_device", "quantization")
 
 
-def _is_device(name: Any) -> bool:
-    try:
-        return torch.device(name).type != ""
-    except (RuntimeError, TypeError):
-        return False
+def _are_places(value: Any) -> bool:
+    return all(
+        re.fullmatch(PLACES, str(place)) for place in (value.values() if isinstance(value, Mapping) else [value])
+    )
 
 
-def _is_map(value: Any) -> bool:
-    places = value.values() if isinstance(value, Mapping) else [value]
-    return all(isinstance(place, int) or place in SPREADS or _is_device(place) for place in places)
-
-
-known_device = Constraint("be a device, as cuda:1", _is_device)
-known_map = Constraint(f"be {', '.join(SPREADS)}, a device, or a mapping of modules to devices", _is_map)
+known_device = Constraint("be a device, as cuda:1", lambda value: re.fullmatch(DEVICES, value) is not None)
+known_map = Constraint("be auto, balanced, sequential, a device, or a mapping of modules to devices", _are_places)
 known_quantization = Constraint(f"have one of {', '.join(QUANTIZED)}", lambda value: bool(QUANTIZED & value.keys()))
 
 
