@@ -9,8 +9,6 @@ Rows become documents through one of ``column`` (a text), ``template`` (``str.fo
 (a column of role/content mappings) or ``turns`` (a column of a user's messages, in their order).
 """
 
-import codecs
-import io
 import itertools
 import json
 import os
@@ -27,6 +25,7 @@ from pyarrow.parquet import ParquetFile
 from tqdm import tqdm
 
 from pipelines.chat_prompts import chat_documents
+from pipelines.encoding import UTF8, decoded, utf8_lines
 from pipelines.prompt_table import SPLITS
 from pipelines.recipes import TEXTS, chat_template, completed
 from pipelines.shares import Document
@@ -35,7 +34,8 @@ from predictors.config import Checked, Count, one_of
 KINDS = ("chat", "file", "datasets")
 SUFFIXES = (".jsonl", ".parquet", ".txt")
 CALLS = ("tool_calls", "function_call", "tool_call_id")  # what most chat templates leave out silently
-UTF8 = "Save it in UTF-8 (iconv --from-code ITS_ENCODING --to-code UTF-8)."
+LINES = "Write one object on each line (jq --compact-output . FILE)."
+ROLES = dict.fromkeys(("assistant", "model", "gpt", "bot"), "assistant") | {"human": "user"}  # as sources name them
 
 
 @dataclass(frozen=True)
@@ -157,8 +157,10 @@ def _rows(source: Source) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
         try:
             found = datasets.load_dataset(source.path, source.config, split=source.split, revision=source.revision)
+            if (read := _columns(source)) <= set(found.column_names):  # others may be pictures or sounds
+                found = found.select_columns(sorted(read))
             yield from ((str(index), row) for index, row in enumerate(found))
-        except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+        except (ImportError, OSError, RuntimeError, ValueError, datasets.exceptions.DatasetsError) as error:
             reason = str(error.__cause__ or error).strip().splitlines()[0]
             raise ValueError(f"source {source.name!r}: dataset {source.path!r} cannot be loaded: {reason}") from error
         return
@@ -167,25 +169,12 @@ def _rows(source: Source) -> Iterator[tuple[str, Mapping[str, Any]]]:
         with _opened(path) as file:
             try:
                 if suffix == ".txt":
-                    text = b"".join(_utf8_lines(file)).decode("utf-8-sig")
-                    yield name, {"text": io.StringIO(text, newline=None).read()}  # whatever system its line ends are of
+                    yield name, {"text": decoded(file, path)}
                     continue
-                rows = _json_rows(path, _utf8_lines(file)) if suffix == ".jsonl" else _parquet_rows(path, file)
+                rows = _json_rows(path, utf8_lines(file)) if suffix == ".jsonl" else _parquet_rows(path, file)
                 yield from ((f"{name}:{index}", row) for index, row in enumerate(rows))
             except UnicodeError as error:
                 raise ValueError(f"{path}: no text in UTF-8 ({error}). {UTF8}") from error
-
-
-def _utf8_lines(file: IO[bytes]) -> Iterable[bytes]:
-    """Of a text in UTF-8, or in UTF-16 where its mark says so."""
-    lines = iter(file)
-    first = next(lines, b"")
-    if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        lines = io.BytesIO(b"".join([first, *lines]).decode("utf-16").encode())
-        first = next(lines, b"")
-    if b"\0" in first:
-        raise UnicodeError("it holds NUL characters, as UTF-32 does, and UTF-16 without its mark")
-    return itertools.chain([first], lines)
 
 
 def _parquet_rows(path: str, file: IO[bytes]) -> Iterator[Mapping[str, Any]]:
@@ -203,7 +192,11 @@ def _files(named: str) -> list[str]:
     elif not path.exists():
         raise FileNotFoundError(f"document file or folder {path} does not exist.")
     else:
-        files = sorted(str(p) for p in path.rglob("*") if p.suffix in SUFFIXES) if path.is_dir() else [str(path)]
+        found = (
+            [one for one in path.rglob("*") if one.suffix in SUFFIXES and one.is_file()] if path.is_dir() else [path]
+        )
+        hidden = [one for one in found if any(part[0] == "." for part in one.relative_to(path).parts)]
+        files = sorted(str(one) for one in found if one not in hidden)  # what editors and systems leave there
     if not files or any(Path(file).suffix not in SUFFIXES for file in files):
         raise ValueError(f"{path}: expected {', '.join(SUFFIXES)} or a folder with such files.")
     return files
@@ -225,7 +218,7 @@ def _json_rows(path: str, lines: Iterable[bytes]) -> Iterator[Mapping[str, Any]]
             text = line.decode("utf-8-sig").strip()
             row = json.loads(text) if text else None
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{path}, line {number}: no valid JSON ({error}). {UTF8}") from error
+            raise ValueError(f"{path}, line {number}: no valid JSON ({error}). {LINES} {UTF8}") from error
         if not text:
             continue
         if not isinstance(row, dict):
@@ -244,9 +237,10 @@ def _document(source: Source, id: str, row: Mapping[str, Any]) -> Document:
         answers = _field(source, row, source.answers) if source.answers else None
         return Document(id, "", slice, _conversation(id, _field(source, row, source.turns), answers))
     if source.template is not None:
-        names = [name for _, name, _, _ in string.Formatter().parse(source.template) if name is not None]
-        fields = {name: _field(source, row, name) for name in (re.split(r"[.[]", one)[0] for one in names)}
+        fields = {name: _field(source, row, name) for name in _template_fields(source.template)}
         try:
+            if None in fields.values():
+                raise TypeError(f"null in {fields}")
             return Document(id, source.template.format(**fields), slice)
         except (LookupError, AttributeError, TypeError) as error:
             raise ValueError(f"document {id!r} does not fit the template {source.template!r}: {error!r}.") from error
@@ -254,6 +248,16 @@ def _document(source: Source, id: str, row: Mapping[str, Any]) -> Document:
     if not isinstance(value, str):
         raise ValueError(f"document {id!r}: column {source.column or 'text'!r} holds {value!r}, not a text.")
     return Document(id, value, slice)
+
+
+def _columns(source: Source) -> set[str]:
+    """Those of a row that are read."""
+    texts = {*filter(None, [source.column, source.messages, source.turns]), *_template_fields(source.template or "")}
+    return {*(texts or {"text"}), *source.where, *filter(None, [source.answers, source.slice_column])}
+
+
+def _template_fields(template: str) -> set[str]:
+    return {re.split(r"[.[]", name)[0] for _, name, _, _ in string.Formatter().parse(template) if name is not None}
 
 
 def _field(source: Source, row: Mapping[str, Any], column: str) -> Any:
@@ -266,7 +270,7 @@ def _messages(id: str, value: Any) -> tuple[dict[str, str], ...]:
     valid = isinstance(value, list) and all(isinstance(m, Mapping) and {"role", "content"} <= m.keys() for m in value)
     if not valid or not value:
         raise ValueError(f"document {id!r}: expected a list of messages with role and content, got {value!r}.")
-    messages = list(value)
+    messages = [dict(one, role=ROLES.get(str(one["role"]).lower(), one["role"])) for one in value]
     while messages and messages[-1]["role"] == "assistant":  # the answer is the model's to give
         messages.pop()
     return tuple({"role": message["role"], "content": _content(id, message)} for message in messages)

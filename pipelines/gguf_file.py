@@ -110,7 +110,7 @@ def convert(path: Path, folder: Path) -> None:
     with _readable(path):
         from gguf import GGUFReader
 
-        tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+        tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name, trust_remote_code=False)
         options = {"dtype": torch.bfloat16, "quantization_config": GgufConfig(dequantize=True)}
         read = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, config=config, **options)
         held = GGUFReader(path)

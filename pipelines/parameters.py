@@ -10,6 +10,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 
 import yaml
 
+from pipelines.encoding import read_text
 from predictors.config import Checked, Count, Whole, parse_config
 
 Config = TypeVar("Config")
@@ -113,7 +114,7 @@ def is_fitted(pair: str, name: str, path: Path = PARAMETERS) -> bool:
 
 def read_pair(pair: str, path: Path = PARAMETERS) -> dict[str, Any]:
     """All sections of ``pairs.<pair>``."""
-    document = parsed_yaml(path.read_text(), str(path))
+    document = parsed_yaml(read_text(path), str(path))
     pairs = document.get("pairs") if isinstance(document, dict) else None
     if not isinstance(pairs, dict):
         raise ValueError(f"{path}: there is no mapping of pairs under 'pairs:'.")
@@ -126,15 +127,19 @@ def read_pair(pair: str, path: Path = PARAMETERS) -> dict[str, Any]:
 
 
 class Loader(yaml.SafeLoader):
-    """Reads numbers as DVC does (YAML 1.2: ``1e-3``). Keys must be texts: DVC leaves pairs of other names out, in silence."""
+    """Reads numbers as DVC does (YAML 1.2: ``1e-3``). Keys must be texts, as DVC leaves pairs of other names out in silence, and
+    none twice."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        for key, _ in node.value:
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        keys = [key.value for key, _ in node.value]
+        for place, (key, _) in enumerate(node.value):
             kind = key.tag.rpartition(":")[2]
-            if kind not in ("str", "merge"):
-                said = f"key {key.value!r} is no text but {kind}: put it in quotes, or change it"
-                raise yaml.constructor.ConstructorError(None, None, said, key.start_mark)
-        return super().construct_mapping(node, deep)
+            if kind not in ("str", "merge") or key.value in keys[:place]:
+                twice = key.value in keys[:place]
+                said = "is there twice" if twice else f"is no text but {kind}: put it in quotes, or change it"
+                raise yaml.constructor.ConstructorError(None, None, f"key {key.value!r} {said}", key.start_mark)
+        return node
 
 
 Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), None)

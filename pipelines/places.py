@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 FACTS = "pair.json"
 DTYPES = ("float32", "bfloat16", "float16")
 TEXTS = ("*.json", "*.model", "*.txt", "*.jinja")  # of a model: configuration, tokenizer, index of the weights
+ADAPTER = "adapter_config.json"
+NAMES = "Name a folder, a hub model as ORG/NAME (its revision stands in target_revision), or a file as {gguf: PATH}."
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
@@ -148,20 +150,24 @@ def resolve_model(name: str, revision: str | None = None) -> Path:
     path = Path(os.path.expanduser(name))
     if path.is_dir():
         if not (path / "config.json").is_file():
-            raise FileNotFoundError(f"{path} is no model folder: it has no config.json.")
+            told = "; merge_and_unload() the adapter there, and save the model" * (path / ADAPTER).is_file()
+            raise FileNotFoundError(f"{path} is no model folder: it has no config.json{told}.")
         return path.resolve()
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise FileNotFoundError(f"model folder {name} does not exist.")
+        raise FileNotFoundError(f"model folder {name} does not exist. {NAMES}")
     from huggingface_hub import snapshot_download
 
     try:
-        folder = Path(snapshot_download(name, revision=revision, allow_patterns=list(TEXTS)))  # named after its commit
+        texts = snapshot_download(name, revision=revision, allow_patterns=list(TEXTS), ignore_patterns=["*/*"])
+        folder = Path(texts)  # named after its commit
         if lacking := [one for one in weight_files(folder) or [WEIGHTS] if not (folder / one).is_file()]:
             snapshot_download(name, revision=folder.name, allow_patterns=lacking)
         return folder
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise ValueError(f"model {name!r} is no local folder and cannot be fetched from the hub: {reason}") from error
+        raise ValueError(
+            f"model {name!r} is no local folder and cannot be fetched from the hub: {reason.rstrip('.')}. {NAMES}"
+        ) from error
 
 
 def weight_files(folder: Path) -> list[str]:

@@ -157,8 +157,9 @@ def _remedy(given: Any, own: Any) -> str:
     found = [name for name, one in values.items() if one not in (None, 0) and (type(one), one) != (float, 1.0)]
     if not found:
         return "Leave it out of logits_processor."
-    who = "the target's own generation_config" if any(getattr(own, name, None) for name in found) else "this call"
-    return f"Set by {who}: pass {', '.join(f'{name}=None' for name in found)} to turn it off."
+    own_ones = [getattr(own, name, None) is not None for name in found]
+    who = ["the target's own generation_config"] * any(own_ones) + ["this call"] * (not all(own_ones))
+    return f"Set by {' and '.join(who)}: pass {', '.join(f'{name}=None' for name in found)} to turn it off."
 
 
 def _budget(criteria: StoppingCriteriaList, generation_config: Any, prompt_length: int) -> int:

@@ -26,7 +26,7 @@ from runtime.causal_model import CausalLanguageModel
 from runtime.compact.graphed import rounded_rows
 from runtime.eagle3.checkpoint import is_eagle3, unloaded_checkpoint
 from runtime.eagle3.drafter import Eagle3Drafter
-from runtime.pair import ModelPair
+from runtime.pair import ModelPair, loading
 
 LIBRARY = 2 * (32 << 20)  # bytes of the matrix library's workspaces
 LAW_COPIES = 6  # of a round's distributions at most: logits, both models' distributions, what a rule computes
@@ -78,8 +78,8 @@ def unloaded_pair(
 
 
 def _unloaded(config: PretrainedConfig, dtype: torch.dtype, bits: int | None = None) -> CausalLanguageModel:
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    with torch.device("meta"), loading(config._name_or_path or "its configuration"):
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
         for module in model.modules() if bits else ():
             if isinstance(module, nn.Linear) and module is not model.get_output_embeddings():
                 packed = torch.empty(module.weight.numel() * (bits or 0) // 8, dtype=torch.uint8)

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -18,11 +19,12 @@ from runtime.eagle3.drafter import Eagle3Drafter
 from runtime.identity import require_shared_vocabulary
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 DRAFT_PRIORITY = -1  # beside the target a draft's many small steps go first
-OF_BLOCKS = re.compile(r"(model|transformer|gpt_neox)\.((language_model|decoder)\.)?(layers|h|blocks)\.")
-LEFTOVERS = re.compile(r"(inv_freq|masked_bias|(attn|attention)\.bias|[kv]_scale)$")  # of other versions and engines
+OF_BLOCKS = re.compile(r"((model|transformer|gpt_neox)\.)?((language_model|decoder)\.)?(layers|h|blocks)\.")
+LEFTOVERS = re.compile(r"(inv_freq|(cos|sin)_cached|masked_bias|(attn|attention)\.bias|[kv]_scale)$")  # of others
+OTHER_TASK = re.compile("Classification|Answering|Reward")
 # Where what holds a model, and computes as it does, has it.
 INNER = {"OptimizedModule": "_orig_mod", **dict.fromkeys(("DataParallel", "DistributedDataParallel"), "module")}
 TOKENIZER_FILES = ("tokenizer*", "vocab.*", "*.model", "tekken.json")
@@ -130,8 +132,8 @@ class ModelPair:
             if path is not None and not (name == "draft" and drafter is not None):
                 number = native_dtype(at) if dtype == "auto" else parse_dtype(dtype)
                 models[name] = CausalLanguageModel(load_model(path, at, number, **options), forward, priority, whole)
-        shared = _load_tokenizer(tokenizer or target)
-        draft_tokenizer = None if draft is None else _load_tokenizer(draft) or (shared if tokenizer else None)
+        shared = _known_tokenizer(tokenizer or target)
+        draft_tokenizer = None if draft is None else _known_tokenizer(draft) or (shared if tokenizer else None)
         with loading(draft or target):
             drafting = models.get("draft") if drafter is None else read_checkpoint(drafter)
         return cls(models["target"], drafting, tokenizer=shared, draft_tokenizer=draft_tokenizer)
@@ -182,11 +184,29 @@ def _without_peft(model: Any) -> Any:
 def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
     """A floating-point torch dtype by its name; `ValueError` for any other."""
     number = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
-    if not isinstance(number, torch.dtype) or not number.is_floating_point:
+    if not isinstance(number, torch.dtype) or not number.is_floating_point or number.itemsize < 2:
         raise ValueError(
-            f"dtype {dtype!r} is not a floating-point torch dtype; use auto, float32, bfloat16 or float16."
+            f"dtype {dtype!r} is not a floating-point torch dtype to compute in; use auto, float32, bfloat16 or float16."
         )
     return number
+
+
+def load_config(path: str | Path, **options: Any) -> "PreTrainedConfig":
+    """What config.json says, with attention that takes a tree mask. `ValueError` where transformers cannot read it, it needs code
+    of its own or is of another task, or an adapter lies there."""
+    from transformers import AutoConfig
+    from transformers.utils import find_adapter_config_file
+
+    with loading(path):
+        if find_adapter_config_file(path, **options):
+            raise ValueError("adapter_config.json: an adapter is served merged. merge_and_unload() it, and save that")
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False, **options)
+        config.return_dict = True
+        if tasks := list(filter(OTHER_TASK.search, config.architectures or ())):
+            raise ValueError(f"{tasks[0]} writes no text, as a causal language model does")
+        if config._attn_implementation != "eager":
+            config._attn_implementation = None  # transformers chooses sdpa
+    return config
 
 
 def load_model(
@@ -198,22 +218,33 @@ def load_model(
     options: dict[str, Any] = {} if quantization is None else {"quantization_config": dict(quantization)}
     device_map = device_map or ({"": str(device)} if options else None)  # quantised weights do not move
     options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # which ones, `_require_weights` says
+    options |= {"config": load_config(path), "trust_remote_code": False}
     with loading(path):
         model, info = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, device_map=device_map, **options)
     _require_weights(path, info)
+    if model.device.type == "meta" != device.type:
+        raise ValueError(f"{path}: device_map keeps the first layers on no device. Map them to one.")
     return model if device_map is not None else model.to(device)
 
 
 @contextmanager
-def loading(path: str | Path) -> Iterator[None]:
+def loading(path: str | Path, what: str = "a model") -> Iterator[None]:
     """`ValueError` in one line where what lies at ``path`` cannot be loaded."""
     from safetensors import SafetensorError
 
     try:
         yield
-    except (ImportError, OSError, RuntimeError, SafetensorError, ValueError) as error:
+    except Exception as error:  # checks of configurations and the tokenizers' library have types of their own, or none
         reason = str(error).strip().partition("\n")[0].rstrip(".")
-        raise ValueError(f"cannot load a model from {path}: {reason}. Mend that, or fetch the model again.") from error
+        plain = isinstance(error, ImportError | OSError | RuntimeError | SafetensorError | ValueError)
+        known = [frame.f_locals.get("loading_info") for frame, _ in walk_tb(error.__traceback__)]
+        if lacking := next(filter(None, (getattr(one, "conversion_errors", None) for one in known)), None):
+            reason = f"its files lack parts of {', '.join(sorted(lacking)[:3])}"
+        elif "trust_remote_code" in str(error):
+            reason = "it needs code of its own, which is never run. Take one of a family that transformers has"
+        elif what == "a model" and not plain:
+            reason = f"its config.json names no model ({type(error).__name__}: {' '.join(str(error).split())})"
+        raise ValueError(f"cannot load {what} from {path}: {reason}. Mend that, or fetch the model again.") from error
 
 
 def _require_weights(path: str | Path, info: Mapping[str, Any]) -> None:
@@ -227,16 +258,21 @@ def _require_weights(path: str | Path, info: Mapping[str, Any]) -> None:
         raise ValueError(f"{path}: the weights do not fit config.json ({'; '.join(told)}). {remedy}")
 
 
-def _load_tokenizer(path: str | Path) -> Any:
-    """The tokenizer of a folder or a hub's model, or ``None`` where it has none; with a warning, where it cannot be read."""
+def load_tokenizer(path: str | Path) -> Any:
+    """The tokenizer of a folder or a hub's model; `ValueError` where there is none, or it cannot be read."""
     from transformers import AutoTokenizer
 
+    with loading(path, "a tokenizer"):
+        return AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+
+
+def _known_tokenizer(path: str | Path) -> Any:
+    """As `load_tokenizer`, or ``None``; with a warning, where it cannot be read."""
     try:
-        return AutoTokenizer.from_pretrained(path)
-    except Exception as error:  # those of the tokenizers' library have no type of their own
+        return load_tokenizer(path)
+    except ValueError as error:
         if has_tokenizer(path):
-            reason = str(error).partition("\n")[0]
-            warnings.warn(f"{path}: its tokenizer cannot be read and stays unknown ({reason})", stacklevel=3)
+            warnings.warn(f"{error} Until then it stays unknown.", stacklevel=3)
         return None
 
 

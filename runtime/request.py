@@ -1,6 +1,6 @@
 """A decoding request, checked once at the door."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -107,3 +107,22 @@ def encoded(tokenizer: Any, text: str) -> tuple[list[int], list[int]]:
     )
     starts = (place for place in range(len(whole)) if whole[place : place + len(own)] == own)
     return whole[: next(starts, 0)], own if text else []
+
+
+def encoded_chat(tokenizer: Any, messages: Sequence[Mapping[str, str]], template: str | None = None) -> list[int]:
+    """Tokens of a conversation in a chat template, the tokenizer's own by default, up to where the answer begins; some read
+    lists of parts alone. `ValueError` where one fails, or leaves out what is said last."""
+    reasons = []
+    for form in (str, lambda text: [{"type": "text", "text": text}]):
+        given = [dict(one, content=form(one["content"])) for one in messages]
+        other = [*given[:-1], dict(given[-1], content=form(messages[-1]["content"] + "."))]
+        options = {"chat_template": template, "add_generation_prompt": True, "tokenize": False}
+        try:
+            said, said_other = (tokenizer.apply_chat_template(one, **options) for one in (given, other))
+        except Exception as error:  # a template is a program
+            reasons.append(" ".join(str(error).split()))
+            continue
+        if said != said_other:
+            return list(tokenizer(said, add_special_tokens=False, verbose=False)["input_ids"])
+        reasons.append("it leaves out what is said last")
+    raise ValueError(f"the chat template refuses its messages: {reasons[0]}. Use another template.")

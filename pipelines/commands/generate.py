@@ -10,16 +10,19 @@ Standard input is the prompt if none is given. Imports nothing but the runtime.
 """
 
 import argparse
+import io
 import json
+import os
 import sys
 from pathlib import Path
 from time import perf_counter
 
+from pipelines.encoding import decoded
 from pipelines.places import read_pair
 from pipelines.terminal import GrowingText
 from predictors.rounds import RoundRecord, block_efficiency, hit_rate, mean_accepted_length
 from runtime import Decoder, ModelPair, Randomness, build_decoder, load_decoder
-from runtime.request import encoded
+from runtime.request import encoded, encoded_chat
 
 DEFAULT_METHOD = '{"method": "speculative"}'
 
@@ -51,7 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     pair = _load_pair(args)
     decoder = _decoder(args, pair)
-    text = sys.stdin.read() if args.prompt == "-" else args.prompt
+    given = sys.stdin.buffer if args.prompt == "-" else io.BytesIO(os.fsencode(args.prompt))
+    text = decoded(given, "the prompt")
     before, own = encoded(pair.tokenizer, text)
     prompt = asked(pair, text) if args.chat else before + own
     options = {name: getattr(args, name) for name in ("max_new_tokens", "temperature", "top_k", "top_p")}
@@ -76,8 +80,7 @@ def asked(pair: ModelPair, text: str) -> list[int]:
     """Tokens of a user's message, up to where the answer begins. `ValueError` where the target has no chat template."""
     if not getattr(pair.tokenizer, "chat_template", None):
         raise ValueError("--chat needs the target's chat template, and its tokenizer has none: leave --chat out.")
-    message = [{"role": "user", "content": text.strip()}]
-    return list(pair.tokenizer.apply_chat_template(message, add_generation_prompt=True)["input_ids"])
+    return encoded_chat(pair.tokenizer, [{"role": "user", "content": text.strip()}])
 
 
 def _load_pair(args: argparse.Namespace) -> ModelPair:

@@ -33,7 +33,7 @@ from runtime.eagle3.checkpoint import drafter_config, is_eagle3
 from runtime.eagle3.drafter import Eagle3Drafter
 from runtime.hugging_face import require_layers
 from runtime.memory import Work, model_memory, unloaded_pair
-from runtime.pair import parse_dtype
+from runtime.pair import load_config, parse_dtype
 from trace_collection.collection import Collector, hidden_size, models_of, require_context
 from trace_collection.shards import bytes_of, trace_schema
 from trace_collection.trajectories import MOST_ROWS
@@ -127,8 +127,10 @@ def _configuration(
         return drafter
     if fields is None or folder.is_dir():
         try:
-            return AutoConfig.from_pretrained(folder if folder.is_dir() else name, local_files_only=not fetch)
-        except (OSError, ValueError) as error:
+            return load_config(folder if folder.is_dir() else name, local_files_only=not fetch)
+        except ValueError as error:
+            if (folder / "config.json").is_file():
+                raise
             lacking = f"{where} is missing, and model {name} is not on this machine"
             raise FileNotFoundError(f"{lacking}. Copy model_type and the sizes of its config.json there.") from error
     try:

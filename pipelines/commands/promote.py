@@ -85,7 +85,8 @@ def _run(args: argparse.Namespace, show: Callable[[Any], None]) -> None:
         require_same_bounds(bounds, earlier)
     over = None if champion is None else champion.sha256
     evidence, is_trial = _evidence(args, registry, champions.name, challenger, champion, earlier)
-    require_match(evidence, (args.pair, args.predictor), challenger, over, slug)
+    compared = None if args.evidence is None and evidence.champion is None else over  # its files are gone
+    require_match(evidence, (args.pair, args.predictor), challenger, compared, slug)
     record = judged(evidence, bounds)
     require_new(record, earlier)
     write_json(args.output / VERDICT, record)
@@ -147,7 +148,13 @@ def _evidence(
     fetched = {CHALLENGER: challenger} | ({} if champion is None else {CHAMPION: champion})
     bundles = {who: args.output / who for who in fetched}
     for who, version in fetched.items():
-        registry.fetch(name, version.version, bundles[who])
+        try:
+            registry.fetch(name, version.version, bundles[who])
+        except ValueError as error:
+            if who != CHAMPION or not args.force:
+                raise
+            print(f"warning: not compared with the champion: {error}", file=sys.stderr)
+            del bundles[who]
     from pipelines.gate.trial import attempt  # it loads models, which evidence at hand needs not
 
     return attempt(args, args.predictor, bundles, reserve), True

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import yaml
 
+from pipelines.encoding import read_text
 from pipelines.outputs import replacing
 from pipelines.parameters import PARAMETERS, parsed_yaml
 
@@ -46,9 +47,9 @@ def pair_add(args: Namespace) -> None:
             f"there is no ready-made pair {args.name!r}. Close to it: {', '.join(near) or 'none'}; all: draftwright pair list."
         )
     name = args.own or args.name
-    text = with_pair(args.params.read_text(), name, known[args.name].read_text(), str(args.params))
+    text = with_pair(read_text(args.params), name, known[args.name].read_text(), str(args.params))
     with replacing(args.params) as partial:
-        partial.write_text(text)
+        partial.write_text(text, encoding="utf-8")
     print(f"{args.params}: pair {name} is there. Next: draftwright plan --pair {name}")
 
 

@@ -134,17 +134,19 @@ def history(args: Namespace) -> None:
 
 
 def rollback(args: Namespace) -> None:
-    """Put back the champion before the present one.
+    """Put back the champion before the present one, unless its files are gone.
 
     Repeat it to go back further.
 
         draftwright rollback --pair smollm2 --predictor hrad
     """
+    from pipelines.registry.versions import Registry
+
     champions = _champions(args.pair, args.predictor)
-    event = champions.rollback()
-    standing = champions.champion()
-    assert standing is not None
-    print(f"{champions.name}: version {event.version} rolled back, version {standing.version} is champion again")
+    earlier = champions.earlier()
+    with Registry().stored(champions.name, earlier.version):
+        event = champions.rollback()
+    print(f"{champions.name}: version {event.version} rolled back, version {earlier.version} is champion again")
 
 
 def _champions(pair: str, predictor: str) -> "Champions":

@@ -12,6 +12,7 @@ the alias is set: MLflow has no check-and-set, so two calls within the same mome
 import getpass
 import json
 import os
+import re
 import socket
 import uuid
 from dataclasses import asdict, dataclass
@@ -22,6 +23,7 @@ from pipelines.gate.verdict import CHALLENGER, CHAMPION, VERSION
 from pipelines.registry.versions import BUNDLE_TAG, PAIR_TAG, registered_model
 
 EVENT = "champion."
+OWN = re.compile(r"(champion\.\d{4}-\d\d-\d\dT[\d:.]+Z\.[0-9a-f]{8}|verdict\.\d{6})$")  # other tags are users' notes
 PROMOTED, ROLLED_BACK = "promoted", "rolled back"
 VERDICT_TAG = "verdict"
 
@@ -57,7 +59,7 @@ class Champions:
     def history(self) -> list[Event]:
         """All events, oldest first; `ValueError` if nothing of this name is registered."""
         tags = registered_model(self.client, self.name).tags
-        return [Event(**json.loads(tags[key])) for key in sorted(tags) if key.startswith(EVENT)]
+        return [Event(**json.loads(tags[key])) for key in sorted(tags) if OWN.match(key)]
 
     def _standing(self) -> list[Version]:
         """The promoted versions that stand, the newest last; one that was deleted stands no more."""
@@ -111,16 +113,21 @@ class Champions:
     def verdicts(self, version: str) -> list[dict[str, Any]]:
         """The gate's records that were kept on a version, oldest first; those of a gate of another version count for nothing."""
         tags = self.client.get_model_version(self.name, version).tags
-        kept = [json.loads(tags[key]) for key in sorted(tags) if key.startswith(f"{VERDICT_TAG}.")]
+        kept = [json.loads(tags[key]) for key in sorted(tags) if OWN.match(key)]
         return [record for record in kept if record.get("version") == VERSION]
 
-    def rollback(self) -> Event:
-        """Put back the champion before this one; `ValueError` if there is none."""
+    def earlier(self) -> Version:
+        """The champion before this one, which a rollback puts back; `ValueError` if there is none."""
         standing = self._standing()
         if len(standing) < 2:
             found = f"version {standing[0].version} is the only champion there was" if standing else "there is none"
             raise ValueError(f"{self.name} has no earlier champion to go back to: {found}. Nothing was changed.")
-        return self._record(ROLLED_BACK, standing[-1])
+        return standing[-2]
+
+    def rollback(self) -> Event:
+        """Put back the champion before this one; `ValueError` if there is none."""
+        self.earlier()
+        return self._record(ROLLED_BACK, self._standing()[-1])
 
     def mend(self) -> None:
         """Point the alias to what the history says."""

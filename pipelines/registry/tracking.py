@@ -3,13 +3,10 @@
 Run ids never enter a stage's outputs (they would re-run everything downstream); the tag ``head_sha256`` leads back.
 """
 
-import http.client
 import logging
 import os
 import re
 import socket
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -46,9 +43,9 @@ def require_reachable(uri: str) -> None:
             raise ValueError(
                 f"MLFLOW_TRACKING_URI {shown!r} names no server: use http(s)://, sqlite:/// or a database URI."
             )
-    except (OSError, http.client.HTTPException) as error:
+    except OSError as error:
         raise ValueError(
-            f"the MLflow tracking server at {shown} cannot be reached ({getattr(error, 'reason', error)}). Start it, or "
+            f"the MLflow tracking server at {shown} cannot be reached ({without_password(str(error))}). Start it, or "
             f"unset MLFLOW_TRACKING_URI to track in {DEFAULT_URI}. Nothing was changed; earlier results are kept."
         ) from error
 
@@ -59,12 +56,18 @@ def without_password(uri: str) -> str:
 
 
 def _probe_http(uri: str) -> None:
+    """As MLflow asks: its own settings say which certificates are trusted. Refusals are the client's to explain."""
+    _settle()
+    from mlflow.exceptions import MlflowException
+    from mlflow.utils.credentials import get_default_host_creds
+    from mlflow.utils.rest_utils import http_request
+
     try:
-        urllib.request.urlopen(uri.rstrip("/") + "/health", timeout=PROBE_SECONDS).close()
-    except urllib.error.HTTPError as error:
-        if error.code == 404:
-            raise OSError("it answers, but not as an MLflow server") from error
-        return  # refusals are the client's to explain
+        answer = http_request(get_default_host_creds(uri), "/health", "GET", max_retries=0, timeout=PROBE_SECONDS)
+    except MlflowException as error:
+        raise OSError(str(error.__cause__ or error)) from error
+    if answer.status_code == 404:
+        raise OSError("it answers, but not as an MLflow server")
 
 
 class Tracking:
@@ -139,12 +142,17 @@ class Tracking:
                 self.client.log_metric(run_id, key, value)
 
 
-def new_client(uri: str) -> Any:
-    """An MLflow client, without telemetry, long retries, progress bars or migration chatter."""
+def _settle() -> None:
+    """What MLflow reads when it is imported."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # a server's links, among our own lines
+
+
+def new_client(uri: str) -> Any:
+    """An MLflow client, without telemetry, long retries, progress bars or migration chatter."""
+    _settle()
     from mlflow import MlflowClient
 
     for name in ("mlflow", "alembic"):

@@ -9,7 +9,8 @@ import os
 import shutil
 import tempfile
 import warnings
-from contextlib import ExitStack, nullcontext
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import version as installed
 from pathlib import Path
@@ -49,10 +50,15 @@ class Registry:
 
     def register(self, pair: str, folder: Path) -> Registration:
         """Register the bundle unless a version holds it, whole; alias ``challenger`` then points to it.
-        `ValueError` if the bundle, or one in it, is damaged or was edited."""
+        `ValueError` if the bundle, or one in it, is damaged or was edited, or another pair's has its name."""
         bundle = read_bundle(folder)
         _require_nested(folder, bundle)
         name, digest = f"{pair}-{folder.name}", bundle_hash(folder)
+        for one in self.client.search_model_versions(f"name = '{name}'"):
+            if (other := one.tags.get(PAIR_TAG, pair)) != pair:
+                raise ValueError(
+                    f"{folder}: its name {name} is that of a bundle of pair {other}. Rename one of the pairs."
+                )
         with tempfile.TemporaryDirectory() as place:
             version, _ = self._stored(name, digest, place)
         made = version or self._new_version(name, pair, folder, bundle, digest)
@@ -60,27 +66,33 @@ class Registry:
         return Registration(name, made, version is None)
 
     def fetch(self, name: str, version: str, folder: Path) -> str:
-        """Download the bundle of a version into ``folder``, whole or not at all; its content hash. Another version of the same
-        content serves where its files are gone.
+        """Download the bundle of a version into ``folder``, whole or not at all; its content hash.
 
-        `ValueError` if the version does not exist, or no version holds the bundle that it was tagged with; if ``folder`` holds
-        something else than a bundle, which is all that may be replaced.
+        `ValueError` as `stored`, and if ``folder`` holds something else than a bundle, which is all that may be replaced.
         """
+        require_replaceable(folder)
+        with self.stored(name, version) as found:
+            return copy_bundle(found, folder)
+
+    @contextmanager
+    def stored(self, name: str, version: str) -> Iterator[Path]:
+        """The bundle of a version, downloaded for a block. Another version of the same content serves where its files are gone.
+        `ValueError` if the version does not exist, or no version holds the bundle that it was tagged with."""
         from mlflow.exceptions import MlflowException
 
-        require_replaceable(folder)
         try:
             made = self.client.get_model_version(name, version)
         except MlflowException as error:
             raise ValueError(f"{name} has no version {version} at {without_password(self.uri)}.") from error
         with tempfile.TemporaryDirectory() as place:
             _, found = self._stored(name, made.tags.get(BUNDLE_TAG, ""), place, version)
-            if isinstance(found, Path):
-                return copy_bundle(found, folder)
-        raise ValueError(
-            f"{name} version {version} does not hold its bundle any more at {without_password(self._place(made))} ({found}). "
-            "Register it again (draftwright register), or put its files back."
-        )
+            if isinstance(found, str):
+                raise ValueError(
+                    f"{name} version {version} does not hold its bundle any more ({found}). Put its files back, or register the "
+                    "bundle again where a data folder has it (draftwright register). Another becomes champion by draftwright "
+                    "promote --force, which needs no files of this one, or by draftwright rollback."
+                )
+            yield found
 
     def _place(self, version: Any) -> str:
         """Where a version's files are. MLflow would look the version up in what ``MLFLOW_REGISTRY_URI`` says."""
@@ -91,22 +103,22 @@ class Registry:
         """The newest version of that content, or ``first``, whose bundle is whole, and that, downloaded; or ``None``,
         and what was found instead."""
         from mlflow.artifacts import download_artifacts
-        from mlflow.exceptions import MlflowException
 
         known = self.client.search_model_versions(f"name = '{name}' and tags.{BUNDLE_TAG} = '{digest}'")
         found: list[str] = []
         for one in sorted(known, key=lambda one: (str(one.version) != first, -int(one.version))):
-            to = Path(place) / str(one.version)
+            to, where = Path(place) / str(one.version), one.source
             try:
                 to.mkdir()
-                files = download_artifacts(f"{self._place(one)}/artifacts", dst_path=str(to), tracking_uri=self.uri)
+                where = f"{self._place(one)}/artifacts"
+                files = download_artifacts(where, dst_path=str(to), tracking_uri=self.uri)
                 bundle = next((card.parent for card in to.rglob(f"artifacts/*/{CARD}")), Path(files))
                 _require_nested(bundle, read_bundle(bundle))
                 if bundle_hash(bundle) == digest:
                     return str(one.version), bundle
-                found.append(f"content {bundle_hash(bundle)[:12]} instead of {digest[:12]}")
-            except (MlflowException, OSError, ValueError) as error:
-                found.append(str(error).replace(f"{to}/", "").partition(":")[0])
+                raise ValueError(f"content {bundle_hash(bundle)[:12]} instead of {digest[:12]}")
+            except Exception as error:  # each storage has errors of its own
+                found.append(f"{str(error).replace(f'{to}/', '').partition(':')[0]} at {without_password(where)}")
         return None, next(iter(found), "no content hash")
 
     def _new_version(self, name: str, pair: str, folder: Path, bundle: Bundle, digest: str) -> str:

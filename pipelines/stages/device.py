@@ -18,6 +18,7 @@ from pipelines.outputs import write_json
 
 CPU_INFO = Path("/proc/cpuinfo")
 BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16", "svebf16"}
+FIELDS, SECONDS = ("name", "memory", "driver"), 10.0
 NOISE = r"\((r|tm|c)\)|@.*|\bcpu\b|\b\d+-core\b|\bprocessor\b$"
 
 
@@ -79,6 +80,9 @@ def _gpus() -> list[dict[str, str]]:
     if command is None:
         return []
     query = [command, "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
-    answer = subprocess.run(query, capture_output=True, text=True, check=False)
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, check=False, timeout=SECONDS)
+    except subprocess.TimeoutExpired as error:
+        raise ValueError(f"{command} did not answer within {SECONDS} s, so the machine is unknown. Mend it.") from error
     rows = [line.split(", ") for line in answer.stdout.splitlines()] if answer.returncode == 0 else []
-    return [dict(zip(("name", "memory", "driver"), row, strict=True)) for row in rows]
+    return [dict(zip(FIELDS, row, strict=True)) for row in rows if len(row) == len(FIELDS)]  # among warnings

@@ -11,6 +11,7 @@ one pair can be put into one table.
 import argparse
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +21,6 @@ from typing import Annotated, Any
 import torch
 from safetensors import SafetensorError, safe_open
 from tqdm import tqdm
-from transformers import AutoConfig, AutoTokenizer
 from transformers.quantizers import AutoHfQuantizer
 
 from pipelines.cli import module_of
@@ -29,14 +29,28 @@ from pipelines.gguf_file import GgufFile, convert
 from pipelines.outputs import file_sha256, replacing, write_json
 from pipelines.parameters import add_pair_arguments, load_parameters
 from pipelines.places import DTYPES, FACTS, TEXTS, resolve_model, weight_files
-from predictors.config import Checked, one_of
+from predictors.config import Checked, Constraint, not_empty, one_of
 from runtime.device import native_dtype
 from runtime.eagle3.checkpoint import drafter_config, read_checkpoint
 from runtime.identity import require_shared_vocabulary
-from runtime.pair import has_tokenizer, load_model, loading
+from runtime.pair import has_tokenizer, load_config, load_model, load_tokenizer, loading
 
 AUTO = "auto"
+DEVICES = r"(cpu|cuda|hpu|meta|mps|xpu)(:\d+)?"
+PLACES = rf"auto|balanced|balanced_low_0|sequential|disk|\d+|{DEVICES}"
+QUANTIZED = dict.fromkeys(("quant_method", "load_in_4bit", "load_in_8bit")).keys()
 PLACEMENT = ("device_map", "draft_device", "quantization")
+
+
+def _are_places(value: Any) -> bool:
+    return all(
+        re.fullmatch(PLACES, str(place)) for place in (value.values() if isinstance(value, Mapping) else [value])
+    )
+
+
+known_device = Constraint("be a device, as cuda:1", lambda value: re.fullmatch(DEVICES, value) is not None)
+known_map = Constraint("be auto, balanced, sequential, a device, or a mapping of modules to devices", _are_places)
+known_quantization = Constraint(f"have one of {', '.join(QUANTIZED)}", lambda value: bool(QUANTIZED & value.keys()))
 
 
 @dataclass(frozen=True)
@@ -51,14 +65,14 @@ class Models(Checked):
     is fetched.
     """
 
-    target: str | GgufFile
-    draft: str | DrafterRecipe | None = None
+    target: Annotated[str, not_empty] | GgufFile
+    draft: Annotated[str, not_empty] | DrafterRecipe | None = None
     target_revision: str | None = None
     draft_revision: str | None = None
     dtype: Annotated[str, one_of(AUTO, *DTYPES)] = AUTO
-    device_map: object = None
-    draft_device: str | None = None
-    quantization: Mapping[str, Any] | None = None
+    device_map: Annotated[object, known_map] = None
+    draft_device: Annotated[str, known_device] | None = None
+    quantization: Annotated[Mapping[str, Any], known_quantization] | None = None
     check_memory: bool = True
 
 
@@ -105,8 +119,8 @@ def _resolved(models: Models, given: Mapping[str, str | None], made: Mapping[str
     folders = {key: made.get(key) or resolve_model(name, revisions[key]) for key, name in names.items()}
     tokenizers, sizes = {}, {}
     for key, folder in folders.items():
-        tokenizers[key] = _tokenizer(folder) if has_tokenizer(folder) else None
         sizes[key] = _vocabulary_size(folder)
+        tokenizers[key] = load_tokenizer(folder) if has_tokenizer(folder) else None
     if "draft" in names:
         require_shared_vocabulary(tokenizers["target"], tokenizers["draft"], sizes["target"], sizes["draft"])
     owner = next((key for key, tokenizer in tokenizers.items() if tokenizer is not None), None)
@@ -135,15 +149,6 @@ def _earlier_dtype(path: Path, sha256: dict[str, dict[str, str]]) -> str | None:
     return known if known in DTYPES else None
 
 
-def _tokenizer(folder: Path) -> Any:
-    """`ValueError` with the reason where it cannot be read."""
-    try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except Exception as error:  # those of the tokenizers' library have no type of their own
-        reason = str(error).partition("\n")[0].rstrip(".")
-        raise ValueError(f"{folder}: its tokenizer cannot be read ({reason}). Mend that, or fetch it again.") from error
-
-
 def _vocabulary_size(folder: Path) -> int:
     """Of a model whose weights are all there, which takes no memory to see. Of quantised ones only the package is looked for:
     what reads them needs the device."""
@@ -157,8 +162,8 @@ def _vocabulary_size(folder: Path) -> int:
             raise ValueError(f"{folder / name}: damaged weights ({error}). Fetch them, or save them, again.") from error
     if drafter_config(folder) is not None:
         return read_checkpoint(folder).vocabulary_size
+    config = load_config(folder)
     with loading(folder):
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
         if quantized := getattr(config, "quantization_config", None):
             AutoHfQuantizer.from_config(quantized).validate_environment()
     if not quantized:

@@ -18,12 +18,13 @@ from typing import Annotated, Any
 
 from pipelines.documents import Source, load_documents
 from pipelines.parameters import add_pair_arguments, load_parameters
-from pipelines.places import read_pair
+from pipelines.places import read_facts, read_pair
 from pipelines.prompt_table import FILE, SPLITS, Prompt, write_prompts
 from pipelines.recipes import chat_template
 from pipelines.shares import Document, Shares, share_documents
 from predictors.config import Checked, Count, Whole, not_empty
-from runtime.request import encoded
+from runtime.pair import load_tokenizer
+from runtime.request import encoded, encoded_chat
 
 Queues = Mapping[str, list[Iterator[Prompt]]]  # the prompts of every document, by slice
 
@@ -80,12 +81,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from transformers import AutoTokenizer
-
     parameters = load_parameters(PromptParameters, args.pair, "prompts", args.params)
-    tokenizer = AutoTokenizer.from_pretrained(read_pair(args.pair_folder).tokenizer, local_files_only=True)
+    tokenizer = load_tokenizer(read_pair(args.pair_folder).tokenizer)
     mix = load_parameters(Mix, args.pair, "mix", args.params)
     prompts = draw_prompts(parameters, tokenizer, mix)
+    size = read_facts(args.pair_folder).get("vocabulary", {}).get("target", math.inf)
+    if unknown := {tokenizer.decode(token) for prompt in prompts for token in prompt.tokens if token >= size}:
+        raise ValueError(
+            f"the tokenizer has {', '.join(sorted(unknown)[:3])}, and the target no row for it: its vocabulary ends at {size}. "
+            "Take the tokenizer that the model was made with, or another 'chat_template'."
+        )
     write_prompts(args.output / FILE, prompts)
     for split in SPLITS:
         chosen = [prompt for prompt in prompts if prompt.split == split]
@@ -179,8 +184,6 @@ class _Drawer:
                 yield tokens
 
     def _conversation(self, messages: Sequence[dict[str, str]], source: Source) -> list[int]:
-        from jinja2 import TemplateError
-
         template = chat_template(source.chat_template)
         if not template and not self.tokenizer.chat_template:
             setting = next((key for key in ("messages", "turns") if getattr(source, key)), "chat")
@@ -190,12 +193,9 @@ class _Drawer:
             )
         system = [{"role": "system", "content": source.system}] if source.system else []
         try:
-            encoded = self.tokenizer.apply_chat_template(
-                [*system, *messages], chat_template=template, add_generation_prompt=True, return_dict=True
-            )
-        except TemplateError as error:
-            raise ValueError(f"source {source.name!r}: the chat template refuses its messages: {error}") from error
-        return list(encoded["input_ids"])
+            return encoded_chat(self.tokenizer, [*system, *messages], template)
+        except ValueError as error:
+            raise ValueError(f"source {source.name!r}: {error}") from error
 
     def _windows(self, tokens: list[int], generator: random.Random) -> Iterator[list[int]]:
         """Disjoint windows of random length in random order, each with room after it."""

@@ -1,9 +1,11 @@
 """Whether the compact forward computes a model: a known family of its own plain modules, with nothing beside their weights.
 
 Whatever could make the model's own forward another function is looked for: replaced or wrapped modules, forwards overridden on an
-instance, hooks, tensor subclasses as weights, settings changed on a module. In doubt, Hugging Face's forward it is.
+instance or a class, functions replaced in the family's Python module, hooks, tensor subclasses as weights, settings changed on a
+module. In doubt, Hugging Face's forward it is.
 """
 
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -22,6 +24,7 @@ FIXED_ROTARY = ("default", "linear", "llama3", "yarn")  # a position's angles do
 PLAIN = (nn.Linear, nn.Embedding, nn.ModuleList)
 ACTIVATIONS = ("transformers.activations", "torch.nn.modules.activation")
 GLOBAL_HOOKS = (torch.nn.modules.module._global_forward_hooks, torch.nn.modules.module._global_forward_pre_hooks)
+SHARED = ("transformers", "torch", "typing")
 OWN_HOOKS = "transformers.utils.output_capturing"  # left behind by output_hidden_states, idle outside such calls
 
 
@@ -51,20 +54,29 @@ def signature(model: "PreTrainedModel", in_place: bool) -> tuple[Any, ...]:
             _fault(module, family),
             vars(module).get("variance_epsilon"),
             [
-                (type(one), one.data_ptr(), one._version if in_place and not one.is_inference() else 0)
+                (type(one), one.data_ptr(), _changes(one) if in_place else 0)
                 for one in module._parameters.values()
                 if one is not None
             ],
         )
         for module in model.modules()
     ]
-    return modules, model.config.num_hidden_layers, any(GLOBAL_HOOKS)
+    return modules, model.config.num_hidden_layers, any(GLOBAL_HOOKS), list(_patched(model))
+
+
+def _changes(parameter: nn.Parameter) -> int:
+    """How often it was changed in place; 0 where torch does not count."""
+    try:
+        return parameter._version
+    except RuntimeError:  # it was made in inference mode, which it forgets once its data is replaced
+        return 0
 
 
 def _reasons(model: "PreTrainedModel") -> Iterator[str]:
     """What else than its modules stands against it."""
     if any(GLOBAL_HOOKS):
         yield "hooks on all modules are registered, which only their own forward calls"
+    yield from (f"{name} was replaced, which only its own forward calls" for name in _patched(model))
     body: Any = model.model
     rope_type = getattr(body.rotary_emb, "rope_type", "default")
     if rope_type not in FIXED_ROTARY:
@@ -90,6 +102,24 @@ def _reasons(model: "PreTrainedModel") -> Iterator[str]:
         ):
             if len({getattr(projection, "bias", None) is None for projection in joint}) > 1:
                 yield f"layer {number} has biases on some of its projections only"
+
+
+def _patched(model: "PreTrainedModel") -> Iterator[str]:
+    """Functions that its family's Python module calls, and forwards of its modules' classes, that are none of the family, of what
+    all families of transformers share, or of torch."""
+    family: Any = sys.modules[type(model).__module__]
+    functions = {name: one for name, one in vars(family).items() if callable(one) and not isinstance(one, type)}
+    kinds: dict[Any, None] = dict.fromkeys(map(type, model.modules()))
+    functions |= {f"{kind.__name__}.forward": kind.forward for kind in kinds}
+    functions["sdpa"] = family.ALL_ATTENTION_FUNCTIONS["sdpa"]
+    for name, function in functions.items():
+        while function is not None:  # and what it wraps
+            home = getattr(function, "__globals__", {}).get("__name__") or type(function).__module__
+            shared = home.partition(".")[0] in SHARED and not home.startswith("transformers.models.")
+            if home != family.__name__ and not shared:
+                yield name
+                break
+            function = getattr(function, "__wrapped__", None)
 
 
 def _fault(module: nn.Module, family: str) -> str | None:

@@ -134,6 +134,15 @@ def test_promote_and_roll_back_in_every_registry(champions):
         Champions(champions.client, "p-length").champion()
 
 
+def test_tags_of_users_are_no_events(champions):
+    champions.promote("1", None, PASSED)
+    champions.keep("1", PASSED)
+    for key in ("champion.note", "champion.2026", "verdict.note", "verdict.1"):
+        champions.client.set_registered_model_tag(NAME, key, "the good one")
+        champions.client.set_model_version_tag(NAME, "1", key, "the good one")
+    assert champions.champion().version == "1" and len(champions.history()) == 1 and champions.verdicts("1") == [PASSED]
+
+
 def test_a_champion_that_came_between_is_met_right_before_the_alias_is_set(champions):
     """Evidence over no champion; meanwhile another version was promoted."""
     other = Champions(champions.client, NAME)

@@ -60,6 +60,12 @@ def test_gpus_are_read_from_nvidia_smi(tmp_path, monkeypatch):
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     assert device.describe_device()["slug"] == "nvidia-h100-80gb-hbm3"
+    fake.write_text(f"{fake.read_text()}echo 'WARNING: infoROM is corrupted at gpu 0000:00:1E.0'\n")
+    assert device.describe_device()["slug"] == "nvidia-h100-80gb-hbm3"
+    fake.write_text("#!/bin/sh\nexec sleep 9\n")
+    monkeypatch.setattr(device, "SECONDS", 0.1)
+    with pytest.raises(ValueError, match="did not answer within"):
+        device.describe_device()
 
 
 def test_a_noisy_profile_is_named_where_it_is_read_and_a_sound_one_is_not(tmp_path, capsys):

@@ -1,4 +1,5 @@
 import codecs
+import gzip
 import json
 import re
 
@@ -47,6 +48,16 @@ def test_repeated_documents_are_read_once(tmp_path, capsys):
     assert re.findall(r"\d+", capsys.readouterr().out) == ["180"]
 
 
+def test_what_editors_and_systems_leave_in_a_folder_is_no_document(jsonl, tmp_path):
+    for name in (".ipynb_checkpoints/old.jsonl", "._rows.jsonl"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"\0\5")
+    (tmp_path / "folder.txt").mkdir()
+    (tmp_path / "gone.txt").symlink_to(tmp_path / "nowhere")
+    assert texts(kind="file", path=str(tmp_path)) == ["one", "two"]
+    assert texts(kind="file", path=str(tmp_path / ".ipynb_checkpoints/../rows.jsonl")) == ["one", "two"]
+
+
 def test_column_and_template_and_limit(jsonl):
     assert texts(kind="file", path=str(jsonl), column="topic") == ["x", "y"]
     assert texts(kind="file", path=str(jsonl), template="{topic}: {text} = {answer:02d}") == [
@@ -77,10 +88,13 @@ def test_local_datasets(jsonl, tmp_path, monkeypatch):
         ({"column": "body"}, "a row has no column 'body', only text, topic, answer"),
         ({"messages": "text"}, "expected a list of messages"),
         ({"column": "answer"}, "holds 1, not a text"),
+        ({"template": "{text} {more}"}, "does not fit .*null"),
         ({"where": {"topic": ["none"]}}, r"'s' has no documents where {'topic': \['none'\]}\."),
     ],
 )
 def test_wrong_columns_are_refused(jsonl, source, message):
+    if "template" in source:
+        jsonl.write_text(json.dumps(ROWS[0] | {"more": None}))
     with pytest.raises(ValueError, match=message):
         load_documents(Source(kind="file", name="s", path=str(jsonl), **source))
 
@@ -147,6 +161,9 @@ OTHERS = [
     ("日本".encode("shift-jis"), "UTF-8"),
     (b"plain".decode().encode("utf-16-le"), "NUL"),
     (codecs.BOM_UTF16_LE + b"odd", "utf-16"),
+    (gzip.compress(b"text", mtime=0), "compressed"),
+    (b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "git lfs pull"),
+    (b"\xff{", "UTF-8"),
     ("32 bits".encode("utf-32"), "NUL"),
 ]
 
@@ -159,6 +176,21 @@ def test_other_encodings_are_refused_with_the_file_and_the_remedy(tmp_path, name
     with pytest.raises(ValueError, match=rf"{tmp_path / name}.*Save it in UTF-8") as error:
         texts(kind="file", path=str(tmp_path))
     assert "\n" not in str(error.value) and (reason in str(error.value) or name == "x.jsonl")
+
+
+def test_of_a_dataset_only_what_is_read_is_decoded(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    (tmp_path / "data").mkdir()
+    features = {"text": {"dtype": "string", "_type": "Value"}, "sound": {"_type": "Audio"}}
+    table = pa.table({"text": ["a"], "sound": pa.array([{"bytes": b"RIFF", "path": "a.wav"}])})
+    table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    pa.parquet.write_table(table, tmp_path / "data" / "train.parquet")
+    assert texts(kind="datasets", path=str(tmp_path / "data")) == ["a"]
+    (tmp_path / "script").mkdir()
+    (tmp_path / "script" / "script.py").write_text("")
+    for path, options, reason in (("data", {"column": "sound"}, "torchcodec"), ("script", {}, "no longer supported")):
+        with pytest.raises(ValueError, match=f"'s': dataset .*{path}' cannot be loaded: .*{reason}"):
+            texts(kind="datasets", path=str(tmp_path / path), **options)
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv"])

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pipelines.gate import attempt as one_look
+from pipelines.gate import trial
 from pipelines.gate.verdict import CHALLENGER
 from pipelines.measuring import exactness
 from pipelines.measuring.arm_rows import ArmRow
@@ -120,7 +120,7 @@ def test_a_trial_holds_one_pair_at_a_time(tmp_path, monkeypatch, free, form):
     args, pair = bench(tmp_path, gammas=[1])
     monkeypatch.setattr("runtime.pair.native_dtype", lambda device: torch.bfloat16)
     bundles = {CHALLENGER: random_bundle(tmp_path / "new", pair, temperatures=(0.0,), change=measured)}
-    held, open_bench, exact = [], one_look.open_bench, one_look.trial.exact
+    held, open_bench, exact = [], trial.open_bench, trial.exact
 
     def opened(*arguments):
         assert [one() for one in held] == [None]
@@ -131,9 +131,9 @@ def test_a_trial_holds_one_pair_at_a_time(tmp_path, monkeypatch, free, form):
         return exact(pair, *arguments)
 
     monkeypatch.setattr(exactness, "available_memory", lambda device: free)
-    monkeypatch.setattr(one_look, "open_bench", opened)
-    monkeypatch.setattr(one_look.trial, "exact", noted)
-    assert quietly(one_look.attempt, args, "hrad", bundles).exactness == {f"greedy text 1, {form}": True}
+    monkeypatch.setattr(trial, "open_bench", opened)
+    monkeypatch.setattr(trial, "exact", noted)
+    assert quietly(trial.attempt, args, "hrad", bundles).exactness == {f"greedy text 1, {form}": True}
     assert len(held) == 1
 
 

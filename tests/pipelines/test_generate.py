@@ -1,5 +1,6 @@
 """``draftwright generate``: text and statistics from any decoder, nothing imported but the runtime."""
 
+import io
 import json
 import shutil
 import subprocess
@@ -54,6 +55,14 @@ def test_speculative_and_plain_text_agree(models, capsys):
     assert plain["block_efficiency"] == 1 and speculative["block_efficiency"] >= 1
 
 
+TEMPLATES = {
+    "{{ raise_exception('say\\nmore') }}": "say more",
+    "{{ 'n' + messages|length }}": "can only concatenate",
+    "w3 w4": "it leaves out what is said last",
+    "{% for m in messages %}{{ m.content[0].text }}{% endfor %}w3 {{ nowhere.x }}": ".*nowhere",
+}
+
+
 def test_a_question_is_asked_in_the_chat_template(models, tmp_path, capsys):
     """The template says all that stands around the message; without one the remedy is named."""
     shutil.copytree(models, tmp_path / "chat")
@@ -65,6 +74,24 @@ def test_a_question_is_asked_in_the_chat_template(models, tmp_path, capsys):
     assert question["tokens"] == spelt["tokens"] != as_json(capsys, arguments(models))["tokens"]
     with pytest.raises(SystemExit, match="leave --chat out"):
         main([*arguments(models), "--chat"])
+    for template, reason in TEMPLATES.items():
+        made.chat_template = template
+        made.save_pretrained(tmp_path / "chat" / "target")
+        with pytest.raises(SystemExit, match=f"chat template refuses its messages: {reason}") as error:
+            main([*arguments(tmp_path / "chat"), "--chat"])
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("codec", ["utf-8", "utf-8-sig", "utf-16", "latin-1"])
+def test_a_prompt_is_read_in_utf8_or_as_its_mark_says(models, monkeypatch, capsys, codec):
+    expected = as_json(capsys, arguments(models))["tokens"]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(("w1" + "ü" * (codec == "latin-1")).encode(codec))))
+    if codec != "latin-1":
+        assert as_json(capsys, [*arguments(models), "--prompt", "-"])["tokens"] == expected
+        return
+    for given in ("-", "w1 \udcfc"):
+        with pytest.raises(SystemExit, match="the prompt: no text in UTF-8.*0xfc"):
+            main([*arguments(models), "--prompt", given])
 
 
 @pytest.mark.parametrize("method", ["progressive_tree", "lookahead", "self_draft"])

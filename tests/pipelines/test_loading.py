@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from safetensors.torch import load_file, save_file
+from transformers import GPT2Config, GPT2LMHeadModel, MixtralConfig, MixtralForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from pipelines.places import resolve_model
 from pipelines.stages.pair import Models, resolve_pair
@@ -73,6 +74,12 @@ CONFIGS = [
     ({"num_hidden_layers": 3}, "missing: model.layers.2"),
     ({"num_hidden_layers": 1}, "unread: model.layers.1"),
     ({"attention_bias": True}, "missing: model.layers.0.self_attn.k_proj.bias"),
+    ({"hidden_act": "swiglu9"}, "config.json.*swiglu9"),
+    ({"rope_parameters": {"rope_type": "ntk9", "rope_theta": 1e4}}, "config.json.*ntk9"),
+    ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "config.json.*factor"),
+    ({"num_attention_heads": 5}, "config.json.*num_attention_heads|hidden.size"),
+    ({"architectures": ["LlamaForSequenceClassification"]}, "LlamaForSequenceClassification writes no text"),
+    ({"model_type": "internlm9", "auto_map": {"AutoConfig": "own.Own"}}, "code of its own, which is never run"),
 ]
 
 
@@ -87,11 +94,42 @@ def test_weights_that_another_family_reads_are_not_left_unread(save, tmp_path):
     refused(tmp_path, "unread", "k_proj.bias", target=save(model, config={"model_type": "llama"}))
 
 
+@pytest.mark.parametrize("prefix", ["transformer.", ""])  # both are in use
+def test_blocks_that_are_left_unread_are_named_without_a_prefix_too(save, tmp_path, prefix):
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=30, n_embd=32, n_layer=2, n_head=4, n_positions=64))
+    folder = save(model, config={"n_layer": 1})
+    weights = load_file(folder / "model.safetensors")
+    weights = {name.replace("transformer.", prefix): weight.clone() for name, weight in weights.items()}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    refused(tmp_path, "unread", f"{prefix}h.1.attn.c_attn.weight", target=folder)
+
+
+def test_a_part_of_a_mixture_that_is_missing_is_named(save, tmp_path):
+    sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": 32}
+    model = MixtralForCausalLM(MixtralConfig(vocab_size=30, hidden_size=16, num_local_experts=4, **sizes))
+    folder = changed(save(model), lambda name, weight: None if "experts.2.w1" in name else weight)
+    refused(tmp_path, "lack parts of model.layers.0.mlp.experts.gate_up_proj", target=folder)
+
+
+def test_an_adapter_is_merged_first(save, tmp_path):
+    """Whether the weights of its model lie beside it or not."""
+    (folder := save()).joinpath("adapter_config.json").write_text('{"peft_type": "LORA"}')
+    refused(tmp_path, "adapter_config.json", "merge_and_unload", target=folder)
+    (folder / "config.json").unlink()
+    with pytest.raises((ValueError, OSError), match="merge_and_unload"):
+        resolve_pair(Models(target=str(folder)), tmp_path / "pair")
+
+
 def test_what_no_forward_needs_is_no_fault(save, tmp_path):
     model = tiny_llama(30, tie_word_embeddings=True)
-    more = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4), "v_head.weight": torch.ones(1, 32)}
-    loaded = taken(tmp_path, changed(save(model), **more)).target.model
+    rotary = {f"model.layers.0.self_attn.rotary_emb.{name}": torch.ones(4) for name in ("inv_freq", "cos_cached")}
+    more = {**rotary, "v_head.weight": torch.ones(1, 32)}
+    folder = save(
+        model, config={"attn_implementation": "flash_attention_2", "return_dict": False}
+    )  # it takes no tree mask
+    loaded = taken(tmp_path, changed(folder, **more)).target.model
     assert loaded.lm_head.weight is loaded.model.embed_tokens.weight
+    assert loaded(torch.tensor([[1]])).logits.shape == (1, 1, 30)
     assert torch.equal(loaded.lm_head.weight, model.lm_head.weight)
 
 
@@ -133,6 +171,7 @@ COPIES = [
         "original/model.safetensors",
         "model-00001-of-00001.fp16.safetensors",
         "adapter_model.safetensors",
+        "checkpoint-500/tokenizer.json",
     ),
 ]
 
@@ -147,11 +186,14 @@ def hub(tmp_path, monkeypatch):
             (source / name).parent.mkdir(exist_ok=True)
             (source / name).write_bytes(b"a copy")
 
-        def snapshot_download(name, revision=None, allow_patterns=()):
+        def snapshot_download(name, revision=None, allow_patterns=(), ignore_patterns=()):
             asked.append(revision)
             for path in (one for one in source.rglob("*") if one.is_file()):
                 here = str(path.relative_to(source))
-                if any(fnmatch.fnmatch(here, pattern) for pattern in allow_patterns):
+                asked_for, left_out = (
+                    any(fnmatch.fnmatch(here, one) for one in some) for some in (allow_patterns, ignore_patterns)
+                )
+                if asked_for and not left_out:
                     (place := tmp_path / "hub" / "c0ffee" / here).parent.mkdir(parents=True, exist_ok=True)
                     shutil.copy(path, place)
             return str(tmp_path / "hub" / "c0ffee")

@@ -13,6 +13,17 @@ def said(tmp_path, *messages):
     return document.messages
 
 
+@pytest.mark.parametrize("role", ["assistant", "Assistant", "model", "gpt", "BOT"])
+def test_whoever_answers_is_the_assistant(tmp_path, role):
+    user, answer = {"role": "user", "content": "a"}, {"role": role, "content": "b"}
+    assert said(tmp_path, user, answer) == (user,)
+    assert said(tmp_path, user, answer, {"role": "human", "content": "c"}, answer) == (
+        user,
+        {"role": "assistant", "content": "b"},
+        {"role": "user", "content": "c"},
+    )
+
+
 def part(text) -> dict:
     return {"type": "text", "text": text}
 

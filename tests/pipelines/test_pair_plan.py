@@ -213,10 +213,10 @@ def test_devices_count_together_only_where_the_block_spreads_the_pair(stage, mon
 def test_a_configuration_that_is_nowhere_here_is_fetched_alone(stage, monkeypatch):
     asked = []
 
-    def from_pretrained(name, local_files_only):
+    def load_config(name, local_files_only):
         asked.append((name, local_files_only))
         return LlamaConfig(**LLAMA)
 
-    monkeypatch.setattr("pipelines.commands.plan.AutoConfig.from_pretrained", from_pretrained)
+    monkeypatch.setattr("pipelines.commands.plan.load_config", load_config)
     assert "models.check_memory" in stage(1000, config={})
     assert asked == [("org/target", False), ("org/draft", False)]

@@ -96,20 +96,20 @@ def test_folders_that_hold_no_model_are_refused(run_pair, save_model, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("file", "problem"), [("model.safetensors", "damaged weights"), ("tokenizer.json", "its tokenizer cannot be read")]
+    ("file", "problem"), [("model.safetensors", "damaged weights"), ("tokenizer.json", "a tokenizer")]
 )
 @pytest.mark.parametrize("role", ["target", "draft"])
 def test_truncated_files_are_named(run_pair, save_model, role, file, problem):
     models = {"target": str(save_model()), "draft": str(save_model())}
     path = Path(models[role]) / file
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(ValueError, match=f"{models[role]}.*: {problem} .*again"):
+    with pytest.raises(ValueError, match=f"({models[role]}.*: {problem}|{problem} from {models[role]}).*again"):
         run_pair(models)
     if file == "model.safetensors":
         with pytest.raises(ValueError, match=f"cannot load a model from {models[role]}"):
             ModelPair.load(**models)
     else:  # sizes of vocabularies are left to compare
-        with pytest.warns(UserWarning, match=f"{models[role]}: its tokenizer cannot be read and stays unknown"):
+        with pytest.warns(UserWarning, match=f"a tokenizer from {models[role]}: .*unknown"):
             ModelPair.load(**models)
 
 
@@ -134,7 +134,7 @@ def test_a_record_that_names_no_models_is_refused_with_the_remedy(tmp_path, cont
 def test_a_hub_pair_is_pinned_to_its_commits(run_pair, save_model, tmp_path, monkeypatch):
     asked = []
 
-    def snapshot_download(name, revision, allow_patterns):
+    def snapshot_download(name, revision, allow_patterns, ignore_patterns):
         asked.append((name, revision))
         snapshot = tmp_path / name.replace("/", "--") / "c0ffee"
         if not snapshot.exists():
@@ -154,5 +154,7 @@ def test_a_model_that_cannot_be_fetched_is_named(run_pair, save_model, monkeypat
         raise OSError("offline\nand a long story")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
-    with pytest.raises(ValueError, match=r"'org/draft' is no local folder and cannot be fetched .*: offline$"):
+    with pytest.raises(
+        ValueError, match=r"'org/draft' is no local folder and cannot be fetched .*: offline\. Name [^\n]*$"
+    ):
         run_pair({"target": str(save_model()), "draft": "org/draft"})

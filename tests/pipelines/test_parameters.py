@@ -1,7 +1,10 @@
 """Sections of a pair: what they leave out is the machine's, what they say is their own."""
 
 import re
+import subprocess
+import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 import yaml
@@ -84,6 +87,31 @@ def test_a_name_that_is_no_text_to_yaml_is_refused_in_one_line(tmp_path, name):
         assert "\n" not in str(error.value)
     path.write_text(path.read_text().replace(f"  {name}:", f'  "{name}":'))
     assert load_parameters(Stage, name, "s", path).threads == 2
+
+
+TWICE = [
+    ("pairs: {p: {s: {threads: 1}}, p: {s: {threads: 2}}}", "key 'p' is there twice"),
+    ("pairs: {p: {s: {threads: 1, seed: 1, threads: 2}}}", "key 'threads' is there twice"),
+    ("pairs: {p: {s: {threads: 1}}} # \xe9", "no text in UTF-8.*Save it in UTF-8"),
+]
+
+
+@pytest.mark.parametrize(("text", "reason"), TWICE)
+def test_a_file_that_says_something_twice_or_is_no_utf8_is_named(tmp_path, text, reason):
+    (path := tmp_path / "params.yaml").write_bytes(text.encode("latin-1"))
+    with pytest.raises(ValueError, match=f"{path}.*{reason}") as error:
+        load_parameters(Stage, "p", "s", path)
+    assert "\n" not in str(error.value)
+
+
+def test_what_is_merged_may_be_replaced_in_any_encoding_of_the_system(tmp_path):
+    merged = "a: &a {threads: 1}\nb: &b {<<: *a, threads: 2}\npairs: {é: {s: {<<: *b, max_minutes: 3}}}"
+    (tmp_path / "params.yaml").write_text(merged, encoding="utf-8-sig")
+    assert load_parameters(Stage, "é", "s", tmp_path / "params.yaml") == Stage(2, 3.0)
+    code = "from pipelines.parameters import *; print(read_section('\\xe9', 's')['threads'])"
+    environment = {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C", "PYTHONPATH": str(Path.cwd())}
+    told = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, check=True)
+    assert told.stdout.split() == [b"2"]
 
 
 @pytest.mark.parametrize("key", ["no", "12"])

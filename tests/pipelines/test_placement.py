@@ -10,6 +10,7 @@ from pipelines.commands import generate
 from pipelines.measuring.bench import open_bench
 from pipelines.places import FACTS, read_facts, read_pair
 from pipelines.stages import traces
+from pipelines.stages.pair import Models
 from runtime.latency import LatencyConfig
 from tests.pipelines.toy_bench import toy_bench
 
@@ -45,6 +46,20 @@ def test_the_pair_stage_records_what_the_block_says_and_nothing_else(run_pair, s
     placed = run_pair({**models, "device_map": "auto", "quantization": {"load_in_8bit": True}})
     assert read_pair(placed).placement == {"device_map": "auto", "quantization": {"load_in_8bit": True}}
     assert {name: value for name, value in read_facts(placed).items() if name != "placement"} == read_facts(plain)
+
+
+WRONG = [
+    *[{"device_map": one} for one in ("autoo", [0, 1], {"model": "cdua"}, 1.5)],
+    *({"draft_device": "cdua:1"}, {"quantization": {"load_in_4bits": True}}, {"target": ""}),
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=str)
+def test_places_that_are_none_are_refused_by_name(wrong):
+    """Before anything is fetched; what lies in the file may be a machine's other than this one."""
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))} must"):
+        Models(**{"target": "org/model", **wrong})
+    Models(target="org/model", device_map={"": 0, "lm_head": "cuda:3"}, draft_device="cuda:7")
 
 
 def by_generate(args):

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from pipelines.measuring.provenance import MEASURED_CODE, source_hash
 from pipelines.outputs import write_json
 from pipelines.registry.champions import VERDICT_TAG, Champions
 from pipelines.registry.tracking import new_client
-from pipelines.registry.versions import BUNDLE_TAG, PAIR_TAG
+from pipelines.registry.versions import BUNDLE_TAG, PAIR_TAG, Registry
 from pipelines.terminal import LINES, WIDTH
 from runtime import ModelPair
 from tests.bundles import random_bundle
@@ -37,6 +38,7 @@ def released(tmp_path, monkeypatch, template_db):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking_uri)
     (tmp_path / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": {"promotion": {}, "trial": {}}}}))
     write_json(tmp_path / "data" / "device.json", {"slug": "toy-1c"})
+    monkeypatch.setattr(Registry, "stored", lambda *_: nullcontext())  # its versions have no files
     client = new_client(tracking_uri)
     client.create_registered_model(NAME)
     for content in "abc":
@@ -253,6 +255,23 @@ def test_force_promotes_by_the_evidence_of_the_last_trial(released, monkeypatch,
     command(capsys, "promote", "--force", "an outage")
     (event,) = Champions(released, NAME).history()
     assert champion(released) == "1" and (event.verdict, event.forced) == ("refused", "an outage") and taken == []
+
+
+def test_force_needs_no_files_of_the_champion(released, monkeypatch, capsys):
+    command(capsys, "promote", "--evidence", challenge(released, "a"))
+    released.set_registered_model_alias(NAME, CHALLENGER, "2")
+    measuring(monkeypatch, on("b", **WORSE))
+
+    def fetch(registry, name, version, folder):
+        if version == "1":
+            raise ValueError("version 1 does not hold its bundle")
+
+    monkeypatch.setattr(Registry, "fetch", fetch)
+    with pytest.raises(SystemExit, match="version 1 does not hold its bundle"):
+        command(capsys, "promote")
+    assert champion(released) == "1"
+    command(capsys, "promote", "--force", "files lost")
+    assert champion(released) == "2" and Champions(released, NAME).history()[1].forced == "files lost"
 
 
 def test_other_code_is_a_warning(released, capsys):

@@ -10,6 +10,7 @@ from pipelines.prompt_table import read_prompts
 from pipelines.stages import prompts as stage
 from pipelines.stages.prompts import Mix, PromptParameters, draw_prompts, run
 from tests.pipelines.conftest import TEXT
+from tests.pipelines.test_pair_stage import rewrite
 
 SLICES = ("code", "prose", "tables")
 CHAT_TEMPLATE = (
@@ -101,6 +102,20 @@ def test_chat_templates_are_applied(jsonl, chat_tokenizer):
         assert all(prompt.text.startswith("<user>hi") and prompt.text.endswith("<bot>") for prompt in prompts)
 
 
+PARTS = "{% for m in messages %}<{{ m.role }}>{% for p in m.content if p.type == 'text' %}{{ p.text }}{% endfor %}{% endfor %}"
+
+
+def test_a_template_that_reads_parts_alone_is_given_parts(jsonl, chat_tokenizer, monkeypatch):
+    source = Source(kind="file", name="s", path=jsonl, messages="chat")
+    plain = [one.text.removesuffix("<bot>") for one in draw_prompts(parameters(source), chat_tokenizer)]
+    monkeypatch.setattr(chat_tokenizer, "chat_template", PARTS)
+    assert [one.text for one in draw_prompts(parameters(source), chat_tokenizer)] == plain
+    for template, reason in {"<user>": "leaves out", "{{ 'n' + messages|length }}": "can only"}.items():
+        monkeypatch.setattr(chat_tokenizer, "chat_template", template)
+        with pytest.raises(ValueError, match=f"source 's': the chat template refuses its messages: .*{reason}"):
+            draw_prompts(parameters(source), chat_tokenizer)
+
+
 def test_too_long_documents_are_left_out_and_counted(jsonl, tokenizer, capsys):
     with pytest.raises(
         ValueError, match=r"no document of split 'train' yields a prompt: [1-9]\d* are longer than 2 tokens"
@@ -126,6 +141,12 @@ def test_stage_writes_what_read_prompts_reads(run_pair, save_model, jsonl, tmp_p
     assert contents[0] == contents[1]
     assert [len(read_prompts(tmp_path / "one", split)) for split in stage.SPLITS] == [0, 5, 2, 3, 2]
     assert read_prompts(tmp_path / "one", "train", limit=2) == read_prompts(tmp_path / "one", "train")[:2]
+    rewrite(folder, vocabulary={"target": 90})
+    with pytest.raises(
+        ValueError, match=r"the tokenizer has .*vocabulary ends at 90.*tokenizer that the model was made"
+    ):
+        run(SimpleNamespace(pair="p", pair_folder=folder, output=tmp_path / "three", params=params))
+    assert not (tmp_path / "three").exists()
     with pytest.raises(ValueError, match=r"split 'dev' is unknown\. Splits: drafter, train, validation, test, reserve"):
         read_prompts(tmp_path / "one", "dev")
 

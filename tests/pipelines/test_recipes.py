@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from datasets import Dataset
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -94,7 +95,8 @@ def test_what_the_hub_is_asked_for(monkeypatch, recipe):
     if RECIPES[recipe]["kind"] == "file":
         assert source(recipe).path.startswith("https://") and re.search("/[0-9a-f]{40}/", source(recipe).path)
         return
-    monkeypatch.setattr("datasets.load_dataset", lambda *args, **kwargs: asked.update(args=args, **kwargs) or [row])
+    rows = Dataset.from_list([row])
+    monkeypatch.setattr("datasets.load_dataset", lambda *args, **kwargs: asked.update(args=args, **kwargs) or rows)
     assert len(load_documents(source(recipe, revision="abc"))) == 1
     entry = RECIPES[recipe]
     assert asked == {"args": (entry["path"], entry.get("config")), "split": entry["split"], "revision": "abc"}

@@ -1,15 +1,19 @@
 """The registry looks at a bundle's files, not at its tag alone: what is gone is registered anew, and every version of that
 content can be fetched again. In a file, and at a server."""
 
+import http.server
 import os
 import shutil
+import ssl
+import subprocess
+import threading
 from pathlib import Path
 
 import pytest
 
 from pipelines.cli import main
 from pipelines.registry.champions import Champions
-from pipelines.registry.tracking import Tracking, new_client
+from pipelines.registry.tracking import Tracking, new_client, require_reachable
 from predictors.bundle import CARD, TENSORS, bundle_hash
 from runtime import ModelPair
 from tests.bundles import random_bundle, settings_bundle
@@ -69,6 +73,65 @@ def test_what_is_gone_is_registered_anew(champions, stored, capsys, harm):
     for model in ("@champion", "@challenger", "/1", "/2"):
         main(["fetch", f"models:/{NAME}{model}", "served"])
         assert bundle_hash("served") == bundle_hash(FOLDER)
+
+
+def test_what_is_lost_is_not_rolled_back_to(champions, stored, capsys):
+    """Neither where its files are gone, nor where MLflow has forgotten where they were."""
+    first = bundle_hash(FOLDER)
+    champions.promote("1", None, PASSED)
+    bundle(seed=1)
+    main(["register"])
+    champions.promote("2", first, PASSED)
+    shutil.move(stored, "away")
+    rollback = ["rollback", "--pair", "p", "--predictor", "hrad"]
+    with pytest.raises(SystemExit, match="version 1 does not hold its bundle any more.*promote --force"):
+        main(rollback)
+    assert champions.champion().version == "2" and champions.follows() and len(champions.history()) == 2
+    shutil.move("away", stored)
+    main(rollback)
+    assert champions.champion().version == "1" and champions.follows()
+    champions.client.delete_logged_model(champions.client.get_model_version(NAME, "1").source.rpartition("/")[2])
+    with pytest.raises(SystemExit, match="version 1 does not hold its bundle any more.*draftwright register"):
+        main(["fetch", f"models:/{NAME}@champion", "served"])
+
+
+def test_two_pairs_whose_bundles_have_one_name_are_kept_apart(champions):
+    """Pair ``p`` with bundle ``a-hrad``, and pair ``p-a`` with bundle ``hrad``."""
+    for folder in ("data/p/bundles/a-hrad", "data/p-a/bundles/hrad"):
+        shutil.copytree(FOLDER, folder)
+    with pytest.raises(SystemExit, match="p-a-hrad is that of a bundle of pair p. Rename"):
+        main(["register"])
+    versions = champions.client.search_model_versions("name = 'p-a-hrad'")
+    assert [one.tags["pair"] for one in versions] == ["p"]
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="it makes the certificate")
+@pytest.mark.parametrize("setting", ["INSECURE_TLS", "SERVER_CERT_PATH", None])
+def test_a_server_is_trusted_as_mlflow_trusts_it(tmp_path, monkeypatch, setting):
+    monkeypatch.chdir(tmp_path)
+    names = "-keyout k.pem -out c.pem -subj /CN=localhost -addext subjectAltName=DNS:localhost"
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *names.split()]
+    subprocess.run(made, check=True, capture_output=True)
+    (tmp_path / "health").write_text("OK")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain("c.pem", "k.pem")
+    if setting:
+        monkeypatch.setenv(
+            f"MLFLOW_TRACKING_{setting}", "true" if setting == "INSECURE_TLS" else str(tmp_path / "c.pem")
+        )
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        uri = f"https://user:secret@localhost:{server.server_port}"
+        if setting:
+            require_reachable(uri)
+        else:
+            with pytest.raises(ValueError, match="cannot be reached .*certificate") as error:
+                require_reachable(uri)
+            assert "secret" not in str(error.value)
+        with pytest.raises(ValueError, match="not as an MLflow server|certificate"):
+            require_reachable(f"{uri}/elsewhere")
+        server.shutdown()
 
 
 def test_bundles_go_through_a_release_and_back(champions):

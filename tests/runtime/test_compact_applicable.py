@@ -1,9 +1,14 @@
 """The compact forward stands aside wherever the model's own forward is another function; each case changes the logits."""
 
+import functools
+from collections.abc import MutableMapping
+
 import pytest
 import torch
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+from transformers.models.cohere import modeling_cohere
+from transformers.models.llama import modeling_llama
 
 from runtime.causal_model import CausalLanguageModel
 from runtime.compact.applicable import NotCompactError
@@ -141,6 +146,49 @@ def test_hooks_on_all_modules_are_honoured():
         assert adapter.forward == "hugging_face" and "hooks" in adapter.not_compact
     finally:
         handle.remove()
+    assert adapter.forward == "packed"
+
+
+def doubling(own):
+    """Wrapped as a patch wraps: its names are those of what it replaced."""
+
+    @functools.wraps(own)
+    def doubled(*args, **kwargs):
+        made = own(*args, **kwargs)
+        return tuple(2 * one for one in made) if isinstance(made, tuple) else 2 * made
+
+    return doubled
+
+
+PATCHES = [
+    (modeling_llama, "apply_rotary_pos_emb", doubling),
+    (modeling_llama, "apply_rotary_pos_emb", lambda own: functools.partial(doubling(own))),
+    (modeling_llama, "rotate_half", lambda own: modeling_cohere.rotate_half),
+    (modeling_llama.LlamaMLP, "forward", doubling),
+    (modeling_llama.LlamaRMSNorm, "forward", lambda own: lambda self, x: x),
+    (nn.Linear, "forward", doubling),
+    (
+        modeling_llama.ALL_ATTENTION_FUNCTIONS,
+        "sdpa",
+        lambda own: lambda *args, **kwargs: (2 * own(*args, **kwargs)[0], None),
+    ),
+]
+
+
+@pytest.mark.parametrize(("owner", "name", "change"), PATCHES)
+@pytest.mark.parametrize("joined_before", [False, True])
+def test_functions_and_classes_that_were_replaced_are_honoured(owner, name, change, joined_before, monkeypatch):
+    model = tiny_llama()
+    adapter, before = CausalLanguageModel(model) if joined_before else None, own_logits(model)
+    if isinstance(owner, MutableMapping):
+        monkeypatch.setitem(owner, name, change(owner[name]))
+    else:
+        monkeypatch.setattr(owner, name, change(getattr(owner, name)))
+    adapter, after = adapter or CausalLanguageModel(model), own_logits(model)
+    assert (after - before).abs().max() > 1e-3
+    torch.testing.assert_close(adapter.open(8).forward(TOKENS[0]).logits, after, atol=1e-5, rtol=0)
+    assert adapter.forward == "hugging_face" and "replaced" in adapter.not_compact
+    monkeypatch.undo()
     assert adapter.forward == "packed"
 
 

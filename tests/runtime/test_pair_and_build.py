@@ -68,8 +68,9 @@ def test_load_from_folders(tmp_path, monkeypatch):
     for device in ("cuda:99", "abacus", "hpu"):
         with pytest.raises(ValueError, match=f"device '{device}' cannot be used here"):
             ModelPair.load(tmp_path / "target", device=device)
-    with pytest.raises(ValueError, match="dtype 'int8' is not a floating-point"):
-        ModelPair.load(tmp_path / "target", dtype="int8")
+    for dtype in ("int8", "float8_e4m3fn"):
+        with pytest.raises(ValueError, match=f"dtype '{dtype}' is not a floating-point"):
+            ModelPair.load(tmp_path / "target", dtype=dtype)
 
 
 def test_models_that_cannot_decode_are_refused_by_name(tmp_path):
@@ -134,6 +135,17 @@ def test_speculation_without_a_draft_is_refused():
 def test_bad_requests_are_refused_before_any_work(pair, prompt, options, message):
     with pytest.raises(ValueError, match=message):
         build_decoder(pair, {"method": "speculative"}).stream(prompt, **options)
+
+
+@pytest.mark.parametrize("forward", ["auto", "compact", "packed", "graphed", "hugging_face"])
+def test_pairs_may_be_made_in_inference_mode(forward):
+    config = {"method": "speculative"}
+    with torch.inference_mode():
+        models = tiny_llama(seed=0), tiny_llama(seed=1, layers=1)
+        made = build_decoder(ModelPair(*models, forward=forward), config)
+        text = made.generate([1, 2], max_new_tokens=9).tokens
+    right = build_decoder(ModelPair(tiny_llama(seed=0)), {"method": "autoregressive"})
+    assert right.generate([1, 2], max_new_tokens=9).tokens == text
 
 
 def test_plain_decoding_is_not_bound_by_the_drafts_context():

@@ -58,3 +58,11 @@ def test_load_spreads_the_target_and_places_the_draft(tmp_path, monkeypatch):
     pair = ModelPair.load(*folders, device_map={"": "cpu"}, draft_device="meta", dtype="float32")
     assert asked == [("target", {"": "cpu"}), ("draft", None)]
     assert pair.target.device.type == "cpu" and pair.draft.device.type == "meta"
+
+
+def test_first_layers_that_lie_on_no_device_are_refused(tmp_path, monkeypatch):
+    tiny_llama().save_pretrained(tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    places = {"model": "disk", "lm_head": "cpu"}
+    with pytest.raises(ValueError, match="device_map keeps the first layers on no device"):
+        ModelPair.load("model", device="cpu", dtype="float32", device_map=places)
