@@ -19,7 +19,17 @@ if TYPE_CHECKING:
 
 FACTS = "pair.json"
 DTYPES = ("float32", "bfloat16", "float16")
-TEXTS = ("*.json", "*.model", "*.txt", "*.jinja")  # of a model: configuration, tokenizer, index of the weights
+TEXTS = (  # of a model, at the top of its repository: configuration, index of the weights, tokenizer
+    *(
+        "config.json",
+        "generation_config.json",
+        "model*.json",
+        "tokenizer*",
+        "special_tokens_map.json",
+        "added_tokens.json",
+    ),
+    *("vocab*", "merges*", "chat_template*", "spiece*", "sentencepiece*"),
+)
 ADAPTER = "adapter_config.json"
 NAMES = "Name a folder, a hub model as ORG/NAME (its revision stands in target_revision), or a file as {gguf: PATH}."
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -158,7 +168,7 @@ def resolve_model(name: str, revision: str | None = None) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        texts = snapshot_download(name, revision=revision, allow_patterns=list(TEXTS), ignore_patterns=["*/*"])
+        texts = snapshot_download(name, revision=revision, allow_patterns=list(TEXTS))
         folder = Path(texts)  # named after its commit
         if lacking := [one for one in weight_files(folder) or [WEIGHTS] if not (folder / one).is_file()]:
             snapshot_download(name, revision=folder.name, allow_patterns=lacking)

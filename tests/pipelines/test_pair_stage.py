@@ -134,7 +134,7 @@ def test_a_record_that_names_no_models_is_refused_with_the_remedy(tmp_path, cont
 def test_a_hub_pair_is_pinned_to_its_commits(run_pair, save_model, tmp_path, monkeypatch):
     asked = []
 
-    def snapshot_download(name, revision, allow_patterns, ignore_patterns):
+    def snapshot_download(name, revision, allow_patterns):
         asked.append((name, revision))
         snapshot = tmp_path / name.replace("/", "--") / "c0ffee"
         if not snapshot.exists():
