@@ -29,7 +29,6 @@ from predictors.training.trees.predictor import TreePredictor
 from predictors.training.trees.rows import Labelling
 from predictors.training.trees.training import (
     SCORED,
-    THROUGHPUT,
     TOKENS,
     Candidate,
     SelectorConfig,
@@ -205,22 +204,13 @@ def test_training_finds_a_planted_signal(labelling, parts, trained):
             assert rate == pytest.approx(record["parts"][setting][name]["tokens_per_second"]["value"])
 
 
-def test_training_is_reproducible(labelling, parts, trained):
-    short = dataclasses.replace(CONFIG, epochs=2)
-    first, second = (fit_selector(labelling, parts["train"], parts["validation"], THROUGHPUT, short) for _ in range(2))
-    for one, other in zip(first.network.state_dict().values(), second.network.state_dict().values(), strict=True):
-        assert torch.equal(one, other)
-    assert first.history == second.history
-    losses = [epoch["val_loss"] for epoch in trained.history]
-    assert trained.best_epoch == int(np.argmin(losses))
-
-
 def test_the_monitored_loss_is_the_hard_gain(labelling, parts, trained):
     rows = parts["validation"]
     said = judged(trained.network, rows)
     free = dataclasses.replace(rows, decision=0.0)  # what deciding costs is the rule's to weigh
     hard = free.chosen(said, SelectionRule(SURPLUS, 1.0, 0.0, 1e9, ())).throughput
     static = rows.static.throughput
+    assert trained.best_epoch == np.argmin([epoch["val_loss"] for epoch in trained.history])
     assert trained.history[trained.best_epoch]["val_loss"] == pytest.approx(-math.log(hard / static), abs=1e-4)
 
 

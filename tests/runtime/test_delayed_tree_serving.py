@@ -106,10 +106,6 @@ def test_a_selector_of_another_pair_or_drafter_is_refused(pair, tmp_path):
         load_decoder(folder, pair, {"drafter": {"kind": "chain", "gamma": 3}})
     with pytest.raises(ValueError, match="branch_parallel drafts chains"):
         load_decoder(folder, pair, {"preset": "specbranch-no-hrad"})
-    with pytest.raises(ValueError, match="no bundle is named"):
-        build_decoder(
-            pair, {"method": "speculative", "drafter": {"kind": "delayed_tree"}, "controller": {"kind": "delayed_tree"}}
-        )
 
 
 def test_a_machine_of_other_prices(pair, tmp_path):
