@@ -18,7 +18,7 @@ from runtime.verification import VERIFIERS, Verifier
 from runtime.verification.outcome import NotFiniteError, likeliest
 from tests.ancestral import target_law
 from tests.eagle3 import random_drafter
-from tests.toys import TableModel, enumerate_outcomes, tiny_llama, total_variation
+from tests.toys import TableModel, enumerate_outcomes, summed, tiny_llama, total_variation
 
 PROMPT, LENGTH = [0, 1], 4
 REFUSED = ("refused",)
@@ -58,7 +58,7 @@ class Holed(TableModel):
 
 def law_of(pair, config, heat):
     """Law of the text, or of its being refused."""
-    decoder, law = build_decoder(pair, config), {}
+    decoder = build_decoder(pair, config)
 
     def decoded(chance):
         try:
@@ -68,9 +68,7 @@ def law_of(pair, config, heat):
             assert "not finite" in str(error)
             return REFUSED
 
-    for text, probability in enumerate_outcomes(decoded):
-        law[text] = law.get(text, 0.0) + probability
-    return law
+    return summed(enumerate_outcomes(decoded))
 
 
 @pytest.mark.parametrize("heat", [0.0, 1.0])

@@ -26,7 +26,7 @@ from runtime.drafting.draft import fit_vocabulary
 from runtime.laws import processed_law
 from tests.by_rounds import decodes
 from tests.eagle3 import random_drafter
-from tests.toys import TableModel, enumerate_outcomes, tiny_llama, total_variation
+from tests.toys import TableModel, enumerate_outcomes, summed, tiny_llama, total_variation
 from tests.trace_collection.collecting import kept_shares, middle
 from trace_collection import text_tracer
 from trace_collection.rejections import candidate_hits
@@ -55,14 +55,6 @@ CONTROLLERS = [
     {"kind": "roc", "threshold": 0.5, "min_pairs": 0},
     {"kind": "ema", "tiers": [1, 2], "decay": 0.0},
 ]
-
-
-def summed(outcomes):
-    """The law of ``outcomes``, which may repeat, each with its probability."""
-    law = {}
-    for outcome, probability in outcomes:
-        law[outcome] = law.get(outcome, 0.0) + probability
-    return law
 
 
 def drawn(pair, settings, chance, budget=BUDGET):
