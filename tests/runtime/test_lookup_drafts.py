@@ -12,12 +12,12 @@ from runtime.graphs import Programs
 from runtime.laws import processed_law
 from runtime.monitor import Monitor
 from tests.ancestral import LlamaLogits
+from tests.branches import Scripted
 from tests.greedy import greedy_text
 from tests.runtime.graphing import Marked, Traced
 from tests.runtime.lookups import CHOICES, lookup_decoder, mixed_decoder
 from tests.runtime.test_graphed_decoding import pair as pair_of
 from tests.runtime.test_graphed_decoding import reads_of
-from tests.runtime.test_greedy import Scripted
 from tests.runtime.test_monitor import lines
 from tests.toys import near, tiny_llama
 
