@@ -1,6 +1,6 @@
 """Toy models readable in ten lines, and chance that forks: the exact output law of a real decoder."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import Tensor
@@ -104,12 +104,17 @@ def enumerate_outcomes(run: Callable[[Forking], object]) -> Iterator[tuple[objec
         script = [*script[: len(alternatives) - 1], alternatives[-1].pop(0)]
 
 
+def summed(outcomes: Iterable[tuple[object, float]]) -> dict:
+    """The law of ``outcomes``, which may repeat, each with its probability."""
+    law: dict = {}
+    for outcome, probability in outcomes:
+        law[outcome] = law.get(outcome, 0.0) + probability
+    return law
+
+
 def output_law(run: Callable[[Forking], object]) -> dict[tuple[int, ...], float]:
     """Law of the token sequence that ``run(chance)`` returns."""
-    law: dict[tuple[int, ...], float] = {}
-    for outcome, probability in enumerate_outcomes(run):
-        law[tuple(outcome)] = law.get(tuple(outcome), 0.0) + probability
-    return law
+    return summed((tuple(outcome), probability) for outcome, probability in enumerate_outcomes(run))
 
 
 def total_variation(law: dict, other: dict) -> float:
@@ -136,3 +141,10 @@ def tiny_llama(
         for parameter in model.parameters():
             parameter.mul_(4.0 if parameter.dim() > 1 else 1.0)
     return model.eval()
+
+
+def near(model: LlamaForCausalLM, noise: float = 0.02) -> LlamaForCausalLM:
+    """``model``, its weights changed a little: a draft that is sometimes right."""
+    for index, parameter in enumerate(model.parameters()):
+        parameter.data.add_(noise * parameter.data.std() * (index % 3))
+    return model

@@ -7,7 +7,7 @@ import pytest
 from pipelines.measuring.arms import Run
 from pipelines.measuring.decode_rows import measured, rounds_of
 from pipelines.measuring.names import BRANCH_PRESETS, EXPLICIT, PAPER, PRIOR, BranchArm, branch_arm
-from pipelines.measuring.tables import DECODES, ROUNDS, read_decodes, write_decodes
+from pipelines.measuring.tables import ROUNDS
 from predictors.rounds import PHASES, RoundRecord, block_efficiency
 from runtime import ModelPair, Randomness, build_decoder
 from runtime.presets import PRESETS
@@ -67,17 +67,6 @@ def test_a_run_is_virtual_if_it_says_so_or_if_something_overlapped():
     assert not wall["virtual"] and wall["seconds"] == 9.0 and wall["seconds_draft"] == 3.0
     unknown = measured(Run([0], None), 9.0)
     assert unknown["virtual"] is False and "levels" not in unknown
-
-
-def test_the_table_holds_the_new_columns_and_nulls_where_rounds_are_unknown(tmp_path, records):
-    who = {"split": "test", "temperature": 0.0, "prompt": "a"}
-    rows = [{**who, "arm": "pearl-4", **measured(Run([1], records), 50.0)}]
-    rows += [{**who, "arm": "hf_generate", **measured(Run([1], None), 9.0)}]
-    write_decodes(tmp_path / "m.parquet", rows)
-    branch, other = read_decodes(tmp_path / "m.parquet")
-    assert set(branch) == set(DECODES.names)
-    assert branch["submitted"] == 10 and branch["tested_points"] == 2 and branch["virtual"]
-    assert other["submitted"] is None and other["hits"] is None and other["overlapped"] is None
 
 
 def test_arm_names_of_every_preset():

@@ -103,12 +103,3 @@ def test_every_route_must_be_exact(tried, tmp_path, monkeypatch):
 
     monkeypatch.setattr(exactness, "decoder_arm", broken)
     assert not trial.exact(pair, routed, [[1, 2, 3]], 8)[f"route 2 (T=1), greedy text 1, {form}"]
-
-
-def test_a_decoder_of_other_text_is_not_exact(tried, monkeypatch):
-    pair, bundles = tried
-    wrong = lambda decoder, budget: lambda prompt, settings, seed: Run([0, 1, 2], None)  # noqa: E731
-    monkeypatch.setattr(exactness, "decoder_arm", wrong)
-    assert trial.exact(pair, bundles["challenger"], [[1, 2, 3]], 8) == {
-        f"greedy text 1, {exactness.format_of(pair)}": False
-    }

@@ -47,23 +47,6 @@ def columns(out, title):
     return [dict(zip(header[1], cells, strict=True)) for _, cells in rows]
 
 
-def test_ratios_are_those_computed_by_hand(data, capsys):
-    out = shown(capsys, data)
-    costs = columns(out, "By tokens of context")
-    assert [row["draft steps per target pass"] for row in costs] == ["8.00", "5.00"]  # 8 / 1 and 10 / 2
-    target = section(out, "target pass by tokens")
-    assert target["1"] == ["8.00 (7.20–9.60)", "1.00x", "10.0 (9.00–12.0)", "1.00x"]
-    assert target["5"] == ["12.0 (10.8–14.4)", "1.50x", "25.0 (22.5–30.0)", "2.50x"]
-    assert section(out, "draft pass by rows")["4"] == ["1.50 (1.35–1.80)", "3.00 (2.70–3.60)"]
-
-
-def test_the_gamma_that_hides_is_the_one_computed_by_hand(data, capsys):
-    """Behind blocks of 4, with 4 branches; milliseconds at context 32: target 12 + .4; branch point 1 + 4/96 + .5; levels
-    1.5 + (4 + 4 j)/64 + .5: four take 8.6, five 10.9 of 10.9."""
-    costs = columns(shown(capsys, data), "By tokens of context")
-    assert [row["hidden γ"] for row in costs] == ["4", "6"]
-
-
 @pytest.mark.parametrize(("missing", "left"), [("branch_drawing", []), ("draft_prefill", ["hidden γ"])])
 def test_a_gamma_that_cannot_be_computed_is_not_shown(data, capsys, missing, left):
     tables = {name: table for name, table in PROFILE["tables"].items() if name != missing}

@@ -21,10 +21,10 @@ from predictors.replay.branches import replayed_branches
 from predictors.replay.chains import ChainPolicy, replayed
 from predictors.replay.decode import Clock
 from predictors.training.text_table import TextTable
-from runtime import ModelPair, Randomness, build_decoder
+from runtime import Randomness, build_decoder
 from runtime.branching.draft import BranchConfig
 from tests.bundles import random_bundle, selector_bundle, stop_bundle
-from tests.pipelines.toy_bench import toy_bench, toy_prompts
+from tests.pipelines.toy_bench import toy_bench, toy_pair, toy_prompts
 from tests.predictors.affine_profile import PROFILE, toy_profile
 
 GAMMAS = [1, 2, 4]
@@ -84,7 +84,7 @@ def folder(tmp_path_factory):
     args = toy_bench(place, "unused", {})
     (place / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": PARAMETERS}}))
     write_json(place / "latency" / "toy-1c.json", PROFILE.to_record())
-    pair = ModelPair.load(target=str(place / "pair" / "target"), draft=str(place / "pair" / "draft"))
+    pair = toy_pair(place)
     random_bundle(place / "bundles" / "hrad", pair, gamma=3, temperatures=(0.0,))
     stop_bundle(place / "bundles" / "early_stop-1", pair)
     stop_bundle(place / "bundles" / "unasked", pair, change=unasked)
@@ -102,6 +102,11 @@ def folder(tmp_path_factory):
 def unasked(card):
     for setting in card["settings"]:
         setting["rule"] = {"threshold": 0.0}
+
+
+@pytest.fixture(scope="module")
+def pair(folder):
+    return toy_pair(folder)
 
 
 @pytest.fixture(scope="module")
@@ -133,9 +138,8 @@ def test_every_policy_for_chains_is_replayed_on_every_text(table):
         assert (rows.groupby("prompt")["tokens"].nunique() == 1).all()
 
 
-def test_lookups_are_replayed_as_they_would_be_decoded(folder, table):
+def test_lookups_are_replayed_as_they_would_be_decoded(folder, pair, table):
     """Rounds of the real decoders, and only of those whose configuration says all can be built elsewhere."""
-    pair = ModelPair.load(target=str(folder / "pair" / "target"), draft=str(folder / "pair" / "draft"))
     served = json.loads((folder / "replay" / "toy-1c" / POLICIES).read_text())
     assert "takeover of hrad" not in served and "decoder" in served["pearl-2"]
     texts = {one.prompt_id: one.tokens for one in TextTable.read(folder / "texts").texts() if one.settings.greedy}
@@ -160,9 +164,8 @@ def test_no_chain_is_faster_than_who_knows_the_outcome(table):
         assert (seconds.drop(PLAIN) >= seconds[ORACLE] - 1e-9).all()
 
 
-def test_greedy_chains_take_what_their_rounds_cost(folder, table):
+def test_greedy_chains_take_what_their_rounds_cost(pair, table):
     """Rounds of the real decoder, priced by hand."""
-    pair = ModelPair.load(target=str(folder / "pair" / "target"), draft=str(folder / "pair" / "draft"))
     decoder = build_decoder(pair, {"method": "speculative", "drafter": {"kind": "chain", "gamma": 4}})
     for prompt in toy_prompts(4):
         out = decoder.generate(prompt.tokens, max_new_tokens=20, randomness=Randomness(0))

@@ -19,7 +19,7 @@ from predictors.bundle import read_bundle
 from predictors.contract import ContractError
 from predictors.latency.profile import LatencyProfile
 from runtime import ModelPair, build_decoder, load_decoder
-from tests.pipelines.toy_bench import toy_bench
+from tests.pipelines.toy_bench import toy_bench, toy_pair
 from tests.predictors.affine_profile import PROFILE
 from tests.toys import tiny_llama
 
@@ -75,7 +75,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pair(folder):
-    return ModelPair.load(target=str(folder / "pair" / "target"), draft=str(folder / "pair" / "draft"))
+    return toy_pair(folder)
 
 
 def test_bundles_decode_as_their_cards_say_with_and_without_a_draft(folder, pair):

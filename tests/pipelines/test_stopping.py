@@ -18,9 +18,9 @@ from pipelines.report.stopping import section
 from pipelines.report.text import arm_name
 from pipelines.stages import fit, labels, measure, traces
 from predictors.bundle import read_bundle
-from runtime import ModelPair, Randomness, build_decoder, load_decoder
+from runtime import Randomness, build_decoder, load_decoder
 from tests.pipelines.hand_made_measured import STOPPERS
-from tests.pipelines.toy_bench import toy_bench, toy_prompts
+from tests.pipelines.toy_bench import toy_bench, toy_pair, toy_prompts
 from tests.predictors.affine_profile import PROFILE
 
 CHAINED = {"method": "speculative", "drafter": {"kind": "chain", "gamma": 3}}
@@ -105,7 +105,7 @@ def folder(tmp_path_factory, template_db):
 
 @pytest.fixture(scope="module")
 def pair(folder):
-    return ModelPair.load(target=str(folder / "pair" / "target"), draft=str(folder / "pair" / "draft"))
+    return toy_pair(folder)
 
 
 def test_bundles_decode(folder, pair):

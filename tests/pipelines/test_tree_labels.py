@@ -25,7 +25,7 @@ from predictors.training.root_table import RootTable
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from runtime.drafting import DRAFTERS
 from runtime.verification import VERIFIERS
-from tests.pipelines.toy_bench import SHAPES, toy_bench, toy_prompts
+from tests.pipelines.toy_bench import SHAPES, toy_bench, toy_pair, toy_prompts
 from tests.predictors.affine_profile import PROFILE
 from tests.toys import tiny_llama
 
@@ -87,7 +87,7 @@ def folder(tmp_path_factory, template_db):
 
 @pytest.fixture(scope="module")
 def pair(folder):
-    return ModelPair.load(target=str(folder / "pair" / "target"), draft=str(folder / "pair" / "draft"))
+    return toy_pair(folder)
 
 
 def test_bundles_decode(folder, pair):

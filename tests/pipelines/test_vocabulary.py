@@ -17,33 +17,24 @@ class Tokenizer:
 ABC = Tokenizer("a", "b", "c")
 
 
-def test_equal_vocabularies_are_accepted():
-    require_shared_vocabulary(ABC, Tokenizer("a", "b", "c"), 3, 3)
+@pytest.mark.parametrize(
+    ("draft", "sizes"), [("abc", (3, 3)), ("abc", (64, 3)), (("a", "b", "c", "<tool>"), (8, 4))], ids=str
+)
+def test_equal_vocabularies_padding_and_a_token_that_one_side_alone_knows_are_accepted(draft, sizes):
+    require_shared_vocabulary(ABC, Tokenizer(*draft), *sizes)
 
 
-def test_padding_is_accepted():
-    require_shared_vocabulary(ABC, ABC, 64, 3)
-
-
-def test_a_token_that_one_side_alone_knows_is_accepted():
-    require_shared_vocabulary(ABC, Tokenizer("a", "b", "c", "<tool>"), 8, 4)
-
-
-def test_a_token_with_two_ids_is_refused():
-    with pytest.raises(
-        ValueError, match=r"token 'b' is 1 in the target and 2 in the draft\. .*must share its target's"
-    ):
-        require_shared_vocabulary(ABC, Tokenizer("a", "c", "b"), 3, 3)
-
-
-def test_an_id_with_two_tokens_is_refused():
-    with pytest.raises(ValueError, match="id 2 is 'c' in the target and 'z' in the draft"):
-        require_shared_vocabulary(ABC, Tokenizer("a", "b", "z"), 3, 3)
-
-
-def test_an_embedding_without_a_row_for_every_token_is_refused():
-    with pytest.raises(ValueError, match=r"draft model embeds 3 tokens .* tokenizers use 4"):
-        require_shared_vocabulary(Tokenizer("a", "b", "c", "d"), ABC, 4, 3)
+@pytest.mark.parametrize(
+    ("target", "draft", "size", "message"),
+    [
+        ("abc", "acb", 3, r"token 'b' is 1 in the target and 2 in the draft\. .*must share its target's"),
+        ("abc", "abz", 3, "id 2 is 'c' in the target and 'z' in the draft"),
+        ("abcd", "abc", 4, r"draft model embeds 3 tokens .* tokenizers use 4"),
+    ],
+)
+def test_tokens_of_two_ids_ids_of_two_tokens_and_missing_rows_are_refused(target, draft, size, message):
+    with pytest.raises(ValueError, match=message):
+        require_shared_vocabulary(Tokenizer(*target), Tokenizer(*draft), size, 3)
 
 
 SPECIAL = {

@@ -7,6 +7,7 @@ import yaml
 
 from pipelines.outputs import write_json
 from pipelines.prompt_table import FILE, Prompt, write_prompts
+from runtime import ModelPair
 from tests.eagle3 import random_drafter, save_drafter
 from tests.toys import tiny_llama
 
@@ -56,3 +57,8 @@ def toy_bench(
         texts=None,
         workers=1,
     )
+
+
+def toy_pair(folder: Path, **options) -> ModelPair:
+    """The pair that `toy_bench` wrote below ``folder``."""
+    return ModelPair.load(target=str(folder / "pair" / "target"), draft=str(folder / "pair" / "draft"), **options)

@@ -8,7 +8,7 @@ from predictors.controllers.unlearned import best_threshold
 from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, NextLaw
-from tests.runtime.test_controller_contract import SETTINGS, law, root
+from tests.signals import SETTINGS, law, root
 
 
 def test_signals():

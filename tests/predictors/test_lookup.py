@@ -48,3 +48,5 @@ def test_tokens_may_come_in_any_portions():
 def test_a_match_of_no_tokens_is_refused():
     with pytest.raises(ValueError, match="longest must be >= 1, got 0"):
         Lookup(0)
+    with pytest.raises(ValueError, match="longest must be >= 1"):
+        founds([1], 1, longest=0)

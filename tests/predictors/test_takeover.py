@@ -4,18 +4,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from predictors.controllers import build_controller
 from predictors.controllers.base import Controller, Session, Sourced
 from predictors.controllers.takeover import Takeover, TakeoverConfig
 from predictors.lookup import Found
 from predictors.rounds import Forecast, RoundRecord
-from predictors.sampling import SamplingSettings
-from predictors.signals import NextLaw, Root
+from tests.signals import SETTINGS, law
+from tests.signals import root as bare_root
 
-SETTINGS = SamplingSettings(1.0)
-ROOT = Root(position=10, cap=12, settings=SETTINGS, previous=None)
+ROOT = bare_root(cap=12)
 
 
 def root(match, tokens=8, seen=1, agreed=1, previous=None):
@@ -108,16 +106,14 @@ def test_what_the_other_controller_needs_is_passed_on():
         build_controller({"kind": "takeover", "match": 0})
 
 
-def law(top, drafted):
-    probs_V = torch.tensor([top, 1 - top], dtype=torch.float64)
-    return NextLaw(ROOT, SETTINGS, drafted, probs_V.log(), probs_V)
-
-
 def stops_at(tops, **options):
     session = build_controller({"kind": "confidence", **options}).start(SETTINGS)
     for _ in range(2):  # rounds are alike
         planned = session.plan(ROOT)
-        made = next((place for place, top in enumerate(tops) if bool(session.stop_before(law(top, place)))), len(tops))
+        made = next(
+            (place for place, top in enumerate(tops) if bool(session.stop_before(law([top, 1 - top], place)))),
+            len(tops),
+        )
     return made if planned is None else min(made, planned)
 
 
@@ -137,4 +133,4 @@ def test_the_product_of_a_level_is_its_most_confident_node_s():
     session = build_controller({"kind": "confidence", "epsilon": 0.5, "product": True}).start(SETTINGS)
     session.plan(ROOT)
     for drafted, stops in ((0, False), (1, False), (2, True)):
-        assert session.stops_before([law(top, drafted) for top in (0.6, 0.75)]) == [stops, stops]
+        assert session.stops_before([law([top, 1 - top], drafted) for top in (0.6, 0.75)]) == [stops, stops]

@@ -121,17 +121,6 @@ def test_generation_by_hand():
     assert prediction.speeds(3) == pytest.approx((3 / seconds, 1 / seconds, 6 / seconds))
 
 
-def test_generation_of_one_token_is_the_prefills():
-    assert generation_latency(PROFILE, [0.4, 0.6], 1, 20, 1, True).seconds == pytest.approx(20 + 4.5)
-    plain = generation_latency(PROFILE, [0.4, 0.6], 0, 20, 1, True)
-    assert plain.seconds == pytest.approx(20)
-
-
-def test_plain_generation_is_one_round_a_token():
-    prediction = generation_latency(PROFILE, [1.0], 0, 20, 6, False)
-    assert prediction.seconds == pytest.approx(20 + sum(chain_round(0, 20 + place, 0) for place in range(5)))
-
-
 def test_a_longer_chains_law_serves_a_shorter_chain():
     law = [0.4, 0.3, 0.1, 0.2]
     assert generation_latency(PROFILE, law, 2, 20, 9, True) == generation_latency(

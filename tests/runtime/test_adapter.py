@@ -222,11 +222,6 @@ def ancestor_mask(parents):
     return scratch.topology(len(parents))
 
 
-def test_ancestor_mask():
-    expected = torch.tensor([[1, 0, 0, 0], [0, 1, 0, 0], [1, 0, 1, 0], [1, 0, 1, 1]], dtype=torch.bool)
-    assert torch.equal(ancestor_mask([-1, -1, 0, 2]), expected)
-
-
 def fork_parents(width, depth):
     return [-1] * width + list(range(width * (depth - 1)))
 

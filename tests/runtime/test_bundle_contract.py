@@ -8,8 +8,10 @@ import torch
 from predictors.bundle import bundle_hash, read_bundle
 from predictors.contract import ContractError
 from runtime import ModelPair, load_decoder
-from tests.bundles import random_bundle
+from tests.bundles import RULES, head_setting, random_bundle
 from tests.toys import tiny_llama
+
+LENGTHS = [head_setting(0.0, 3, RULES["length"], {})]
 
 
 @pytest.fixture(scope="module")
@@ -155,6 +157,10 @@ def test_every_edit_of_the_card_is_noticed(bundle, pair, change, message):
         (lambda card: card.pop("feature_spec"), "card.json lacks feature_spec"),
         (lambda card: card["feature_spec"].update(layers=[0, 1]), "not the contract's layer_ids"),
         (lambda card: card["decoder"]["drafter"].update(gamma=1), "gamma=1 is shorter than the 2 tokens"),
+        (
+            lambda card: card.update(kind="length", feature_spec=card["feature_spec"] | {"gamma": 3}, settings=LENGTHS),
+            "length at gamma=3 has 4 classes, but the head has 3. Export the bundle again",
+        ),
     ],
 )
 def test_bundles_exported_wrong_are_refused(pair, tmp_path, change, message):

@@ -1,12 +1,11 @@
-"""One contract for all controllers: state of a request, exact whatever is decided, aside where not to be trusted, whole in a
-bundle, and one row decided as many.
+"""One contract for all controllers: state of a request, exact whatever is decided, whole in a bundle, and one row decided as
+many. Where they stand aside is in `test_controllers_aside`.
 
 Cases are those of `CONTROLLERS`: one that is added there is tested here, with the bundle that `controller_bundle` writes of it.
 """
 
 import pickle
 import warnings
-from dataclasses import replace
 from itertools import islice, product
 
 import pytest
@@ -17,21 +16,22 @@ from predictors.controllers.takeover import Sourcing
 from predictors.controllers.unlearned import ROC
 from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
-from predictors.signals import BothModels, DrawnToken, NextLaw, Root, TreeRoot
+from predictors.signals import DrawnToken
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from tests.ancestral import LlamaLogits, target_law
-from tests.bundles import ACTIONS, LAYERS, controller_bundle
+from tests.bundles import ACTIONS, controller_bundle
 from tests.greedy import greedy_text
 from tests.runtime.test_exactness import PROMPT
 from tests.selectors import balance, law_of, tiniest_pair
+from tests.signals import GAMMA, HIDDEN, SETTINGS, law, root, tree_root
 from tests.toys import tiny_llama, total_variation
 
-SETTINGS = SamplingSettings(1.0)
-GAMMA, HIDDEN, FEATURES = 4, 32, ("paper", "extended")
+FEATURES = ("paper", "extended")
 EXPORTED = [kind for kind, cls in CONTROLLERS.items() if kind in NETWORKS or issubclass(cls, Sourcing)]
 SETTLED = [kind for kind in CONTROLLERS if kind not in EXPORTED or kind == "takeover"]  # by their settings
 OF_KIND = {kind: [{"feature_set": features} for features in FEATURES] for kind in ("hrad", "length")}
 VARIANTS = [(kind, options) for kind in EXPORTED for options in OF_KIND.get(kind, [{}])]
+MODELS = [(kind, options) for kind, options in VARIANTS if kind in NETWORKS]
 
 
 @pytest.fixture(scope="module")
@@ -40,31 +40,6 @@ def pair():
 
 
 # ---- state belongs to a request
-
-
-def root(settings=SETTINGS, cap=GAMMA, seed=None):
-    """A root; with a ``seed`` also with states."""
-    states = {}
-    if seed is not None:
-        random = torch.Generator().manual_seed(seed)
-        states = {"hidden_KD": torch.randn(len(LAYERS), HIDDEN, generator=random)}
-        states["embedding_E"] = torch.randn(HIDDEN, generator=random)
-    return Root(position=10, cap=cap, settings=settings, previous=None, **states)
-
-
-def law(probs, drafted=1, settings=SETTINGS, place=None, hidden_KD=None):
-    probs_V = torch.tensor(probs, dtype=torch.float64)
-    return NextLaw(place or root(settings), settings, drafted, probs_V.log(), probs_V, hidden_KD)
-
-
-def tree_root(place, seed):
-    """A root as a controller that taps the draft sees it."""
-    random = torch.Generator().manual_seed(seed)
-    laws = torch.rand(3, 5, generator=random).softmax(1)
-    place = replace(place, hidden_KD=place.hidden_KD[:1])
-    here = NextLaw(place, place.settings, 0, laws[0].log(), laws[0])
-    models = BothModels(laws[1], laws[2], torch.randn(2, 1, HIDDEN, generator=random))
-    return TreeRoot(here, lambda: models)
 
 
 def state_of(made):
@@ -215,68 +190,6 @@ def test_greedy_output_is_the_targets(pair, texts, tmp_path, kind, options):
             assert out.tokens == text
             drafted |= {(one.drafted, one.looked_up) for one in out.rounds[1:-4]}
     assert len(drafted) > 1, "it always drafts alike"
-
-
-# ---- aside
-
-
-def distrusted(card):
-    (card["rule"] if card["kind"] == "delayed_tree" else card)["max_distance"] = 1e-9
-
-
-def narrowed(card):
-    card["contract"]["serving_range"]["max_context"] = 20
-
-
-def bypassing(kind, folder, pair, options, **more):
-    lengths = {"static_gamma": 1} if "feature_set" in options else {}
-    heat = {} if "temperatures" in more else {"temperatures": (0.0, 1.0)}
-    return load_decoder(controller_bundle(kind, folder, pair, **options, **lengths, **heat, **more), pair)
-
-
-MODELS = [(kind, options) for kind, options in VARIANTS if kind in NETWORKS]
-
-
-@pytest.mark.parametrize("reason", ["far", "not a number"])
-@pytest.mark.parametrize(("kind", "options"), MODELS, ids=str)
-def test_an_answer_that_cannot_be_trusted_leaves_rounds_to_the_static_setting(
-    pair, texts, tmp_path, kind, options, reason
-):
-    decoder = bypassing(kind, tmp_path / "b", pair, options, change=distrusted if reason == "far" else None)
-    if reason != "far":
-        with torch.no_grad():
-            decoder.controller.network.head[-1].bias.fill_(float("nan"))
-    with pytest.warns(
-        UserWarning, match=f"{kind} is bypassed.*{'squared distance' if reason == 'far' else 'not finite'}"
-    ):
-        out = decoder.generate(PROMPTS[0], max_new_tokens=20, eos_token_id=())
-    assert out.tokens == texts[0][:20]
-    assert {(one.levels, one.bypassed) for one in out.rounds[1:-3]} == {(1, True)}
-
-
-@pytest.mark.parametrize(("kind", "options"), MODELS, ids=str)
-def test_settings_that_were_not_captured_are_left_to_the_static_setting(pair, tmp_path, kind, options):
-    decoder, request = (
-        bypassing(kind, tmp_path / "b", pair, options, temperatures=(1.0,)),
-        {"temperature": 0.5, "eos_token_id": ()},
-    )
-    with pytest.warns(UserWarning, match=f"{kind} is bypassed.*calibrated for.*Decoding goes on at the best static"):
-        rounds = decoder.generate([1, 2, 3], max_new_tokens=20, **request).rounds[1:-3]
-    assert {(one.levels, one.bypassed, one.asked) for one in rounds} == {(1, True, 0)}
-    with warnings.catch_warnings(action="error"):
-        decoder.generate([1, 2, 3], max_new_tokens=20, **request)  # warned once, not every request
-
-
-@pytest.mark.parametrize(("kind", "options"), MODELS, ids=str)
-def test_contexts_outside_the_captured_range_are_left_to_the_static_setting(pair, tmp_path, kind, options):
-    decoder = bypassing(kind, tmp_path / "b", pair, options, change=narrowed)
-    with pytest.warns(
-        UserWarning, match=f"{kind} is bypassed: a context of 2[0-9] tokens lies outside the captured 1 to 20"
-    ):
-        rounds = decoder.generate([1, 2], max_new_tokens=40, eos_token_id=()).rounds[1:-3]
-    flags = [one.bypassed for one in rounds]
-    assert flags == sorted(flags) and set(flags) == {False, True}, "rounds inside the range are the model's"
-    assert {one.levels for one in rounds if one.bypassed} == {1}
 
 
 # ---- bundles

@@ -11,7 +11,7 @@ import torch
 from predictors.contract import ContractError
 from predictors.controllers.delayed_tree import DelayedTree
 from predictors.sampling import SamplingSettings
-from predictors.tree_choice import NEVER, SCALARS, scalars_of, state_of
+from predictors.tree_choice import SCALARS, scalars_of, state_of
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from runtime.laws import processed_law
 from tests.ancestral import LlamaLogits, target_law
@@ -106,10 +106,6 @@ def test_a_selector_of_another_pair_or_drafter_is_refused(pair, tmp_path):
         load_decoder(folder, pair, {"drafter": {"kind": "chain", "gamma": 3}})
     with pytest.raises(ValueError, match="branch_parallel drafts chains"):
         load_decoder(folder, pair, {"preset": "specbranch-no-hrad"})
-    with pytest.raises(ValueError, match="no bundle is named"):
-        build_decoder(
-            pair, {"method": "speculative", "drafter": {"kind": "delayed_tree"}, "controller": {"kind": "delayed_tree"}}
-        )
 
 
 def test_a_machine_of_other_prices(pair, tmp_path):
@@ -130,16 +126,6 @@ def test_a_machine_of_other_prices(pair, tmp_path):
     file.write_text(json.dumps(dataclasses.replace(PROFILE, noise=("cell 0",)).to_record()))
     with pytest.warns(UserWarning, match="was noisy when the latency profile of toy was measured .cell 0."):
         load_decoder(folder, pair, latency=file, reprice=True)
-
-
-def test_where_choosing_does_not_pay_nothing_is_asked_or_tapped(pair, tmp_path, monkeypatch):
-    decoder = load_decoder(selector_bundle(tmp_path / "b", pair, margin=NEVER), pair)
-    monkeypatch.setattr(DelayedTree, "expected", lambda *_: pytest.fail("asked"))
-    assert decoder.controller.layers == decoder.controller.draft_layers == ()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        rounds = decoder.generate([1, 2], max_new_tokens=12, temperature=0.3, randomness=Randomness(0)).rounds[1:-1]
-    assert {record.levels for record in rounds} == {1} and not any(record.bypassed for record in rounds)
 
 
 def test_another_verifier_or_draft_temperature_is_warned_about(pair, tmp_path):

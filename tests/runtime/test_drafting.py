@@ -8,6 +8,7 @@ from runtime import ModelPair, Randomness, build_decoder
 from runtime.drafting.sampler import PlainSampler, read_rows
 from runtime.drafting.trees import LevelDraft
 from tests.ancestral import LlamaLogits, target_law
+from tests.branches import shaken_llama
 from tests.runtime.test_exactness import CONTROLLERS, PROMPT, decoder_law
 from tests.toys import TableModel, enumerate_outcomes, tiny_llama, total_variation
 from tests.trees import delayed_trees, deterministic_tree, distinct_trees, node_paths
@@ -76,15 +77,6 @@ BIG = [
     ({"kind": "multi_candidate", "config": [3, 2, 2], "candidates": "top_k"}, "match"),
     ({"kind": "fork", "width": 5, "depth": 5}, "traversal"),
 ]
-
-
-def shaken_llama(seed):
-    """`tiny_llama` with every weight changed by a tenth: a draft whose paths are accepted in part."""
-    model, generator = tiny_llama(seed=seed), torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(1 + 0.1 * torch.randn(parameter.shape, generator=generator))
-    return model
 
 
 @pytest.mark.parametrize("prompt", [[3], [1, 2, 3]], ids=str)

@@ -1,7 +1,5 @@
 """Stop models in the decoder: exact beside branches, biased variants noticed, served features, what is refused."""
 
-import json
-import warnings
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -9,8 +7,6 @@ from tempfile import TemporaryDirectory
 import pytest
 import torch
 
-from predictors.controllers.early_stop import EarlyStop
-from predictors.latency.prices import RoundPrices
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from runtime.drafting.chain import ChainDraft
@@ -20,7 +16,6 @@ from runtime.tree import EMPTY_TREE, DraftLaw, TokenTree, chain_tree
 from tests.ancestral import LlamaLogits, target_law
 from tests.bundles import stop_bundle
 from tests.by_rounds import merged_law
-from tests.predictors.affine_profile import PROFILE
 from tests.runtime.test_controller_contract import FORK
 from tests.runtime.test_exactness import PROMPT
 from tests.selectors import law_of, tiniest_pair
@@ -173,18 +168,6 @@ def _subtree(tree, nodes):
     )
 
 
-# ---- standing aside
-
-
-def test_a_rule_that_never_stops_reads_and_taps_nothing(tiny_pair, tmp_path, monkeypatch):
-    decoder = load_decoder(stop_bundle(tmp_path / "b", tiny_pair, threshold=0.0), tiny_pair)
-    assert decoder.controller.draft_layers == ()
-    monkeypatch.setattr(EarlyStop, "predict", lambda *_: pytest.fail("asked"))
-    assert set(lengths(decoder)) == {1}, "the static length"
-    with pytest.warns(UserWarning, match="calibrated for.*the best static length of the nearest captured settings"):
-        assert set(lengths(decoder, temperature=0.5)) == {1}
-
-
 def test_a_state_that_nobody_tapped_is_an_error(tiny_pair, tmp_path):
     decoder = load_decoder(stop_bundle(tmp_path / "b", tiny_pair), tiny_pair)
     decoder.controller.draft_layers = ()
@@ -207,18 +190,3 @@ def test_served_states_are_those_of_a_pass_over_the_whole_text(tmp_path):
             read = len(seen)
         text = [*text, *step.tokens]
     assert read > 20 and {law.drafted for law, _ in seen} == {0, 1, 2}
-
-
-def test_a_machine_of_other_prices_is_warned_about(tiny_pair, tmp_path):
-    file = tmp_path / "profile.json"
-    file.write_text(json.dumps(PROFILE.to_record()))
-    folder = stop_bundle(tmp_path / "b", tiny_pair)
-    with pytest.warns(UserWarning, match=r"a drafted token costs 0.10 target passes, and here it is 0.1[0-9]"):
-        load_decoder(folder, tiny_pair, latency=file)
-    with pytest.raises(ValueError, match="a bundle has no traces: reprice is not possible"):
-        load_decoder(folder, tiny_pair, latency=file, reprice=True)
-    here = RoundPrices(PROFILE, sampled=True).draft_cost(3, 40.0)
-    same = stop_bundle(tmp_path / "c", tiny_pair, change=lambda card: card["prices"].update(draft_cost=here))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        load_decoder(same, tiny_pair, latency=file)

@@ -1,10 +1,11 @@
 """Greedy output equals the target's own, token for token in float32, with end-of-sequence and budget at every offset."""
 
 import pytest
-import torch
 
 from runtime import ModelPair, build_decoder
-from tests.toys import TableModel, tiny_llama
+from tests.branches import Scripted
+from tests.greedy import greedy_text
+from tests.toys import tiny_llama
 
 CONTROLLERS = [
     {"kind": "fixed"},
@@ -20,15 +21,6 @@ def pair():
     return ModelPair(tiny_llama(seed=0), tiny_llama(seed=0, layers=1))
 
 
-def plain(model, prompt, length):
-    """Cache-free greedy decoding."""
-    tokens = list(prompt)
-    with torch.no_grad():
-        for _ in range(length):
-            tokens.append(int(model(torch.tensor([tokens])).logits[0, -1].argmax()))
-    return tokens[len(prompt) :]
-
-
 def chain(gamma, controller, verifier="block"):
     return {
         "method": "speculative",
@@ -41,7 +33,7 @@ def chain(gamma, controller, verifier="block"):
 @pytest.mark.parametrize("controller", CONTROLLERS, ids=str)
 @pytest.mark.parametrize("gamma", [1, 2, 3, 5, 8])
 def test_greedy_equality(pair, controller, gamma):
-    expected = plain(pair.target.model, PROMPT, 40)
+    expected = greedy_text(pair.target.model, PROMPT, 40)
     out = build_decoder(pair, chain(gamma, controller)).generate(PROMPT, max_new_tokens=40)
     assert out.tokens == expected
     assert sum(record.emitted for record in out.rounds) == 40
@@ -54,35 +46,21 @@ def test_perfect_draft_accepts_everything():
     model = tiny_llama(seed=0)
     pair = ModelPair(model, model)
     out = build_decoder(pair, chain(4, {"kind": "fixed"})).generate(PROMPT, max_new_tokens=41)
-    assert out.tokens == plain(model, PROMPT, 41)
+    assert out.tokens == greedy_text(model, PROMPT, 41)
     assert [record.accepted for record in out.rounds[1:]] == [4] * 8
 
 
 def test_autoregressive_equality(pair):
     out = build_decoder(pair, {"method": "autoregressive"}).generate(PROMPT, max_new_tokens=40)
-    assert out.tokens == plain(pair.target.model, PROMPT, 40)
+    assert out.tokens == greedy_text(pair.target.model, PROMPT, 40)
     assert [record.emitted for record in out.rounds] == [1] * 40
 
 
 @pytest.mark.parametrize("length", range(1, 12))
 def test_budget_at_every_offset(pair, length):
-    expected = plain(pair.target.model, PROMPT, 12)
+    expected = greedy_text(pair.target.model, PROMPT, 12)
     out = build_decoder(pair, chain(4, {"kind": "fixed"})).generate(PROMPT, max_new_tokens=length)
     assert out.tokens == expected[:length]
-
-
-class Scripted(TableModel):
-    """Emits a fixed text: the logits of position i favour ``text[i]``; a draft may lie at chosen positions."""
-
-    def __init__(self, text, prompt_length, lies=()):
-        self.vocabulary_size, self.text, self.prompt_length, self.lies = 16, text, prompt_length, set(lies)
-
-    def logits(self, context):
-        place = len(context) - self.prompt_length
-        logits = torch.zeros(16, dtype=torch.float64)
-        token = self.text[place] if place < len(self.text) else 1
-        logits[(token + 1) % 16 if place in self.lies else token] = 10.0
-        return logits
 
 
 @pytest.mark.parametrize("gamma", [1, 3, 4])

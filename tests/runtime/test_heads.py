@@ -1,35 +1,19 @@
 """Controllers with a head in the decoder: H-RAD's classes and explicit lengths. What holds of all controllers is tested in
 `test_controller_contract`."""
 
-import itertools
 import warnings
 from dataclasses import replace
 
 import pytest
 import torch
 
-from predictors.bundle import read_bundle
-from predictors.controllers import build_controller, learned_controller
-from predictors.controllers.head import HRAD, HeadSession, Length
+from predictors.controllers import build_controller
 from predictors.features import assemble, state_vector
 from predictors.rounds import RoundRecord
-from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
-from runtime.branching.draft import BranchConfig
-from runtime.decoding.branch_parallel import BranchParallelDecoder
-from runtime.decoding.sequential import SequentialDecoder
-from runtime.drafting.chain import ChainConfig, ChainDraft
-from runtime.drafting.drafted import DraftedTree
-from runtime.tree import EMPTY_TREE, chain_tree
-from runtime.verification import VERIFIERS
-from tests.ancestral import target_law
-from tests.bundles import head_setting, random_bundle
-from tests.by_rounds import decoded_law, merged_law
-from tests.greedy import greedy_text
-from tests.predictors.affine_profile import PROFILE
-from tests.runtime.test_controller_contract import GAMMA, SETTINGS, law, root
-from tests.runtime.test_exactness import PROMPT
-from tests.toys import TableModel, tiny_llama, total_variation
+from tests.bundles import random_bundle
+from tests.signals import GAMMA, SETTINGS, law, root
+from tests.toys import tiny_llama
 
 FEATURES = ("paper", "extended")
 
@@ -48,10 +32,6 @@ def head(pair, tmp_path_factory):
         return build_controller({"kind": kind, "bundle": str(folder)})
 
     return build
-
-
-def length_bundle(folder, pair, features="extended", **options):
-    return random_bundle(folder, pair, features, kind="length", **options)
 
 
 @pytest.mark.parametrize("features", FEATURES)
@@ -191,24 +171,6 @@ def test_served_features_are_the_contracts(pair, tmp_path, monkeypatch, temperat
     assert len(seen) >= 3
 
 
-def test_epsilon_is_used(pair, tmp_path):
-    """A head that always says "some" drafts as the confidence controller with its ε."""
-    lengths = []
-    for epsilon in (0.02, 0.5):
-        rule = {"epsilon": epsilon}
-        decoder = load_decoder(random_bundle(tmp_path / f"b{epsilon}", pair, gamma=5, rule=rule), pair)
-        decoder.controller.predict = lambda root, law: (torch.tensor([0.0, 1.0, 0.0]), 0.0, ())
-        controller = {"kind": "confidence", "epsilon": epsilon}
-        config = {"method": "speculative", "drafter": {"kind": "chain", "gamma": 5}, "controller": controller}
-        runs = [
-            [record.drafted for record in item.generate([1, 2], max_new_tokens=30).rounds]
-            for item in (decoder, build_decoder(pair, config))
-        ]
-        assert runs[0] == runs[1]
-        lengths.append(runs[0])
-    assert lengths[0] != lengths[1]
-
-
 def test_other_layers_than_the_heads_are_refused(pair, tmp_path):
     decoder = load_decoder(random_bundle(tmp_path / "b", pair), pair)
     with pytest.raises(ValueError, match=r"layers \(0,\).*taps \(1, 2\)"):
@@ -236,21 +198,9 @@ def test_every_captured_setting_has_a_rule_of_its_own(pair, tmp_path, kind, feat
     assert asked == {0.0: {1}, 1.0: {0}}
     assert {record.drafted for record in rounds_of(decoder, 1.0)} == {3}
     config = {"method": "speculative", "drafter": {"kind": "chain", "gamma": 3}}
+    assert decoder.controller.layers == (1, 2), "one setting asks"
     again = build_decoder(pair, config | {"controller": {"kind": kind, "bundle": str(folder), "asked": True}})
     assert {record.asked for record in rounds_of(again, 1.0)} == {1}
-
-
-def test_rules_chosen_by_another_profile_are_told(pair, tmp_path):
-    folder = random_bundle(tmp_path / "b", pair)
-    made = learned_controller(read_bundle(folder))
-    with pytest.warns(UserWarning, match="chosen by another latency profile"):
-        assert made.at_latency(PROFILE, reprice=False) is made
-    with pytest.raises(ValueError, match="reprice is not possible"):
-        made.at_latency(PROFILE, reprice=True)
-    prices = {"profile_hash": PROFILE.profile_hash}
-    own = random_bundle(tmp_path / "own", pair, change=lambda card: card.update(prices=prices))
-    with warnings.catch_warnings(action="error"):
-        learned_controller(read_bundle(own)).at_latency(PROFILE, reprice=False)
 
 
 def test_a_head_asked_anyway_retains_by_the_rule_tried_for_that(pair, tmp_path):
@@ -267,163 +217,3 @@ def test_every_captured_setting_has_a_calibration_of_its_own(pair, tmp_path):
 
     decoder = load_decoder(random_bundle(tmp_path / "b", pair, "paper", gamma=3, change=change), pair)
     assert {record.drafted for record in rounds_of(decoder, 1.0)} == {0} != {r.drafted for r in rounds_of(decoder, 0.0)}
-
-
-@pytest.mark.parametrize("kind", ["hrad", "length"])
-def test_a_head_that_is_never_asked_taps_nothing(pair, tmp_path, kind):
-    """Layers cost time at every pass; with one setting that asks, they are tapped."""
-    folder = random_bundle(tmp_path / "b", pair, gamma=3, kind=kind, rule=None)
-    decoder = load_decoder(folder, pair)
-    assert decoder.controller.layers == () and not decoder.controller.start(SamplingSettings(0.0)).stops
-    out = decoder.generate([1, 2, 3], max_new_tokens=20)
-    assert out.tokens == greedy_text(pair.target.model, [1, 2, 3], 20) and {record.asked for record in out.rounds} == {
-        0
-    }
-    asking = random_bundle(
-        tmp_path / "c",
-        pair,
-        gamma=3,
-        kind=kind,
-        change=lambda card: card["settings"][0].update(rule=None, retention=None),
-    )
-    assert load_decoder(asking, pair).controller.layers == (1, 2)
-
-
-# ---- decisions driven through their values
-
-
-def toys():
-    return ModelPair(TableModel(3, seed=1), TableModel(3, seed=2))
-
-
-def scripted(controller, predict):
-    """The controller with ``predict(root, law)``, a class, for a head."""
-    num_classes = controller.num_classes
-
-    def one_hot(root, law):
-        return torch.nn.functional.one_hot(torch.tensor(predict(root, law)), num_classes).double(), 0.0, ()
-
-    controller.predict, controller.layers = one_hot, ()
-    return controller
-
-
-def toy_decoder(controller, predict, gamma=2):
-    """A decoder of float64 table models under a scripted head."""
-    return SequentialDecoder(toys(), ChainConfig(gamma=gamma), VERIFIERS["block"], scripted(controller, predict))
-
-
-def law_error(decoder, length=5):
-    """Total variation of the decoder's output law from the target's own."""
-    made = decoded_law(decoder, PROMPT, length, SETTINGS)
-    return total_variation(made, target_law(decoder.pair.target, PROMPT, length, SETTINGS))
-
-
-def all_a_head_may_see(root, law):
-    return (root.position + (0 if law is None else int(law.confidence > 0.6))) % 3
-
-
-@pytest.mark.parametrize("features", FEATURES)
-@pytest.mark.parametrize("kind", [HRAD, Length])
-def test_output_law_with_the_decision_driven_through_its_values(pair, tmp_path, kind, features):
-    """Decisions that depend on everything a head may see, on toy models in float64."""
-    controller = kind(read_bundle(random_bundle(tmp_path / "b", pair, features, gamma=2, kind=kind.kind)))
-    assert law_error(toy_decoder(controller, all_a_head_may_see)) < 1e-9
-
-
-@pytest.mark.parametrize("retention", ["posterior", "prior"])
-@pytest.mark.parametrize("features", FEATURES)
-def test_output_law_beside_branches(pair, tmp_path, features, retention):
-    """In the branch-parallel loop the length is also how much of a branch is kept, or how far branches are drafted."""
-    controller = scripted(
-        Length(read_bundle(length_bundle(tmp_path / "b", pair, features, gamma=2))), all_a_head_may_see
-    )
-    config = BranchConfig(gamma=2, k_max=1, k_rule="const", overlap="none", retention=retention)
-    decoder = BranchParallelDecoder(toys(), config, VERIFIERS["block"], controller)
-    settings = SamplingSettings(1.0)
-    law = merged_law(decoder, PROMPT, 5, settings)
-    assert total_variation(law, target_law(decoder.pair.target, PROMPT, 5, settings)) < 1e-9
-
-
-def test_a_length_that_saw_the_draft_is_noticed(pair, tmp_path, monkeypatch):
-    """The wrong twin: the whole draft is drawn, and its length decided from what was drawn."""
-    honest = ChainDraft.draft
-
-    def draft(self, root, cap, session, clock):
-        drafted = honest(self, root, cap, session, clock)
-        tree, laws = drafted.tree, drafted.laws
-        kept = next((place for place, token in enumerate(tree.token_list) if token == 2), len(laws))
-        self._scratch = {node: place for node, place in self._scratch.items() if node < kept}
-        if kept == 0:
-            return DraftedTree(EMPTY_TREE, [])
-        probs = torch.cat([tree.draft_probs[:kept], tree.draft_probs[-1:]])
-        return DraftedTree(chain_tree(tree.tokens[:kept], probs), laws[:kept])
-
-    controller = Length(read_bundle(length_bundle(tmp_path / "b", pair, "paper", gamma=2)))
-    decoder = toy_decoder(controller, lambda root, law: 2)
-    assert law_error(decoder, 4) < 1e-9
-    monkeypatch.setattr(ChainDraft, "draft", draft)
-    assert law_error(decoder, 4) > 1e-3
-
-
-def tokens_and_passes(decoder, monkeypatch, rounds=12):
-    """Drafted tokens and draft passes of each round."""
-    passes, feed = [], ChainDraft._next_row
-    monkeypatch.setattr(ChainDraft, "_next_row", lambda self, tokens: (passes.append(1), feed(self, tokens))[1])
-    steps = decoder.stream(PROMPT, max_new_tokens=200, temperature=1.0, randomness=Randomness(0))
-    found = []
-    for step in itertools.islice(steps, 1, 1 + rounds):
-        found.append((step.record.drafted, len(passes)))
-        passes.clear()
-    return found
-
-
-def in_turn(root, law):
-    """Lengths 0, 1, 2, 3, in the order of the rounds."""
-    in_turn.calls += 1
-    return in_turn.calls % 4
-
-
-@pytest.fixture
-def in_turn_rounds(pair, tmp_path, monkeypatch):
-    def run(features):
-        in_turn.calls = -1
-        controller = Length(read_bundle(length_bundle(tmp_path / "b", pair, features, gamma=3)))
-        return tokens_and_passes(toy_decoder(controller, in_turn, gamma=3), monkeypatch)
-
-    return run
-
-
-@pytest.mark.parametrize(("features", "none"), [("paper", 0), ("extended", 1)])
-def test_exactly_that_many_tokens_are_drafted_in_as_many_passes(in_turn_rounds, features, none):
-    """Only reading the first law to decide on nothing costs a pass that drafts no token."""
-    assert in_turn_rounds(features) == [(0, none), (1, 1), (2, 2), (3, 3)] * 3
-
-
-def test_a_law_read_only_to_stop_is_noticed(in_turn_rounds, monkeypatch):
-    monkeypatch.setattr(HeadSession, "stop_after", lambda self, drawn: False)
-    assert in_turn_rounds("extended") == [(0, 1), (1, 2), (2, 3), (3, 3)] * 3
-
-
-@pytest.mark.parametrize("features", FEATURES)
-def test_the_rule_is_the_bundles(pair, tmp_path, features):
-    """A head that sees none or all of three: the likeliest length drafts nothing, the expected value everything."""
-    drafted = {}
-    for choice in ("argmax", "expectation"):
-        rule = {"choice": choice, "draft_cost": 0.1}
-        decoder = load_decoder(length_bundle(tmp_path / choice, pair, features, gamma=3, rule=rule), pair)
-        decoder.controller.predict = lambda root, law: (torch.tensor([0.5, 0.0, 0.0, 0.5]), 0.0, ())
-        out = decoder.generate([1, 2, 3], max_new_tokens=30)
-        drafted[choice] = {record.drafted for record in out.rounds[1:6]}  # none that the budget cuts
-    assert drafted == {"argmax": {0}, "expectation": {3}}
-
-
-def test_hrads_head_is_no_length_predictor(pair, tmp_path):
-    def rename(card):
-        rule = {"choice": "argmax", "draft_cost": 0.1}
-        card.update(kind="length", settings=[head_setting(0.0, 4, rule, {})])
-
-    folder = random_bundle(tmp_path / "b", pair, gamma=3, change=rename)
-    with pytest.raises(
-        ValueError, match="length at gamma=3 has 4 classes, but the head has 3. Export the bundle again"
-    ):
-        load_decoder(folder, pair)

@@ -12,14 +12,14 @@ from runtime.graphs import Programs
 from runtime.laws import processed_law
 from runtime.monitor import Monitor
 from tests.ancestral import LlamaLogits
+from tests.branches import Scripted
 from tests.greedy import greedy_text
 from tests.runtime.graphing import Marked, Traced
 from tests.runtime.lookups import CHOICES, lookup_decoder, mixed_decoder
 from tests.runtime.test_graphed_decoding import pair as pair_of
 from tests.runtime.test_graphed_decoding import reads_of
-from tests.runtime.test_greedy import Scripted
 from tests.runtime.test_monitor import lines
-from tests.toys import tiny_llama
+from tests.toys import near, tiny_llama
 
 PROMPT = [3, 1, 4, 1, 5, 3, 1, 4, 1, 5, 3, 1]
 PERIOD = [2, 3, 4, 5, 6]
@@ -29,10 +29,7 @@ IN_TURN = [Sourced(3), Sourced(2, 2), None, Sourced(0, 0), Sourced(0, 3), Source
 @pytest.fixture(scope="module")
 def models():
     """A target that repeats itself, and a draft that is sometimes right."""
-    target, draft = tiny_llama(8, seed=0), tiny_llama(8, seed=0)
-    for index, parameter in enumerate(draft.parameters()):
-        parameter.data.add_(0.1 * parameter.data.std() * (index % 3))
-    return target.double(), draft.double()
+    return tiny_llama(8, seed=0).double(), near(tiny_llama(8, seed=0), 0.1).double()
 
 
 def in_turn():

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from runtime.verification.tournament import _weights, run_tournament
+from tests.runtime.test_verifier_relations import optimum
 
 CASES = [
     (3, 1, 5),
@@ -75,12 +76,6 @@ def output_law(tournament, target, selection):
     residual = (target - law).clamp(min=0)
     residual = residual / residual.sum() if residual.sum() > 0 else target
     return selection * accept + (selection * (1 - accept)).sum() * residual
-
-
-def optimum(target, draft, num_draws):
-    """α* = min_H p(H) + 1 - q(H)^k."""
-    subsets = torch.tensor(list(itertools.product([0.0, 1.0], repeat=len(target))), dtype=torch.float64)
-    return float((subsets @ target + 1 - (subsets @ draft) ** num_draws).min())
 
 
 @pytest.mark.parametrize("size, num_draws, top", CASES)

@@ -1,13 +1,11 @@
 """Chain verifiers as pure laws: the specification's equalities, edge cases and numerics."""
 
-import itertools
-
 import pytest
 import torch
 
 from runtime.tree import DraftLaw, TokenTree, chain_tree
 from runtime.verification import VERIFIERS, draw_verdict
-from tests.toys import Forking, TableModel, enumerate_outcomes
+from tests.toys import Forking, enumerate_outcomes
 
 
 def laws(count, size, seed, zeros=False):
@@ -21,47 +19,6 @@ def laws(count, size, seed, zeros=False):
 
 def chain(tokens, draft):
     return chain_tree(torch.tensor(tokens), draft)
-
-
-def weight_of_all_drafts(gamma, rule):
-    """Mean of ``rule(tokens, target rows, draft rows)`` over drafts of a pair of table models, by enumeration."""
-    target_model, draft_model = TableModel(3, seed=11, zeros=True), TableModel(3, seed=12)
-    total = 0.0
-    for tokens in itertools.product(range(3), repeat=gamma):
-        contexts = [[0, 1, *tokens[:place]] for place in range(gamma + 1)]
-        target = torch.stack([target_model.logits(context).softmax(-1) for context in contexts])
-        draft = torch.stack([draft_model.logits(context).softmax(-1) for context in contexts])
-        weight = float(draft[range(gamma), tokens].prod())
-        total += weight * rule(list(tokens), target, draft)
-    return total
-
-
-@pytest.mark.parametrize("gamma", [1, 2, 3])
-def test_expected_lengths(gamma):
-    """E[τ] of block = Σ_t E[P_t], the optimum; tokenwise = Σ_t E[Π min(1, ρ)]; tokenwise <= block."""
-
-    def expected(name):
-        return weight_of_all_drafts(gamma, lambda x, p, q: VERIFIERS[name](chain(x, q), p).expected_accepted_length())
-
-    def prefix_weights(tokens, target, draft):
-        weight, total = 1.0, 0.0
-        for place, token in enumerate(tokens):
-            weight = min(1.0, weight * float(target[place, token] / draft[place, token]))
-            total += weight
-        return total
-
-    def products(tokens, target, draft):
-        weight, total = 1.0, 0.0
-        for place, token in enumerate(tokens):
-            weight *= min(1.0, float(target[place, token] / draft[place, token]))
-            total += weight
-        return total
-
-    assert expected("block") == pytest.approx(weight_of_all_drafts(gamma, prefix_weights), abs=1e-12)
-    assert expected("tokenwise") == pytest.approx(weight_of_all_drafts(gamma, products), abs=1e-12)
-    assert expected("tokenwise") <= expected("block") + 1e-12
-    if gamma > 1:
-        assert expected("tokenwise") < expected("block") - 1e-3
 
 
 def test_block_by_hand():

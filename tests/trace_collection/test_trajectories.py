@@ -7,7 +7,7 @@ import torch
 
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, build_decoder
-from tests.toys import TableModel, enumerate_outcomes, tiny_llama, total_variation
+from tests.toys import TableModel, enumerate_outcomes, summed, tiny_llama, total_variation
 from trace_collection import trajectories
 from trace_collection.text_tracer import walk
 from trace_collection.trajectories import Trajectory, continuations
@@ -22,19 +22,12 @@ def ending(vocabulary, seed):
     return model
 
 
-def law_of(run):
-    law = {}
-    for outcome, probability in enumerate_outcomes(run):
-        law[outcome] = law.get(outcome, 0.0) + probability
-    return law
-
-
 def together(model, prompts, settings, budget):
     def run(chance):
         some = [Trajectory(prompt, one, chance) for prompt, one in zip(prompts, settings, strict=True)]
         return tuple(tuple(one.tokens) for one in continuations(model, some, budget))
 
-    return law_of(run)
+    return summed(enumerate_outcomes(run))
 
 
 def alone(model, prompts, settings, budget):
@@ -46,7 +39,7 @@ def alone(model, prompts, settings, budget):
             tuple(decoder.generate(prompt, **one).tokens) for prompt, one in zip(prompts, options, strict=True)
         )
 
-    return law_of(run)
+    return summed(enumerate_outcomes(run))
 
 
 @pytest.mark.parametrize(
