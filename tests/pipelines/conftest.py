@@ -1,12 +1,9 @@
 """A tokenizer and tiny models, so that the stages run in seconds; tracking servers."""
 
 import math
-import multiprocessing
 import shutil
 import textwrap
 from collections.abc import Iterator
-from multiprocessing import forkserver
-from multiprocessing.context import BaseContext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -77,18 +74,6 @@ def tracking_uri(request, template_db, tmp_path) -> Iterator[str]:
     client = new_client(uri)
     for model in client.search_registered_models():
         client.delete_registered_model(model.name)
-
-
-@pytest.fixture(scope="session")
-def processes() -> BaseContext:
-    """Starts processes that promote, as copies of one that has imported what they need and done nothing else: importing takes
-    longer than promoting. They begin in its folder and environment."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["mlflow", "pipelines.gate.attempt", "pipelines.commands.promote"])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(ROOT))
-        forkserver.ensure_running()
-    return context
 
 
 @pytest.hookimpl(wrapper=True)
