@@ -105,7 +105,7 @@ def test_a_file_that_says_something_twice_or_is_no_utf8_is_named(tmp_path, text,
 
 
 def test_what_is_merged_may_be_replaced_in_any_encoding_of_the_system(tmp_path):
-    merged = "a: &a {threads: 1}\nb: &b {<<: *a, threads: 2}\npairs: {é: {s: {<<: *b, max_minutes: 3}}}"
+    merged = "a: &a {threads: 1}\nb: &b {<<: *a, threads: 2}\npairs: {é: {s: {<<: *b, rate: 3}}}"
     (tmp_path / "params.yaml").write_text(merged, encoding="utf-8-sig")
     assert load_parameters(Stage, "é", "s", tmp_path / "params.yaml") == Stage(2, 3.0)
     code = "from pipelines.parameters import *; print(read_section('\\xe9', 's')['threads'])"
