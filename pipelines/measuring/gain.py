@@ -13,8 +13,8 @@ Where an arm serves the very decoder that its rival is, its gain is 0. Of one sl
     bound         = exp(θ -+ t error) - 1,              t with one degree of freedom less than timed documents
 
 Sources: ratio estimators (Cochran, Sampling Techniques, 1977, chapter 6); Shao and Tu, The Jackknife and Bootstrap, 1995,
-section 6.2. Shape suffixes: A arms, N blocks or texts, D documents, S settings, F the sums
-y, x, X and T; 2 sides.
+section 6.2. Shape suffixes: A arms, N blocks or texts, D documents, S settings, F quantities,
+of sums y, x, X and T; 2 sides.
 """
 
 import math
@@ -106,7 +106,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Items:
-    """Timed blocks, or recorded texts: where they are from, and two quantities ``amounts_2AN`` of every arm, NaN where an arm has
+    """Timed blocks, or recorded texts: where they are from, and quantities ``amounts_FAN`` of every arm, NaN where an arm has
     none."""
 
     names: tuple[str, ...]
@@ -114,45 +114,49 @@ class Items:
     document_N: np.ndarray  # place among the documents
     slice_N: np.ndarray
     setting_N: np.ndarray
-    amounts_2AN: np.ndarray
+    amounts_FAN: np.ndarray
 
     @staticmethod
-    def of(rows: Sequence[Row], key: Sequence[str], arms: Mapping[str, int], documents: Mapping[str, int]) -> "Items":
-        """Join rows of the same ``key`` into items; quantities are ``seconds`` and ``tokens``, or what else a row has as
-        ``second``."""
+    def of(
+        rows: Sequence[Row],
+        key: Sequence[str],
+        quantities: Sequence[str],
+        arms: Mapping[str, int],
+        documents: Mapping[str, int],
+    ) -> "Items":
+        """Join rows of the same ``key`` into items; ``quantities`` are columns of the rows."""
         first = {tuple(row[name] for name in key): row for row in reversed(rows)}
         names = sorted(first)
         place = {name: number for number, name in enumerate(names)}
-        amounts_2AN = np.full((2, len(arms), len(names)), np.nan)
+        amounts_FAN = np.full((len(quantities), len(arms), len(names)), np.nan)
         for row in rows:
             at = arms[row["arm"]], place[tuple(row[name] for name in key)]
-            amounts_2AN[:, *at] = row["seconds"], row["second"]
+            amounts_FAN[:, *at] = [row[name] for name in quantities]
         where = [first[name] for name in names]
         columns = (np.array([str(row[name]) for row in where]) for name in ("prompt", "slice", "setting"))
         prompt_N, slice_N, setting_N = columns
         document_N = np.array([documents[str(row["document"])] for row in where], dtype=int)
-        return Items(tuple(map(str, names)), prompt_N, document_N, slice_N, setting_N, amounts_2AN)
+        return Items(tuple(map(str, names)), prompt_N, document_N, slice_N, setting_N, amounts_FAN)
 
     def of_both(self, arms: Sequence[int], setting: str, only_slice: str | None) -> np.ndarray:
         """Mark the items that both ``arms`` have, at a setting and of a slice [N]."""
-        kept_N = ~np.isnan(self.amounts_2AN[0, list(arms)]).any(axis=0) & (self.setting_N == setting)
+        kept_N = ~np.isnan(self.amounts_FAN[0, list(arms)]).any(axis=0) & (self.setting_N == setting)
         return kept_N if only_slice is None else kept_N & (self.slice_N == only_slice)
 
     def sums(self, arm: int, kept_N: np.ndarray, count: int) -> np.ndarray:
-        """Sums [2, D] of an arm's quantities by document."""
-        weights_2N = self.amounts_2AN[:, arm, kept_N]
-        return np.array([np.bincount(self.document_N[kept_N], one, count) for one in weights_2N])
+        """Sums [F, D] of an arm's quantities by document."""
+        weights_FN = self.amounts_FAN[:, arm, kept_N]
+        return np.array([np.bincount(self.document_N[kept_N], one, count) for one in weights_FN])
 
 
 @dataclass(frozen=True)
 class Timed:
-    """All that gains are made of: timed ``blocks`` with seconds and what the profile says of them, their ``tokens_AN``, and
-    recorded ``texts`` with the profile's seconds and tokens. ``same``: by setting, arms that are one decoder there, in twos."""
+    """All that gains are made of: timed ``blocks`` with seconds, what the profile says of them, and tokens, and recorded
+    ``texts`` with the profile's seconds and tokens. ``same``: by setting, arms that are one decoder there, in twos."""
 
     arms: Mapping[str, int]
     documents: tuple[str, ...]
     blocks: Items
-    tokens_AN: np.ndarray
     texts: Items
     same: Mapping[str, frozenset[frozenset[str]]]
 
@@ -166,8 +170,8 @@ class Timed:
 
         `ValueError` without decodes, for an arm twice in a block, or without tokens or time."""
         timed = [{"slice": "", **row, "setting": setting_of(row)} for row in decodes]
-        timed = [row | {"second": row.get("profiled") or math.nan} for row in timed]
-        recorded = [{**row, "setting": setting_of(row), "second": row["tokens"]} for row in texts]
+        timed = [row | {"profiled": row.get("profiled") or math.nan} for row in timed]
+        recorded = [{**row, "setting": setting_of(row)} for row in texts]
         if not timed:
             raise ValueError("there are no decodes to compare. Measure first.")
         seen: set[tuple[str, str]] = set()
@@ -182,10 +186,9 @@ class Timed:
         recorded = [row for row in recorded if row["arm"] in arms]
         documents = tuple(sorted({str(row["document"]) for row in (*timed, *recorded)}))
         index = {name: place for place, name in enumerate(documents)}
-        blocks = Items.of(timed, ["block"], arms, index)
-        counted = Items.of([row | {"second": row["tokens"]} for row in timed], ["block"], arms, index)
-        made = Items.of(recorded, ["prompt", "setting"], arms, index)
-        return Timed(arms, documents, blocks, counted.amounts_2AN[1], made, same or {})
+        blocks = Items.of(timed, ["block"], ["seconds", "profiled", "tokens"], arms, index)
+        made = Items.of(recorded, ["prompt", "setting"], ["seconds", "tokens"], arms, index)
+        return Timed(arms, documents, blocks, made, same or {})
 
     @property
     def settings(self) -> list[str]:
@@ -202,7 +205,7 @@ class Timed:
         for name in (arm, rival):
             if name not in self.arms:
                 raise ValueError(f"arm {name!r} was not timed. Timed: {', '.join(self.arms)}.")
-        both_N = ~np.isnan(self.blocks.amounts_2AN[0, [self.arms[arm], self.arms[rival]]]).any(axis=0)
+        both_N = ~np.isnan(self.blocks.amounts_FAN[0, [self.arms[arm], self.arms[rival]]]).any(axis=0)
         documents = sorted({self.documents[place] for place in self.blocks.document_N[both_N].tolist()})
         return sorted(set(self.blocks.setting_N[both_N].tolist())), documents
 
@@ -241,7 +244,7 @@ class Timed:
         text_N = self.texts.of_both(arms, setting, only_slice)
         timed_N = self.blocks.of_both([self.arms[arm], self.arms[rival]], setting, None)
         several = len(set(self.texts.document_N[text_N].tolist())) > 1
-        covered = several and not np.isnan(self.blocks.amounts_2AN[1][arms][:, timed_N]).any()
+        covered = several and not np.isnan(self.blocks.amounts_FAN[1][arms][:, timed_N]).any()
         if not covered:
             timed_N = self.blocks.of_both([self.arms[arm], self.arms[rival]], setting, only_slice)
         documents, count = len(set(self.blocks.document_N[timed_N].tolist())), len(self.documents)
@@ -250,10 +253,9 @@ class Timed:
             raise TooFewDocumentsError(f"{arm} and {rival} were timed on fewer than 2 documents at {where}. Time more.")
         sums = []
         for side in arms:
-            (seconds_D, profiled_D) = self.blocks.sums(side, timed_N, count)
-            tokens_D = np.bincount(self.blocks.document_N[timed_N], self.tokens_AN[side, timed_N], count)
-            replayed_2D = self.texts.sums(side, text_N, count)
-            sums.append([seconds_D, *([profiled_D, *replayed_2D] if covered else [tokens_D] * 3)])
+            seconds_D, profiled_D, tokens_D = self.blocks.sums(side, timed_N, count)
+            known = [profiled_D, *self.texts.sums(side, text_N, count)] if covered else [tokens_D] * 3
+            sums.append([seconds_D, *known])
         prompts = set(self.blocks.prompt_N[timed_N].tolist())
         return _Part(np.array(sums).swapaxes(1, 2), bool(covered), documents, prompts)
 

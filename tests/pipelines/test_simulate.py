@@ -36,7 +36,7 @@ def test_the_world_is_as_noisy_as_it_says():
         sides = {}
         for arm in ("challenger", "chain-4"):
             parts = [
-                one.blocks.amounts_2AN[0, one.arms[arm], one.blocks.setting_N == f"T={temperature:g}"] for one in made
+                one.blocks.amounts_FAN[0, one.arms[arm], one.blocks.setting_N == f"T={temperature:g}"] for one in made
             ]
             sides[arm] = np.concatenate(parts)
         assert np.std(np.log(sides["chain-4"] / sides["challenger"])) == pytest.approx(noise, rel=0.07)

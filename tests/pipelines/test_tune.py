@@ -100,7 +100,7 @@ def test_selectors_and_the_best_static_tree_of_a_rule_are_candidates(replayed):
     assert "delayed_tree-nss" not in names(elsewhere), "its predictor is fitted no more"
 
 
-def choice(monkeypatch, **rates):
+def choice(**rates):
     """What is chosen of candidates that decode at these rates, on prompts of their own; two numbers take turns."""
     some = [Candidate(name, CHAIN if name.startswith("chain") else "rule", {}, 1.0) for name in rates]
     some.append(tuning.BASE)
@@ -113,17 +113,17 @@ def choice(monkeypatch, **rates):
     return study._choice(SamplingSettings(0.0), some, Timed.of(rows))
 
 
-def test_the_fastest_is_chosen_if_it_surely_beats_the_static_chain(monkeypatch):
-    made = choice(monkeypatch, chain_2=150.0, chain_4=170.0, rule=200.0)
+def test_the_fastest_is_chosen_if_it_surely_beats_the_static_chain():
+    made = choice(chain_2=150.0, chain_4=170.0, rule=200.0)
     assert (made["winner"], made["static"]) == ("rule", "chain_4")
     assert made["gains"]["chain_4"]["gain"]["value"] == pytest.approx(200 / 170 - 1)
     assert made["gains"][PLAIN]["gain"]["low"] == pytest.approx(1.0)
-    unsure = choice(monkeypatch, chain_4=170.0, rule=(250.0, 150.0))
+    unsure = choice(chain_4=170.0, rule=(250.0, 150.0))
     assert unsure["winner"] == "chain_4" and set(unsure["gains"]) == {PLAIN}
-    slow = choice(monkeypatch, chain_4=(80.0, 90.0), rule=95.0)
+    slow = choice(chain_4=(80.0, 90.0), rule=95.0)
     assert slow["winner"] == PLAIN and slow["static"] == "chain_4", "nothing is faster than plain decoding"
-    assert choice(monkeypatch, chain_4=(150.0, 90.0), rule=100.0)["winner"] == "chain_4"
-    assert choice(monkeypatch, rule=120.0)["static"] is None
+    assert choice(chain_4=(150.0, 90.0), rule=100.0)["winner"] == "chain_4"
+    assert choice(rule=120.0)["static"] is None
 
 
 @pytest.fixture
