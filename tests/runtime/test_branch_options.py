@@ -98,30 +98,6 @@ def test_the_soft_threshold_changes_what_is_drafted(pair):
 # ---- what is refused
 
 
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ({"preset": "medusa"}, "unknown preset 'medusa'. Known presets: specbranch, .*pearl"),
-        ({"gama": 3}, "unknown key 'gama'. Did you mean 'gamma'"),
-        ({"gamma": 0}, "gamma must be >= 1, got 0"),
-        ({"draft_stage": "preverify", "draft_stage_gamma": 4}, "with draft_stage 'preverify' there are none"),
-        ({"gamma": 3, "draft_stage_gamma": 4}, "draft_stage_gamma=4 exceeds gamma=3.*Raise gamma"),
-        ({"k_rule": "round"}, "k_rule must be one of floor, ceil, const, got 'round'"),
-        (
-            {"verifier": "spectr"},
-            "pending block is a chain; its verifier must be one of tokenwise, block, hsd, got 'spectr'",
-        ),
-        ({"epsilon": 0.3, "controller": {"kind": "fixed"}}, "epsilon=0.3: a 'fixed' controller has no soft threshold"),
-        ({"preset": "specbranch", "controller": {"kind": "hrad"}}, "controller hrad: no bundle is named"),
-    ],
-    ids=str,
-)
-def test_bad_configurations_name_the_key(pair, config, message):
-    method = {} if "preset" in config else {"method": "branch_parallel"}
-    with pytest.raises(ValueError, match=message):
-        build_decoder(pair, {**method, **config})
-
-
 def test_branches_shorter_than_a_heads_decision_are_refused(pair, tmp_path):
     folder = random_bundle(tmp_path / "b", pair, gamma=3)
     with pytest.raises(ValueError, match=r"gamma=2 is shorter than the 3 tokens the hrad.*Use gamma >= 3"):

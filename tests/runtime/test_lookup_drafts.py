@@ -183,22 +183,6 @@ def test_records_count_what_was_looked_up(tmp_path):
     assert record["looked_up"] <= sum(one.looked_up for one in out.rounds)
 
 
-@pytest.mark.parametrize(
-    ("drafter", "message"),
-    [
-        ({"kind": "lookup", "length": 0}, "length must be >= 1, got 0"),
-        ({"kind": "lookup", "least": 17}, "least=17 is more than longest=16"),
-        ({"kind": "lookup", "gamma": 3}, "unknown key 'gamma'"),
-        ({"kind": "chain", "gamma": 5, "lookup": {"length": 6}}, "lookup.length=6 is more than gamma=5.*gamma >= 6"),
-        ({"kind": "chain", "lookup": {"most": 6}}, "drafter.lookup: unknown key 'most'"),
-    ],
-    ids=str,
-)
-def test_wrong_configurations_are_refused_by_name(models, drafter, message):
-    with pytest.raises(ValueError, match=message):
-        build_decoder(ModelPair(*models), {"method": "speculative", "drafter": drafter})
-
-
 def test_drawing_without_a_draft_model_is_refused(models):
     with pytest.raises(ValueError, match='has no draft model. Use drafter {"kind": "chain", "lookup"'):
         lookup_decoder(ModelPair(models[0]), choose=lambda root: Sourced(1, 2)).generate(PROMPT, max_new_tokens=9)

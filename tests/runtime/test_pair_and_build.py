@@ -8,7 +8,7 @@ import torch
 from transformers import MambaConfig, MambaForCausalLM, PreTrainedTokenizerFast
 
 from runtime import ModelPair, build_decoder
-from tests.toys import TableModel, tiny_llama
+from tests.toys import tiny_llama
 
 
 def tokenizer(words):
@@ -77,34 +77,6 @@ def test_models_that_cannot_decode_are_refused_by_name(tmp_path):
     MambaForCausalLM(MambaConfig(vocab_size=32, hidden_size=16, num_hidden_layers=1)).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="MambaForCausalLM has linear_attention layers"):
         ModelPair.load(tmp_path, device="cpu")
-
-
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ({"method": "magic"}, "unknown method 'magic'. Known methods"),
-        (
-            {"method": "speculative", "drafter": {"kind": "chain", "gama": 3}},
-            "unknown key 'gama'. Did you mean 'gamma'",
-        ),
-        ({"method": "speculative", "drafter": {"kind": "chain", "gamma": 0}}, "gamma must be >= 1, got 0"),
-        ({"method": "speculative", "drafter": {"kind": "forest"}}, "unknown kind 'forest'"),
-        (
-            {"method": "speculative", "verifier": "guess"},
-            "unknown verifier 'guess'. Known verifiers: tokenwise, block, hsd",
-        ),
-        ({"method": "autoregressive", "drafter": {"kind": "chain"}}, "takes neither drafter nor controller"),
-        ({}, "key 'method' is missing"),
-    ],
-)
-def test_bad_configurations_name_the_key(pair, config, message):
-    with pytest.raises(ValueError, match=message):
-        build_decoder(pair, config)
-
-
-def test_speculation_without_a_draft_is_refused():
-    with pytest.raises(ValueError, match="needs a draft model"):
-        build_decoder(ModelPair(TableModel(3, 0)), {"method": "speculative"})
 
 
 @pytest.mark.parametrize(

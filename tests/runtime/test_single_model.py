@@ -7,7 +7,6 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from predictors.rounds import hit_rate
 from runtime import ModelPair, Randomness, build_decoder
 from runtime.decoding.single_model import SingleModelRun
-from runtime.self_drafting import GUESSERS
 from tests.greedy import greedy_text
 from tests.toys import TableModel, TableState, tiny_llama
 
@@ -100,40 +99,6 @@ def test_requests_do_not_know_of_each_other(pair, config):
     assert [record.drafted for record in first.rounds] == [record.drafted for record in second.rounds]
 
 
-@each_method
-def test_inside_hugging_face(pair, config):
-    ids = torch.tensor([[1, 2, 3]])
-    decoder = build_decoder(pair, config)
-    out = pair.target.model.generate(ids, max_new_tokens=20, do_sample=False, custom_generate=decoder, pad_token_id=0)
-    assert out[0, 3:].tolist() == greedy_text(pair.target.model, [1, 2, 3], 20)
-
-
-@pytest.mark.parametrize("method", GUESSERS)
-@pytest.mark.parametrize(
-    "option", [{"drafter": {"kind": "chain"}}, {"controller": {"kind": "fixed"}}, {"verifier": "block"}, {"gamma": 4}]
-)
-def test_what_belongs_to_a_pair_is_refused(pair, method, option):
-    (key,) = option
-    message = f"method '{method}' drafts with the target alone, and {key} belongs to methods with a draft model"
-    with pytest.raises(ValueError, match=message):
-        build_decoder(pair, {"method": method, **option})
-
-
 def test_a_draft_that_is_not_there_cannot_be_tapped(pair):
     with pytest.raises(ValueError, match="no draft model is there to tap"):
         build_decoder(pair, {"method": "lookahead"}).generate([1], draft_layers=(1,))
-
-
-def test_methods_with_a_draft_name_those_without(pair):
-    for method, also in (("speculative", 'drafter .*"lookup".*, '), ("branch_parallel", "")):
-        with pytest.raises(
-            ValueError,
-            match=f"needs a draft model; this pair has none. Without one: {also}methods autoregressive, prog",
-        ):
-            build_decoder(pair, {"method": method})
-    with pytest.raises(ValueError, match="unknown key 'widnow'. Did you mean 'window'"):
-        build_decoder(pair, {"method": "lookahead", "widnow": 3})
-    with pytest.raises(
-        ValueError, match="Known methods: autoregressive, speculative, branch_parallel, progressive_tree, lookah"
-    ):
-        build_decoder(pair, {"method": "lookahed"})
