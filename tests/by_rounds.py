@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from predictors.controllers import Controller, Session
 from runtime.decoding.base import Decoder
 from runtime.decoding.branch_parallel import BranchRun
-from runtime.request import Request
 from tests.toys import Forking, enumerate_outcomes
 
 HELD = Tensor, nn.Module
@@ -129,14 +128,14 @@ class Rounds:
             yield after, step, probability
 
 
-def opened(decoder, prompt, length, settings):
+def opened(decoder, prompt, length, settings, eos_tokens=()):
     """The rounds of ``decoder``, and every run that a request may begin with, before its prefill, with its probability."""
     relay = Relay()
     decoder = decoder.route(settings)
 
     def run(chance):
         relay.current = chance
-        options = {"max_new_tokens": length, "eos_token_id": (), **dataclasses.asdict(settings)}
+        options = {"max_new_tokens": length, "eos_token_id": eos_tokens, **dataclasses.asdict(settings)}
         with mock.patch.object(Decoder, "_steps", lambda decoder, request: iter([decoder._open(request)])):
             (run,) = decoder.stream(prompt, randomness=relay, **options)
         return run
@@ -160,51 +159,29 @@ def decodes(decoder, prompt, length, settings):
         yield from follow(run, (), (), probability)
 
 
-def decoded_law(decoder, prompt, length, settings, records=None):
+def decoded_law(decoder, prompt, length, settings, records=None, eos_tokens=()):
     """Law of the tokens that ``decoder`` emits after ``prompt``; ``records`` takes those of the rounds behind the prefill.
 
-    Runs that said the same and are equal in all that they hold, but for times, go on as one.
+    Runs that are equal in all that a later round reads go on as one (a branch-parallel decoder must have overlap none).
     """
-    rounds, runs = opened(decoder, prompt, length, settings)
+    rounds, runs = opened(decoder, prompt, length, settings, eos_tokens)
     law: dict[tuple[int, ...], float] = {}
-    states = {place: (rounds.held(run), (), mass) for place, (run, mass) in enumerate(runs)}
+    states = {place: (rounds.held(run), mass) for place, (run, mass) in enumerate(runs)}
     while states:
         later: dict = {}
-        for held, tokens, mass in states.values():
+        for held, mass in states.values():
             for after, step, probability in rounds.after(held):
-                text, share = (*tokens, *step.tokens), mass * probability
-                if records is not None and tokens:
+                tokens, share = tuple(after.text[len(prompt) :]), mass * probability
+                if records is not None and len(tokens) > 1:
                     records.append(step.record)
                 if after.done:
-                    law[text] = law.get(text, 0.0) + share
-                else:
-                    timeless(step.record, after)
-                    made = rounds.held(after)
-                    key = (text, made.key)
-                    later[key] = (made, text, later[key][2] + share if key in later else share)
-        states = later
-    return law
-
-
-def merged_law(decoder, prompt, length, settings, eos_tokens=frozenset()):
-    """Law of the ``length`` tokens that a branch-parallel ``decoder`` (overlap none) emits after ``prompt``."""
-    relay = Relay()
-    size, draft_layers = decoder.pair.target.vocabulary_size, decoder.controller.draft_layers
-    request = Request(list(prompt), length, settings, relay, frozenset(eos_tokens), size, (), False, draft_layers)
-    states, rounds = {"start": (BranchRun(decoder, request), 1.0)}, Rounds(decoder, relay)
-    law: dict[tuple[int, ...], float] = {}
-    while states:
-        later: dict = {}
-        for run, mass in states.values():
-            for after, step, probability in rounds.after(rounds.held(run)):
-                share = mass * probability
-                if after.done:
-                    tokens = tuple(after.text[len(prompt) :])
                     law[tokens] = law.get(tokens, 0.0) + share
-                else:
-                    timeless(step.record, after)
-                    key = state_key(after)
-                    later[key] = (after, later[key][1] + share if key in later else share)
+                    continue
+                timeless(step.record, after)
+                made = None if isinstance(after, BranchRun) else rounds.held(after)
+                key = state_key(after) if made is None else made.key
+                known, mass_before = later.get(key, (made, 0.0))
+                later[key] = (known or rounds.held(after), mass_before + share)
         states = later
     return law
 

@@ -20,8 +20,6 @@ from transformers import (
     Qwen3Config,
 )
 
-from runtime import ModelPair, build_decoder
-from runtime.adapter import Scratch
 from runtime.causal_model import CausalLanguageModel
 from tests.toys import tiny_llama
 
@@ -109,12 +107,6 @@ def test_stale_scratch_would_be_noticed(forward):
 
 
 @pytest.mark.parametrize("forward", ["compact", "hugging_face"])
-def test_last_logits_only(forward):
-    adapter = CausalLanguageModel(tiny_llama(), forward)
-    assert adapter.open(8).forward([1, 2, 3], last=1).logits.shape == (1, 32)
-
-
-@pytest.mark.parametrize("forward", ["compact", "hugging_face"])
 def test_keep_refuses_what_is_no_path(forward):
     state = CausalLanguageModel(tiny_llama(), forward).open(8)
     state.forward([1, 2, 3], [-1, -1, 0])
@@ -191,18 +183,6 @@ def test_models_without_a_norm_behind_their_blocks_decode_but_cannot_be_tapped()
         adapter.open(8, (1,))
 
 
-def test_sliding_windows_bound_the_context():
-    model = random_model(MistralConfig(**SIZES, sliding_window=24))
-    pair = ModelPair(model)
-    assert pair.target.context_limit == 24
-    decoder = build_decoder(pair, {"method": "autoregressive"})
-    with pytest.raises(ValueError, match="context of 24, the width of a sliding attention window"):
-        decoder.generate([1] * 20, max_new_tokens=5)
-    plain = build_decoder(ModelPair(tiny_llama()), {"method": "autoregressive"})
-    with pytest.raises(ValueError, match=r"context of \d+\. Shorten"):
-        plain.generate([1] * 20, max_new_tokens=5000)
-
-
 def test_contexts_are_bounded_by_whichever_name_the_configuration_has():
     config = MptConfig(vocab_size=32, d_model=32, n_layers=2, n_heads=4, max_seq_len=64)
     assert CausalLanguageModel(random_model(config)).context_limit == 64
@@ -213,52 +193,3 @@ def test_attention_without_tree_masks_is_refused():
     model.config._attn_implementation = "flash_attention_2"
     with pytest.raises(ValueError, match="attn_implementation='sdpa'"):
         CausalLanguageModel(model)
-
-
-def ancestor_mask(parents):
-    """The mask [n, n] of a whole tree."""
-    scratch = Scratch()
-    scratch.append(len(parents), parents)
-    return scratch.topology(len(parents))
-
-
-def fork_parents(width, depth):
-    return [-1] * width + list(range(width * (depth - 1)))
-
-
-@pytest.mark.parametrize("width, depth", [(1, 4), (3, 5), (16, 5), (21, 6)])
-def test_the_mask_of_a_fork_is_built_once_and_sliced(width, depth):
-    """Depth-major: j ≡ i (mod width) and j <= i; the mask of the first n levels is a slice for every n."""
-    mask = ancestor_mask(fork_parents(width, depth))
-    i, j = torch.meshgrid(torch.arange(width * depth), torch.arange(width * depth), indexing="ij")
-    assert torch.equal(mask, (i % width == j % width) & (j <= i))
-    for levels in range(1, depth):
-        assert torch.equal(mask[: levels * width, : levels * width], ancestor_mask(fork_parents(width, levels)))
-    branch_major = ((i // depth == j // depth) & (j <= i))[: 2 * width, : 2 * width]
-    assert width == 1 or not torch.equal(
-        branch_major, ancestor_mask(fork_parents(width, 2))
-    )  # the trap of the other order
-
-
-@pytest.mark.parametrize("config", [[4, 2, 2, 1], [2, 4, 3, 1, 1]])
-def test_the_mask_of_a_k_configuration_grows_by_levels(config):
-    parents, level, grown = [], [-1], Scratch()
-    for width in config:
-        new = [parent for parent in level for _ in range(width)]
-        level = list(range(len(parents), len(parents) + len(new)))
-        parents += new
-        grown.append(len(new), new)
-        assert torch.equal(grown.topology(len(new)), ancestor_mask(parents)[-len(new) :])
-    assert len(parents) == {4: 44, 2: 82}[config[0]]
-
-
-def test_the_mask_equals_walking_up():
-    generator = torch.Generator().manual_seed(1)
-    parents = [int(torch.randint(-1, node, (), generator=generator)) if node else -1 for node in range(150)]
-    mask = ancestor_mask(parents)
-    for node in range(150):
-        seen, above = [], node
-        while above >= 0:
-            seen.append(above)
-            above = parents[above]
-        assert mask[node].nonzero().flatten().tolist() == sorted(seen)

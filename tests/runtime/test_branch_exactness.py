@@ -18,7 +18,7 @@ from runtime.decoding.branch_parallel import BranchParallelDecoder, BranchRun
 from runtime.drafting.chain import Chain, ChainDraft
 from runtime.verification import VERIFIERS
 from tests.ancestral import LlamaLogits, target_law
-from tests.by_rounds import Signal, merged_law
+from tests.by_rounds import Signal, decoded_law
 from tests.toys import TableModel, tiny_llama, total_variation
 
 PROMPT = [0, 1]
@@ -41,7 +41,7 @@ def decoder_of(controller=ALL, verifier="block", pair=None, **options):
 def error(decoder, settings=None, length=5):
     """Total variation between the decoder's law and the target's."""
     settings = settings or SamplingSettings(1.0)
-    law = merged_law(decoder, PROMPT, length, settings)
+    law = decoded_law(decoder, PROMPT, length, settings)
     assert abs(sum(law.values()) - 1) < 1e-9
     return total_variation(law, target_law(decoder.pair.target, PROMPT, length, settings))
 
@@ -130,7 +130,7 @@ def test_tiny_llamas():
     """Caches, positions and masks of the real forward; their norms compute in float32."""
     pair = ModelPair(tiny_llama(3, seed=0), tiny_llama(3, seed=1))
     settings = SamplingSettings(1.0)
-    law = merged_law(decoder_of(IN_TURN, pair=pair), PROMPT, 5, settings)
+    law = decoded_law(decoder_of(IN_TURN, pair=pair), PROMPT, 5, settings)
     assert total_variation(law, target_law(LlamaLogits(pair.target.model), PROMPT, 5, settings)) < 1e-5
 
 
@@ -275,7 +275,7 @@ def peeking_error():
 
     decoder = decoder_of(Signal(rule), gamma=2, k_max=1, draft_stage="preverify")
     settings = SamplingSettings(1.0)
-    law = merged_law(decoder, PROMPT, 6, settings, eos_tokens={2})
+    law = decoded_law(decoder, PROMPT, 6, settings, eos_tokens={2})
     return total_variation(law, cut_law(target_law(decoder.pair.target, PROMPT, 6, settings), 2))
 
 

@@ -8,7 +8,7 @@ from runtime import ModelPair, build_decoder
 from runtime.causal_model import CausalLanguageModel
 from runtime.compact.applicable import NotCompactError
 from runtime.compact.forward import signed
-from runtime.compact.weights import linear, packed, unpackable
+from runtime.compact.weights import unpackable
 from runtime.identity import pair_identity
 from runtime.memory import weight_bytes
 from tests.toys import tiny_llama
@@ -109,18 +109,6 @@ def test_prefill_steps_trees_and_long_contexts_equal_hugging_face(name, forward)
     assert_same(states, tokens(1))
 
 
-@pytest.mark.parametrize("forward", ["compact", "packed"])
-@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "mistral"])
-def test_greedy_text_is_the_same(name, forward):
-    model, prompt = random_model(CONFIGS[name]), [3, 1, 4, 1, 5]
-    with torch.no_grad():
-        expected = model.generate(torch.tensor([prompt]), max_new_tokens=40, do_sample=False)[0, 5:].tolist()
-    assert len(set(expected)) > 3
-    for config in ({"method": "autoregressive"}, {"method": "speculative", "drafter": {"kind": "chain", "gamma": 3}}):
-        pair = ModelPair(model, random_model(CONFIGS[name], seed=1), forward=forward)
-        assert build_decoder(pair, config).generate(prompt, max_new_tokens=40).tokens == expected
-
-
 def test_a_rotation_with_unsigned_sines_would_be_noticed(monkeypatch):
     """Power of the comparison: angles turned the wrong way."""
     monkeypatch.setattr("runtime.compact.state.signed", lambda sin: -signed(sin))
@@ -197,32 +185,10 @@ def test_a_model_joined_in_inference_mode_can_still_be_trained():
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-@pytest.mark.parametrize(
-    ("dtype", "near"), [(torch.float32, 1e-5), pytest.param(torch.bfloat16, 2**-6, marks=BFLOAT16)]
-)
-@pytest.mark.parametrize("rows", [1, 2, 5, 9, 40])
-@pytest.mark.parametrize("biased", [False, True])
-def test_packed_weights_multiply_as_the_matrix_does(rows, biased, dtype, near):
-    torch.manual_seed(rows)
-    x, weight, bias = (torch.randn(*shape).to(dtype) for shape in ((rows, 24), (40, 24), (40,)))
-    layout = packed(weight)
-    expected = x.double() @ weight.double().T + biased * bias.double()
-    torch.testing.assert_close(linear(x, layout, bias if biased else None).double(), expected, rtol=near, atol=near)
-    weight.zero_()  # a copy, not a view
-    assert linear(x, layout, None).abs().sum() > 0
-
-
 def test_what_cannot_be_packed_is_refused_with_the_reason():
     with pytest.raises(NotCompactError, match="float64 has no packed product.*forward='compact'"):
         CausalLanguageModel(random_model(CONFIGS["llama"]).double(), "packed")
     assert "they are on meta" in unpackable(torch.empty(4, 4, device="meta"))
-
-
-def test_packed_matrices_are_counted_as_held_twice():
-    model = random_model(CONFIGS["llama"])
-    matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
-    assert CausalLanguageModel(model, "packed").packed_bytes == 4 * sum(p.numel() for p in matrices)
-    assert CausalLanguageModel(model, "compact").packed_bytes == 0
 
 
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=BFLOAT16)])

@@ -233,22 +233,3 @@ def test_batches_padding_and_other_models_are_refused(pair, decoder):
         model.generate(PROMPT, position_ids=spread, custom_generate=decoder, max_new_tokens=5)
     with pytest.raises(ValueError, match="another model"):
         tiny_llama(seed=9).generate(PROMPT, custom_generate=decoder, max_new_tokens=5)
-
-
-SETTERS = [
-    ({"suppress_tokens": []}, {}, "own"),
-    ({"repetition_penalty": 1.1}, {"no_repeat_ngram_size": 2}, "own.* and this"),
-]
-SETTERS += [({}, {"repetition_penalty": 1.1}, "this")]
-
-
-@pytest.mark.parametrize(("own", "call", "who"), SETTERS)
-def test_whoever_set_what_is_refused_is_named(own, call, who):
-    target = tiny_llama(seed=0)
-    for name, value in own.items():
-        setattr(target.generation_config, name, value)
-    decoder = build_decoder(ModelPair(target), {"method": "autoregressive"})
-    with pytest.raises(
-        ValueError, match=f"Set by (the target's )?{who}[^,]*: pass {', '.join(f'{n}=None' for n in own | call)} "
-    ):
-        target.generate(torch.tensor([[1, 2]]), custom_generate=decoder, do_sample=False, max_new_tokens=4, **call)

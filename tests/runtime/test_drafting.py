@@ -152,30 +152,6 @@ def test_trees_follow_their_law(config, trees):
     assert total_variation(drafted_law(config, draft), expected) < 1e-12
 
 
-@pytest.mark.parametrize("config, nodes", [([4, 2, 2, 1], 44), ([2, 4, 3, 1, 1], 82), ([16, 1, 1, 1, 1], 80)])
-def test_levels_lie_one_after_the_other(config, nodes):
-    pair = ModelPair(tiny_llama(seed=1), tiny_llama(seed=2))
-    decoder = build_decoder(pair, speculative({"kind": "multi_candidate", "config": config}, "traversal"))
-    steps = decoder.stream([1, 2], max_new_tokens=20, temperature=2.0, randomness=Randomness(0), observe=True)
-    next(steps)
-    tree = next(steps).evidence.tree
-    assert tree.num_nodes == nodes and tree.depths[1:] == sorted(tree.depths[1:])
-    first, level = 0, 1
-    for width in config:
-        for place in range(level * width):  # node (l, j) hangs under (l - 1, j // k_l)
-            assert tree.parent_list[first + place] == (first - level + place // width if first else -1)
-        first, level = first + level * width, level * width
-
-
-def test_a_fork_is_depth_major():
-    pair = ModelPair(tiny_llama(seed=1), tiny_llama(seed=2))
-    steps = build_decoder(pair, speculative({"kind": "fork", "width": 3, "depth": 4}, "traversal")).stream(
-        [1, 2], max_new_tokens=20, temperature=1.0, randomness=Randomness(0), observe=True
-    )
-    next(steps)
-    assert next(steps).evidence.tree.parent_list == [-1, -1, -1, *range(9)]
-
-
 @pytest.mark.parametrize("drafter, verifier", BIG, ids=str)
 def test_nothing_is_drafted_after_the_end_of_sequence(drafter, verifier):
     pair = ModelPair(TableModel(3, seed=1), TableModel(3, seed=2))
@@ -211,16 +187,6 @@ def test_output_law_up_to_the_end_of_sequence(drafter, verifier, eos):
         cut = tokens[: tokens.index(eos) + 1] if eos in tokens else tokens
         expected[cut] = expected.get(cut, 0.0) + probability
     assert total_variation(law, expected) < 1e-9
-
-
-@pytest.mark.parametrize("budget", range(1, 8))
-def test_budgets_are_kept(budget):
-    pair = ModelPair(tiny_llama(seed=1), tiny_llama(seed=2))
-    for drafter, verifier in BIG:
-        assert (
-            len(build_decoder(pair, speculative(drafter, verifier)).generate([1], max_new_tokens=budget).tokens)
-            == budget
-        )
 
 
 def test_a_draft_with_a_smaller_vocabulary():

@@ -13,7 +13,7 @@ from runtime.eagle3 import drafter as drafter_module
 from runtime.eagle3.checkpoint import eagle3_folder, read_checkpoint
 from runtime.identity import pair_identity
 from tests.ancestral import LlamaLogits, target_law
-from tests.by_rounds import decoded_law, merged_law
+from tests.by_rounds import decoded_law
 from tests.eagle3 import VARIANTS, Reference, random_drafter, save_drafter
 from tests.greedy import greedy_text
 from tests.toys import tiny_llama, total_variation
@@ -77,9 +77,9 @@ def eagle_pair(size=4, ids=(0, 2, 3), seed=0, **options):
     return ModelPair(model, random_drafter(model, list(ids), seed=seed + 1, **options))
 
 
-def error(pair, config, length=4, temperature=1.0, law=decoded_law):
+def error(pair, config, length=4, temperature=1.0):
     settings = SamplingSettings(temperature)
-    made = law(build_decoder(pair, config), PROMPT, length, settings)
+    made = decoded_law(build_decoder(pair, config), PROMPT, length, settings)
     return total_variation(made, target_law(LlamaLogits(pair.target.model), PROMPT, length, settings))
 
 
@@ -117,7 +117,7 @@ BRANCHES = {"method": "branch_parallel", "gamma": 1, "k_max": 2, "k_rule": "cons
 def test_the_output_law_of_branches(kind, stage):
     config = {**BRANCHES, "branch_verifier": kind, "draft_stage": stage}
     pair = eagle_pair(3, (0, 2))
-    assert error(pair, config, length=5, law=merged_law) < 1e-5
+    assert error(pair, config, length=5) < 1e-5
 
 
 def test_branches_run_on_in_a_thread_as_one_after_the_other():

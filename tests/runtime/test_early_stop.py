@@ -15,7 +15,7 @@ from runtime.drafting.trees import LevelDraft
 from runtime.tree import EMPTY_TREE, DraftLaw, TokenTree, chain_tree
 from tests.ancestral import LlamaLogits, target_law
 from tests.bundles import stop_bundle
-from tests.by_rounds import merged_law
+from tests.by_rounds import decoded_law
 from tests.runtime.test_controller_contract import FORK
 from tests.runtime.test_exactness import PROMPT
 from tests.selectors import law_of, tiniest_pair
@@ -47,7 +47,7 @@ def test_output_law_beside_branches(tiny_pair, tmp_path, inputs):
         load_decoder(folder, tiny_pair, {**options, "retention": "prior"})
     decoder = load_decoder(folder, tiny_pair, options)
     settings = SamplingSettings(1.0)
-    law = merged_law(decoder, PROMPT, 4, settings)
+    law = decoded_law(decoder, PROMPT, 4, settings)
     assert total_variation(law, target_law(LlamaLogits(tiny_pair.target.model), PROMPT, 4, settings)) < 1e-5
 
 

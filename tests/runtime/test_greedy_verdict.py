@@ -5,7 +5,7 @@ import torch
 
 from predictors.sampling import SamplingSettings
 from runtime.laws import processed_law
-from runtime.tree import EMPTY_TREE, DraftLaw, TokenTree, chain_tree
+from runtime.tree import DraftLaw, TokenTree
 from runtime.verification import VERIFIERS
 from runtime.verification.outcome import greedy_verdict
 
@@ -54,12 +54,3 @@ def test_every_lossless_rule_agrees(name, law):
         assert emitted[expected] == pytest.approx(1, abs=1e-9)
         accepted.add(tree.depths[row])
     assert len(accepted) >= (2 if verifier.chains_only else 3)
-
-
-def test_a_tree_without_nodes_and_a_chain():
-    logits = torch.tensor([[0.0, 2.0, 1.0], [3.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
-    assert greedy_verdict(EMPTY_TREE, logits[:1]) == (0, 1)
-    one_hot = torch.eye(3)
-    assert greedy_verdict(chain_tree(torch.tensor([1, 0]), one_hot), logits) == (2, 2)
-    assert greedy_verdict(chain_tree(torch.tensor([1, 2]), one_hot), logits) == (1, 0)
-    assert greedy_verdict(chain_tree(torch.tensor([2, 0]), one_hot), logits) == (0, 1)

@@ -18,7 +18,7 @@ from runtime.tree import EMPTY_TREE, chain_tree
 from runtime.verification import VERIFIERS
 from tests.ancestral import target_law
 from tests.bundles import random_bundle
-from tests.by_rounds import decoded_law, merged_law
+from tests.by_rounds import decoded_law
 from tests.runtime.test_exactness import PROMPT
 from tests.signals import SETTINGS
 from tests.toys import TableModel, tiny_llama, total_variation
@@ -83,7 +83,7 @@ def test_output_law_beside_branches(pair, tmp_path, features, retention):
     config = BranchConfig(gamma=2, k_max=1, k_rule="const", overlap="none", retention=retention)
     decoder = BranchParallelDecoder(toys(), config, VERIFIERS["block"], controller)
     settings = SamplingSettings(1.0)
-    law = merged_law(decoder, PROMPT, 5, settings)
+    law = decoded_law(decoder, PROMPT, 5, settings)
     assert total_variation(law, target_law(decoder.pair.target, PROMPT, 5, settings)) < 1e-9
 
 

@@ -3,16 +3,12 @@
 import itertools
 from bisect import bisect_left
 from functools import cache
-from statistics import fmean
 
 import pytest
 import torch
 
 from runtime.tree import DraftLaw
 from runtime.verification import VERIFIERS, tournament
-from runtime.verification.draws import Draws
-from runtime.verification.outcome import normalised_or
-from runtime.verification.top_down import NODE_SOLVERS
 from tests.toys import TableModel
 from tests.trees import (
     PAIRS,
@@ -129,48 +125,6 @@ def test_one_path(first, others):
             assert_same(VERIFIERS[name](tree, target), expected)
 
 
-def branching_law(name, target, draft, tokens):
-    """B(tokens -> y) of a solver: P[a draw equal to y is taken directly] + P[none is] R(y)."""
-    solver, lossless_for = NODE_SOLVERS[name]
-    distinct = list(dict.fromkeys(tokens))
-    law = DraftLaw.IID if DraftLaw.IID in lossless_for else DraftLaw.WITHOUT_REPLACEMENT
-    lists = [[distinct.index(token) for token in tokens]]
-    draws = Draws(lists, torch.tensor(distinct), law, target.unsqueeze(0), draft.unsqueeze(0))
-    solution = solver(draws)
-    residual = normalised_or(solution.residual(0), target)
-    return (solution.miss_R[0] * residual).index_add(0, draws.tokens_RK[0], solution.direct_RK[0])
-
-
-@pytest.mark.parametrize("name", SOLVERS)
-def test_branching_law_is_the_procedure(name):
-    without = name == "rrs_without_replacement"
-    for pair, count in itertools.product(PAIRS, (1, 2, 3)):
-        target, draft = (laws(model, [()])[0] for model in pair)
-        support = draft.nonzero().flatten().tolist()
-        lists = itertools.permutations(support, count) if without else itertools.product(support, repeat=count)
-        for tokens in lists:
-            both = branching_law(name, target, draft, tokens), SOLVERS[name](target, draft, list(tokens), without)
-            torch.testing.assert_close(*both, atol=TOLERANCE, rtol=0)
-
-
-def products_of_branching(name, tree, target, row=0):
-    """Σ over the nodes below a row of the products of B on the way to them."""
-    if not tree.child_lists[row]:
-        return 0.0
-    tokens = [tree.token_list[node] for node in tree.child_lists[row]]
-    law = branching_law(name, target[row], tree.draft_probs[row], tokens)
-    children = dict(zip(tokens, tree.child_lists[row], strict=True)).items()
-    return sum(float(law[c]) * (1 + products_of_branching(name, tree, target, node + 1)) for c, node in children)
-
-
-@pytest.mark.parametrize("name", SOLVERS)
-def test_block_efficiency_is_the_sum_of_products(name):
-    drafts = DISTINCT_DRAFTS[:1] if name == "rrs_without_replacement" else IID_DRAFTS[:1]
-    for tree, target in cases(drafts):
-        expected = VERIFIERS[name](tree, target).expected_accepted_length()
-        assert products_of_branching(name, tree, target) == pytest.approx(expected, abs=TOLERANCE)
-
-
 @pytest.mark.parametrize("config", [[2, 2], [3, 1, 1], [1, 1, 1]])
 def test_deterministic_trees_need_no_draft(config):
     """Every rule is nss: P[reach v] is the path's probability, and E[τ] their sum."""
@@ -218,18 +172,6 @@ def test_block_is_the_optimum_of_one_path(seed):
     assert lengths["tokenwise"] < best - 1e-4
 
 
-def test_orderings_on_rollouts():
-    """Observed, not proved: so of means over pairs."""
-    *ordered, _ = names = ["nss", "naive_tree", "specinfer", "hsd_multi_draft", "traversal", "spectr"]
-    pairs = [(TableModel(3, seed), TableModel(3, 100 + seed)) for seed in range(10)]
-    drafts = [(list(delayed_trees(q, 2, 0, 2)), p) for p, q in pairs]
-    lengths = {n: [expected_length(trees, p, VERIFIERS[n]) for trees, p in drafts] for n in names}
-    mean = {name: fmean(values) for name, values in lengths.items()}
-    for lower, upper in itertools.pairwise(ordered):
-        assert mean[lower] < mean[upper] - 1e-3, (lower, upper)
-    assert mean["specinfer"] < mean["spectr"] - 1e-3
-
-
 def optimum(target, draft, num_draws):
     """min_H p(H) + 1 - q(H)^k."""
     subsets = torch.tensor(list(itertools.product([0.0, 1.0], repeat=len(target))), dtype=torch.float64)
@@ -243,17 +185,3 @@ def test_no_acceptance_rate_is_above_the_optimum(name, num_draws):
         target, draft = TableModel(4, seed, zeros=seed > 1), TableModel(4, 60 + seed, zeros=seed > 2)
         rate = expected_length(delayed_trees(draft, num_draws, 0, 1), target, VERIFIERS[name])
         assert rate <= optimum(*(laws(model, [()])[0] for model in (target, draft)), num_draws) + TOLERANCE
-
-
-@pytest.mark.parametrize("num_draws, top, seed, gap", [(2, 2, 261, 0.083), (3, 3, 198, 0.087)])
-def test_lower_bound_of_khisti_is_loose(num_draws, top, seed, gap):
-    """α - Σ min(p, q_I) for V = 5, s <= 3, every list of draws enumerated: 0.027 is not its largest value."""
-    weights = torch.rand(2, 5, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) ** 3
-    target, draft = weights / weights.sum(1, keepdim=True)
-    contest = tournament.run_tournament(target, draft, num_draws, top)
-    accepted = 0.0
-    for tokens in itertools.product(range(5), repeat=num_draws):
-        for token, share in zip(tokens, contest.winner(tokens), strict=True):
-            law = naive(target, contest.law_V, [token], False)
-            accepted += float(draft[list(tokens)].prod() * share * law[list(set(tokens))].sum())
-    assert accepted - float(torch.minimum(target, contest.law_V).sum()) == pytest.approx(gap, abs=1e-3)

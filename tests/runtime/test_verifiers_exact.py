@@ -155,6 +155,31 @@ def test_empty_tree(name):
         assert law.expected_accepted_length() == 0
 
 
+def test_a_verdict_is_two_draws():
+    tree, _ = trees_of("chain", PAIRS[1][1])[0]
+    law, found, draws = VERIFIERS["block"](tree, laws(PAIRS[1][0], node_paths(tree))), {}, set()
+    for drawn, share in enumerate_outcomes(lambda chance: (draw_verdict(law, chance), draws.add(chance.taken))[0]):
+        found[drawn] = found.get(drawn, 0.0) + share
+    assert draws == {2}
+    for (row, token), share in found.items():
+        assert share == pytest.approx(float(joint(law)[row, token]), abs=TOLERANCE)
+
+
+def test_trees_of_wrong_shapes_are_refused():
+    siblings, node, two = torch.tensor([-1, -1]), torch.tensor([-1]), laws(PAIRS[0][0], [(), (0,)])
+    with pytest.raises(ValueError, match="has 2 rows, expected N \\+ 1 = 3"):
+        VERIFIERS["traversal"](TokenTree(torch.tensor([0, 1]), siblings, draft_probs=two[[0, 0, 1]]), two)
+    with pytest.raises(ValueError, match="without its distribution"):
+        TokenTree(torch.tensor([0]), node)
+    with pytest.raises(ValueError, match="draft_probs has 1 rows"):
+        TokenTree(torch.tensor([0]), node, draft_probs=two[:1])
+    with pytest.raises(ValueError, match="node 0 has parent 1"):
+        _ = TokenTree(torch.tensor([0, 1]), torch.tensor([1, -1]), draft_probs=two[[0, 0, 1]]).depths
+    twice = TokenTree(torch.tensor([1]), node, torch.tensor([0, 0]), two, WITHOUT_REPLACEMENT)
+    with pytest.raises(ValueError, match="drawn twice under one node"):
+        VERIFIERS["traversal"](twice, two)
+
+
 KINDS = list(itertools.product(VERIFIERS, DraftLaw))
 
 
