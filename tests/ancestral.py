@@ -3,6 +3,7 @@
 import torch
 
 from runtime.laws import processed_law
+from tests.toys import summed
 
 
 def target_law(model, prompt, length, settings):
@@ -17,6 +18,13 @@ def target_law(model, prompt, length, settings):
                     longer[(*tokens, token)] = probability * share
         law = longer
     return law
+
+
+def cut_law(law, eos):
+    """A law of texts of one length, cut behind the first ``eos``."""
+    return summed(
+        (tokens[: tokens.index(eos) + 1] if eos in tokens else tokens, share) for tokens, share in law.items()
+    )
 
 
 class LlamaLogits:

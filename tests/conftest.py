@@ -19,7 +19,7 @@ SERVED = "test_promote.py", "test_champions.py", "test_release.py"  # by one MLf
 LONGEST = (
     *(*SERVED, "test_families.py", "test_stopping.py", "test_scale.py", "test_corpus.py", "test_foreseen.py"),
     *("test_mixed_trial.py", "test_texts.py", "test_drift_comparison.py", "test_measure.py", "test_report.py"),
-    *("test_unread.py", "test_branch_exactness.py", "test_drafting.py", "test_verifiers_exact.py"),
+    *("test_branch_exactness.py", "test_drafting.py", "test_verifiers_exact.py"),
     *("test_branch_overlap.py", "test_controller_contract.py"),
 )
 

@@ -127,16 +127,9 @@ def tiny_llama(
     """A random Llama in float32 whose laws are neither flat nor one-hot."""
     torch.manual_seed(seed)
     sizes = {"intermediate_size": 2 * hidden, "num_attention_heads": 4, "num_key_value_heads": 2}
-    options = {
-        **sizes,
-        "max_position_embeddings": 256,
-        "eos_token_id": None,
-        "bos_token_id": None,
-        "pad_token_id": None,
-    }
-    model = LlamaForCausalLM(
-        LlamaConfig(vocab_size=vocabulary_size, hidden_size=hidden, num_hidden_layers=layers, **{**options, **config})
-    )
+    options = sizes | {"max_position_embeddings": 256, "vocab_size": vocabulary_size, "hidden_size": hidden}
+    options |= {"num_hidden_layers": layers, **dict.fromkeys(("eos_token_id", "bos_token_id", "pad_token_id"))}
+    model = LlamaForCausalLM(LlamaConfig(**options | config))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(4.0 if parameter.dim() > 1 else 1.0)

@@ -60,21 +60,16 @@ def probability(model: TableModel, path: tuple[int, ...], before: tuple[int, ...
 
 def delayed_trees(draft: TableModel, k: int, l1: int, l2: int) -> Iterator[Tree]:
     """A trunk of ``l1`` tokens, then ``k`` i.i.d. rollouts of ``l2``."""
-    tokens = range(draft.vocabulary_size)
-    for trunk in itertools.product(tokens, repeat=l1):
-        for rollouts in itertools.product(itertools.product(tokens, repeat=l2), repeat=k):
-            weight = probability(draft, trunk)
-            for rollout in rollouts:
-                weight *= probability(draft, rollout, trunk)
-            if weight == 0:
-                continue
-            trie = Trie(draft, DraftLaw.IID)
-            for depth in range(1, l1 + 1):
-                trie.draw(trunk[:depth])
-            for depth in range(1, l2 + 1):
-                for rollout in rollouts:
-                    trie.draw((*trunk, *rollout[:depth]))
-            yield trie.build(), weight
+
+    def program(growth: Growth) -> None:
+        trunk: tuple[int, ...] = ()
+        for _ in range(l1):
+            trunk = growth.draw(trunk)
+        paths = [trunk] * k
+        for _ in range(l2):
+            paths = [growth.draw(path) for path in paths]
+
+    yield from grown_trees(draft, program)
 
 
 def distinct_trees(draft: TableModel, config: list[int]) -> Iterator[Tree]:

@@ -16,43 +16,24 @@ class OnDevice(torch.Tensor):
 
     reads = 0
 
-    def tolist(self):
-        return _read(self).tolist()
-
-    def item(self):
-        return _read(self).item()
-
     def cpu(self):
-        return _read(self)
-
-    def __bool__(self):
-        return bool(_read(self))
-
-    def __int__(self):
-        return int(_read(self))
-
-    def __float__(self):
-        return float(_read(self))
-
-    def __index__(self):
-        return int(_read(self))
+        OnDevice.reads += 1
+        return self.as_subclass(torch.Tensor)
 
 
-def _read(tensor):
-    OnDevice.reads += 1
-    return tensor.as_subclass(torch.Tensor)
+def _reading(name):
+    return lambda self: getattr(self.cpu(), name)()
+
+
+for _name in ("tolist", "item", "__bool__", "__int__", "__float__", "__index__"):
+    setattr(OnDevice, _name, _reading(_name))
 
 
 class HiddenReads(TorchDispatchMode):
     """Counts, too, what waits for a device without saying so: a scalar taken as an index, sizes that depend on values."""
 
-    WAITS = (
-        "_local_scalar_dense",
-        "nonzero",
-        "masked_select",
-        "repeat_interleave.Tensor",
-        "repeat_interleave.self_Tensor",
-    )
+    WAITS = ("_local_scalar_dense", "nonzero", "masked_select")
+    WAITS += ("repeat_interleave.Tensor", "repeat_interleave.self_Tensor")
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         name = operation.name().removeprefix("aten::")

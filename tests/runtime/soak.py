@@ -1,12 +1,11 @@
 """Thousands of requests over all methods: memory, open files, threads and processes after them are those before.
 
-    python -m tests.runtime.soak --requests 5000
+    python -m tests.runtime.soak
 
 One request in ten is left after its first round, as by a client that hangs up. A round of warm-up (a tenth of the requests) goes
 first, as allocators and caches fill. Memory is the resident set of this process and of its children, after collection and trim.
 """
 
-import argparse
 import ctypes
 import gc
 import random
@@ -25,21 +24,19 @@ CONFIGS = {
     **METHODS,
     **{f"{name}, {how}": config | {"overlap": how} for name, config in BRANCHES.items() for how in ("none", "threads")},
 }
+REQUESTS = 5000  # after the warm-up
 CONTEXT = 64  # tokens of prompt and text together at most
 GROWTH = 0.02  # of memory at most
 tqdm.monitor_interval = 0  # no thread of its own
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--requests", type=int, default=5000, help="after the warm-up (default: %(default)s)")
-    requests = parser.parse_args().requests
     pair = ModelPair(*(tiny_llama(seed=seed) for seed in (0, 1)))
     before = held(memory=False)
     decoders = [build_decoder(pair, config) for config in CONFIGS.values()]
-    serve(decoders, range(requests // 10), "warm-up")
+    serve(decoders, range(REQUESTS // 10), "warm-up")
     warm = held()
-    serve(decoders, range(requests // 10, requests // 10 + requests), "requests")
+    serve(decoders, range(REQUESTS // 10, REQUESTS // 10 + REQUESTS), "requests")
     after = held()
     wrong = [f"{name}: {warm[name]} before, {after[name]} after" for name in before if after[name] > warm[name]]
     wrong += [f"{name}: {before[name]} at first, {after[name]} after" for name in before if after[name] > before[name]]
@@ -48,7 +45,7 @@ def main() -> None:
         wrong.append(f"memory grew by {growth:.1%}, and {GROWTH:.0%} is allowed")
     told = ", ".join(f"{after[name]} {name}" for name in before)
     print(
-        f"{requests} requests over {len(decoders)} methods: memory {growth:+.2%} of {warm['memory'] / 1e6:.0f} MB; {told}"
+        f"{REQUESTS} requests over {len(decoders)} methods: memory {growth:+.2%} of {warm['memory'] / 1e6:.0f} MB; {told}"
     )
     sys.exit("\n".join(wrong) or None)
 

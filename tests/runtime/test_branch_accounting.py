@@ -1,12 +1,13 @@
-"""What a branch-parallel round reports: its counts recomputed from the tokens alone (specification 3.6), and its time."""
+"""What a branch-parallel round reports: its counts recomputed from the tokens alone (specification 3.6), its passes, its time."""
 
 import pytest
 
 from predictors.branch_settings import CHOICES
-from predictors.rounds import RoundRecord, mean_accepted_length
+from predictors.latency.prices import require_possible
+from predictors.rounds import ReplayedRound, RoundRecord
 from runtime import ModelPair, Randomness
 from runtime.branching.draft import BranchConfig, BranchDraft
-from tests.branches import Scripted, branch_decoder, watched
+from tests.branches import branch_decoder, watched
 from tests.toys import TableModel
 
 PROMPT = [0, 1]
@@ -64,38 +65,6 @@ def test_counts_of_random_models(retention, stage, temperature):
     assert seen == {"hit", "miss", "rejection", "no branches"} | ({"trimmed"} if retention == "posterior" else set())
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("stage", CHOICES["draft_stage"])
-def test_a_perfect_draft_is_never_rolled_back(stage, temperature):
-    model = TableModel(5, seed=1)
-    decoder = branch_decoder(ModelPair(model, model), gamma=3, draft_stage=stage, controller=FIXED)
-    rounds = counted(decoder, stage, temperature=temperature, randomness=Randomness(0))
-    records = [item.record for item in rounds]
-    assert [item.kind for item in rounds[:-1]] == ["hit"] * (len(rounds) - 1)
-    assert not any(record.rolled_back or record.trimmed for record in records)
-    assert [record.idle_levels for record in records[1:]] == [0] * (len(records) - 1)
-    assert [record.emitted for record in records[1:-2]] == [4] * (len(records) - 3)
-    assert mean_accepted_length(records, include_correction=False) == 39 - (rounds[-1].kind == "no branches")
-
-
-def test_a_scripted_request():
-    """Four true tokens, a lie that is found out at the branch point, two more after the rollback: every count by hand."""
-    text = [2, 3, 4, 5, 6, 7, 8, 9, 10, 11]
-    pair = ModelPair(Scripted(text, 2), Scripted(text, 2, [5], hopeless=True))
-    decoder = branch_decoder(pair, gamma=2, k_rule="const", k_max=1, controller=FIXED)
-    rounds = counted(decoder, "idle", length=10)
-    records = [item.record for item in rounds]
-    assert [item.step.tokens for item in rounds] == [[3, 4, 5], [6, 7], [8, 9, 10], [11]]
-    assert [item.kind for item in rounds] == ["hit", "rejection", "no branches", "no branches"]
-    assert [(record.levels, record.idle_levels, record.submitted) for record in records] == [
-        (5, 2, 2),
-        (3, 0, 2),
-        (2, 2, 2),
-        (0, 0, 0),
-    ]
-    assert [(record.accepted, record.rolled_back) for record in records] == [(3, 0), (1, 4), (2, 0), (0, 0)]
-
-
 def test_accounting_has_power():
     """The public code's count of a rejection within a block, verified + γ - accepted, is another one."""
     pair = ModelPair(TableModel(5, seed=1), TableModel(5, seed=2))
@@ -138,11 +107,62 @@ def test_widths_follow_the_law_at_the_branch_point(rule):
     assert (4 in widths) == (rule != "floor")
 
 
-def test_no_more_branches_than_tokens():
-    pair = ModelPair(TableModel(3, seed=1), TableModel(3, seed=2))
-    decoder = branch_decoder(pair, gamma=1, k_max=9, k_rule="const")
-    rounds = list(watched(decoder, PROMPT, max_new_tokens=20, temperature=1.0, randomness=Randomness(0)))
-    assert {len(item.branches) for item in rounds if item.branches} == {3}
+# ---- passes: a `ReplayedRound` read off a record asks for exactly those that the real decoder makes
+
+
+class NotedDraft(TableModel):
+    """Notes how many tokens each pass is over."""
+
+    def open(self, max_length, layers=()):
+        state, self.passes = super().open(max_length, layers), []
+        real = state.forward
+
+        def forward(tokens, parents=None, last=None):
+            self.passes.append(len(tokens))
+            return real(tokens, parents, last)
+
+        state.forward = forward
+        return state
+
+
+def replayed(controller, temperature, stage):
+    """Every round of some requests: what it was made of, and the sizes of its draft passes."""
+    pair = ModelPair(TableModel(6, seed=0, sharpness=1.3), NotedDraft(6, seed=0, sharpness=1.2))
+    decoder, made = branch_decoder(pair, gamma=4, k_max=3, controller=controller, draft_stage=stage), []
+    for seed in range(6):
+        before, context = None, 2
+        for step in decoder.stream([1, 2], max_new_tokens=40, temperature=temperature, randomness=Randomness(seed)):
+            record, passes = step.record, [*pair.draft.passes]
+            pair.draft.passes.clear()
+            if before is not None:
+                round_ = ReplayedRound(**vars(record), context=context, survived=not before.ends_segment)
+                require_possible(round_)
+                assert record.passes == len(passes)
+                made.append((round_, passes))
+                context += record.emitted
+            before = record
+    return made
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("controller", [FIXED, {"kind": "confidence", "epsilon": 0.5}], ids=str)
+@pytest.mark.parametrize("stage", CHOICES["draft_stage"])
+def test_the_passes_of_a_round_are_those_of_its_composition(stage, controller, temperature):
+    """Idle ones, the branch point's where its law is unknown, then one for every level, over as many tokens as it has rows."""
+    made = replayed(controller, temperature, stage)
+    assert len(made) > 40
+    for round_, passes in made:
+        point = bool(round_.candidates) and not round_.law_known
+        assert len(passes) == round_.idle_passes + point + round_.grown_levels
+        assert round_.idle_passes == 0 or stage == "idle"
+        grown = passes[len(passes) - round_.grown_levels :]
+        assert sum(grown) == pytest.approx(round_.rows * round_.grown_levels)
+    if (controller["kind"], stage) == ("confidence", "idle"):
+        known = [(round_, passes) for round_, passes in made if round_.law_known]
+        assert {round_.survived for round_, _ in known} == {False, True}
+        # the wrong variants: no pass for the law that idle drafting stopped at, or one for retention's, too
+        assert any(len(passes) != round_.idle_levels + round_.grown_levels for round_, passes in known)
+        assert any(len(passes) != round_.idle_levels + 1 + round_.grown_levels for round_, passes in known)
 
 
 # ---- the virtual clock

@@ -1,10 +1,13 @@
-"""Branch-parallel decoding at temperature 0 writes the target's own text, at every budget and end of sequence."""
+"""Branch-parallel decoding at temperature 0 writes the target's own text, at every budget and end of sequence, and drafts
+what its controller plans."""
 
 import pytest
 
 from predictors.branch_settings import CHOICES
 from predictors.contract import ContractError
+from predictors.controllers import Controller, Session
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
+from runtime.branching.draft import BranchConfig
 from runtime.decoding.branch_parallel import BranchParallelDecoder
 from runtime.decoding.sequential import SequentialDecoder
 from runtime.presets import PRESETS
@@ -89,17 +92,6 @@ def test_a_bundle_that_names_a_preset(pair, text, tmp_path, preset):
     assert decoder.generate(PROMPT, max_new_tokens=40).tokens == text
     with pytest.raises(ContractError):
         load_decoder(tmp_path / "b", ModelPair(tiny_llama(seed=7), pair.draft))
-
-
-def test_presets_are_what_they_are_called(pair, bundles):
-    hrad = {"controller": {"kind": "hrad", "bundle": str(bundles["paper"])}}
-    whole = build_decoder(pair, {"preset": "specbranch", **hrad})
-    assert (whole.controller.kind, whole.config.k_max, whole.config.draft_stage) == ("hrad", 6, "idle")
-    pearl = build_decoder(pair, {"preset": "pearl", "gamma": 3})
-    assert (pearl.config.k_max, pearl.config.draft_stage, pearl.config.gamma) == (1, "preverify", 3)
-    assert pearl.verifier is VERIFIERS["tokenwise"] and pearl.controller.kind == "fixed"
-    alone = build_decoder(pair, {"preset": "specbranch-no-branch", "gamma": 3, **hrad})
-    assert isinstance(alone, SequentialDecoder) and alone.drafter.depth == 3
 
 
 def test_draft_stages_may_be_shorter_than_branches():
@@ -187,7 +179,81 @@ def test_end_of_sequence_of_llamas(pair, text):
     assert ends(decoder, PROMPT, text) >= {"prefill", "pending"}
 
 
-def test_end_of_sequence_in_the_prompt_does_not_stop():
-    text = [2, 3, 4, 5]
-    decoder = branch_decoder(ModelPair(Scripted(text, 1), Scripted(text, 1)), gamma=1)
-    assert decoder.generate([9], max_new_tokens=4, eos_token_id=[9, 11]).tokens == text
+# ---- what controllers change in a round
+
+
+class Scheduled(Controller):
+    """Plans ``lengths`` by the root's position and tries ``branches`` tokens at every branch point."""
+
+    kind = "scheduled"
+
+    def __init__(self, lengths=(None,), branches=None):
+        self.lengths, self.branches = lengths, branches
+
+    def start(self, settings):
+        return ScheduledSession(self)
+
+
+class ScheduledSession(Session):
+    def __init__(self, controller):
+        self.controller = controller
+
+    def plan(self, root):
+        return self.controller.lengths[root.position % len(self.controller.lengths)]
+
+    def branch_count(self, law):
+        return self.controller.branches
+
+
+def scheduled(pair, lengths=(None,), branches=None, **options):
+    config = BranchConfig(**{"gamma": 4, "overlap": "none", **options})
+    return BranchParallelDecoder(pair, config, VERIFIERS["block"], Scheduled(lengths, branches))
+
+
+@pytest.mark.parametrize("stage", CHOICES["draft_stage"])
+@pytest.mark.parametrize("retention", CHOICES["retention"])
+def test_a_plan_is_what_is_drafted_and_retained(retention, stage):
+    text, lengths, retained = [2 + place % 9 for place in range(60)], (2, 0, 9, 1, 3, 0, 2), set()
+    pair = ModelPair(Scripted(text, 2), Scripted(text, 2))
+    before = None
+    for item in watched(scheduled(pair, lengths, retention=retention, draft_stage=stage), [0, 1], max_new_tokens=60):
+        planned = min(4, lengths[len(item.text) % len(lengths)])
+        room = 60 - (len(item.text) - 2)
+        behind = max(map(len, item.branches), default=1) - 1
+        if before is not None and before.kind == "hit":
+            available = len(before.branches[0]) - 1
+            wanted = available if retention == "prior" else min(planned, available)
+            retained.add(len(item.pending))
+        else:
+            wanted = planned if stage == "idle" else 0
+        assert len(item.pending) == min(wanted, room - 1)
+        if item.branches:
+            assert behind == min(4, room - len(item.pending) - 2, planned if retention == "prior" else 4)
+        before = item
+    assert len(retained) > 2
+
+
+def test_a_session_decides_how_many_branches_grow(pair):
+    text = greedy_text(pair.target.model, PROMPT, 20)
+    for branches in (1, 3):
+        rounds = list(watched(scheduled(pair, branches=branches, k_rule="const", k_max=2), PROMPT, max_new_tokens=20))
+        assert {len(item.branches) for item in rounds if item.branches} == {branches}
+        assert [*rounds[-1].text, *rounds[-1].step.tokens] == [*PROMPT, *text]
+
+
+def test_the_soft_threshold_changes_what_is_drafted(pair):
+    lengths = []
+    for epsilon in (0.0, 0.6):
+        decoder = build_decoder(pair, {"method": "branch_parallel", "overlap": "none", "epsilon": epsilon})
+        assert decoder.controller.kind == "confidence"
+        rounds = list(watched(decoder, PROMPT, max_new_tokens=40))
+        confident = [float(law.confidence) >= epsilon for item in rounds for law in item.step.evidence.draft_laws[1:]]
+        assert all(confident)
+        lengths.append([len(item.pending) for item in rounds])
+    assert lengths[0] != lengths[1]
+
+
+def test_branches_shorter_than_a_heads_decision_are_refused(pair, tmp_path):
+    folder = random_bundle(tmp_path / "b", pair, gamma=3)
+    with pytest.raises(ValueError, match=r"gamma=2 is shorter than the 3 tokens the hrad.*Use gamma >= 3"):
+        build_decoder(pair, {"preset": "specbranch", "gamma": 2, "controller": {"kind": "hrad", "bundle": str(folder)}})

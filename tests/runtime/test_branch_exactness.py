@@ -16,8 +16,9 @@ from runtime.branching.draft import BranchConfig, BranchDraft
 from runtime.decoding import branch_parallel
 from runtime.decoding.branch_parallel import BranchParallelDecoder, BranchRun
 from runtime.drafting.chain import Chain, ChainDraft
+from runtime.drafting.sampler import PlainSampler
 from runtime.verification import VERIFIERS
-from tests.ancestral import LlamaLogits, target_law
+from tests.ancestral import LlamaLogits, cut_law, target_law
 from tests.by_rounds import Signal, decoded_law
 from tests.toys import TableModel, tiny_llama, total_variation
 
@@ -46,13 +47,21 @@ def error(decoder, settings=None, length=5):
     return total_variation(law, target_law(decoder.pair.target, PROMPT, length, settings))
 
 
+@pytest.fixture(params=["read", "unread"])
+def growth(request, monkeypatch):
+    """Branches grow by levels that the host reads, or unread to the end, as on a device."""
+    monkeypatch.setattr(PlainSampler, "reads", request.param == "read")
+    return request.param
+
+
 @pytest.mark.parametrize("stage", ["idle", "preverify"])
 @pytest.mark.parametrize("retention", ["posterior", "prior"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_mode(kind, retention, stage):
+def test_every_mode(kind, retention, stage, growth):
     options = {"branch_verifier": kind, "retention": retention, "draft_stage": stage}
     assert error(decoder_of(IN_TURN, **options)) < 1e-9
-    assert error(decoder_of(BY_PAST, **options), SamplingSettings(0.7)) < 1e-9
+    if growth == "read":
+        assert error(decoder_of(BY_PAST, **options), SamplingSettings(0.7)) < 1e-9
 
 
 @pytest.mark.parametrize("signal", [NONE, SOME, ALL], ids=["none", "some", "all"])
@@ -75,7 +84,9 @@ def test_branches_kept_in_part(retention):
 
 
 @pytest.mark.parametrize("retention", ["posterior", "prior"])
-def test_a_short_draft_stage_and_other_decisions_on_what_survived(retention):
+def test_a_short_draft_stage_and_other_decisions_on_what_survived(retention, growth):
+    if (retention, growth) == ("prior", "unread"):
+        pytest.skip("as where it is read")
     decoder = decoder_of(BY_STAGE, gamma=2, draft_stage_gamma=1, retention=retention, k_max=1)
     assert error(decoder, length=6) < 1e-9
 
@@ -110,10 +121,12 @@ def test_explicit_lengths_and_rules_that_remember_a_draft(retention, k_max):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_impossible_tokens_filters_and_the_drafts_own_temperature(kind):
-    pair = toys(zeros=True)
+def test_impossible_tokens_filters_and_the_drafts_own_temperature(kind, growth):
+    pair, settings = toys(zeros=True), SamplingSettings(1.0, top_k=2)
+    if growth == "unread":  # candidates that do not exist
+        assert error(decoder_of(IN_TURN, pair=pair, branch_verifier=kind, k_max=3), settings) < 1e-9
+        return
     assert error(decoder_of(IN_TURN, pair=pair, branch_verifier=kind)) < 1e-9
-    settings = SamplingSettings(1.0, top_k=2)
     assert error(decoder_of(IN_TURN, pair=pair, branch_verifier=kind, draft_temperature=2.0), settings) < 1e-9
 
 
@@ -256,15 +269,6 @@ def test_returning_pending_tokens_is_noticed(monkeypatch, temperature):
 
 
 # ---- what a round's record may tell a controller before it decides on the surviving branch
-
-
-def cut_law(law, eos):
-    """A law of texts of one length, cut behind the first ``eos``."""
-    cut = {}
-    for tokens, share in law.items():
-        text = tokens[: tokens.index(eos) + 1] if eos in tokens else tokens
-        cut[text] = cut.get(text, 0.0) + share
-    return cut
 
 
 def peeking_error():

@@ -1,4 +1,6 @@
-"""The compact forward against Hugging Face's own: logits, taps, greedy text, and weights that are shared, not copied."""
+"""The compact forward against Hugging Face's own: logits, taps, and weights that are shared, not copied."""
+
+from random import Random
 
 import pytest
 import torch
@@ -11,33 +13,17 @@ from runtime.compact.forward import signed
 from runtime.compact.weights import unpackable
 from runtime.identity import pair_identity
 from runtime.memory import weight_bytes
+from tests.families import HEADS, LLAMA3
+from tests.families import SIZES as TINY
+from tests.runtime.walks import walk
 from tests.toys import tiny_llama
 
 TOLERANCE = 1e-5
-SIZES = {
-    "vocab_size": 64,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 2048,
-    "head_dim": 8,
-    "eos_token_id": None,
-    "bos_token_id": None,
-}
+SIZES = {**TINY, **HEADS, "vocab_size": 64, "num_hidden_layers": 3, "max_position_embeddings": 2048}
 BFLOAT16 = pytest.mark.skipif(
     unpackable(torch.empty(0, dtype=torch.bfloat16)) is not None, reason="this processor has no packed bfloat16"
 )
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 2.0, "original_max_position_embeddings": 1024}
-LLAMA3 = {
-    "rope_type": "llama3",
-    "rope_theta": 10000.0,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 256,
-}
 CONFIGS = {
     "llama": LlamaConfig(**SIZES),
     "llama-mha-tied": LlamaConfig(**{**SIZES, "num_key_value_heads": 4}, tie_word_embeddings=True),
@@ -69,52 +55,19 @@ def both(config, layers=(), forward="compact"):
     return [CausalLanguageModel(model, path).open(16, layers) for path in (forward, "hugging_face")]
 
 
-def assert_same(states, tokens, parents=None, last=None):
-    compact, reference = (state.forward(tokens, parents, last) for state in states)
-    assert reference.logits.std() > 0.1  # something to compare
-    torch.testing.assert_close(compact.logits, reference.logits, atol=TOLERANCE, rtol=0)
-    if reference.hidden_NKD is not None:
-        torch.testing.assert_close(compact.hidden_NKD, reference.hidden_NKD, atol=TOLERANCE, rtol=TOLERANCE)
-
-
-def keep(states, path):
-    for state in states:
-        state.keep(path)
-
-
 @pytest.mark.parametrize("forward", ["compact", "packed"])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_prefill_steps_trees_and_long_contexts_equal_hugging_face(name, forward):
-    layers = (0, 1, 3)
-    states = both(CONFIGS[name], layers, forward)
-    generator = torch.Generator().manual_seed(1)
-
-    def tokens(count):
-        return torch.randint(64, (count,), generator=generator).tolist()
-
-    assert_same(states, tokens(7))  # prefill, all logits
-    keep(states, range(7))
-    for _ in range(3):  # single steps
-        assert_same(states, tokens(1))
-        keep(states, [0])
-    assert_same(states, tokens(5))  # a chain behind committed tokens
-    keep(states, range(3))
-    assert_same(states, tokens(4), [-1, -1, 0, 1])  # a tree grown in two calls; a path that is no prefix is kept
-    assert_same(states, tokens(3), [1, 3, 3])
-    keep(states, [1, 3, 5])
-    assert_same(states, tokens(1200), last=2)  # long: the state grows
-    keep(states, range(1200))
-    assert_same(states, tokens(6), [-1, 0, 0, 1, 2, 2])
-    keep(states, [0, 2])
-    assert_same(states, tokens(1))
+def test_random_walks_equal_hugging_face(name, forward):
+    """After a short prompt, and after one by which the state grows."""
+    for prompt in (7, 1200):
+        walk(both(CONFIGS[name], (0, 1, 3), forward), Random(prompt), 64, prompt=prompt)
 
 
 def test_a_rotation_with_unsigned_sines_would_be_noticed(monkeypatch):
     """Power of the comparison: angles turned the wrong way."""
     monkeypatch.setattr("runtime.compact.state.signed", lambda sin: -signed(sin))
-    states = both(CONFIGS["llama"])
     with pytest.raises(AssertionError, match="not close"):
-        assert_same(states, [1, 2, 3, 4])
+        walk(both(CONFIGS["llama"]), Random(0), 64)
 
 
 @pytest.mark.parametrize("name", ["llama", "llama-mha-tied", "qwen2"])  # a key head per query head: lone rows; biases

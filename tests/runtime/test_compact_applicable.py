@@ -43,70 +43,44 @@ class DoubledWeight(nn.Parameter):
         return 2 * out if function is nn.functional.linear else out
 
 
-def override(module):
-    own = module.forward
-    module.forward = lambda *args, **kwargs: 2 * own(*args, **kwargs)
+def doubled(own):
+    """Twice what ``own`` gives, or the first of what it gives. Wrapped as a patch wraps: by the names of what it replaced."""
+
+    @functools.wraps(own)
+    def twice(*args, **kwargs):
+        made = own(*args, **kwargs)
+        return (2 * made[0], *made[1:]) if isinstance(made, tuple) else 2 * made
+
+    return twice
 
 
-def override_attention(model):
-    attention = model.model.layers[0].self_attn
-    own = attention.forward
-
-    def doubled(*args, **kwargs):
-        mixed, weights = own(*args, **kwargs)
-        return 2 * mixed, weights
-
-    attention.forward = doubled
+def doubles(module, inputs, output):
+    return 2 * output
 
 
-def hooked(module, **how):
-    module.register_forward_hook(lambda module, inputs, output: 2 * output, **how)
+def of_transformers(module, inputs, output):
+    return 2 * output
 
 
-def of_transformers(model):
-    def double(module, inputs, output):
-        return 2 * output
-
-    double.__module__ = "transformers.integrations.some"
-    model.model.layers[0].mlp.register_forward_hook(double)
-
-
-def homeless_hook(model):
-    model.model.norm.register_forward_hook(eval("lambda module, inputs, output: 2 * output", {}))
-
-
-def tie_across_layers(model):
-    model.model.layers[1].mlp.up_proj.weight = model.model.layers[0].mlp.up_proj.weight
-
-
-def fewer_layers(model):
-    model.config.num_hidden_layers = 1
-
-
-def other_epsilon(model):
-    model.model.norm.variance_epsilon = 1.0
-
-
-def tensor_subclass(model):
-    projection = model.model.layers[0].mlp.up_proj
-    projection.weight = DoubledWeight(projection.weight.data)
-
-
-CHANGES = {
-    "wrapped embedding": lambda m: setattr(m.model, "embed_tokens", Doubled(m.model.embed_tokens)),
-    "wrapped projection": lambda m: setattr(m.model.layers[0].mlp, "up_proj", Doubled(m.model.layers[0].mlp.up_proj)),
-    "wrapped head": lambda m: setattr(m, "lm_head", Doubled(m.lm_head)),
-    "replaced norm": lambda m: setattr(m.model, "norm", nn.LayerNorm(32)),
-    "projection's forward": lambda m: override(m.model.layers[0].mlp.up_proj),
-    "attention's forward": override_attention,
-    "hook": lambda m: hooked(m.model.layers[0].mlp),
-    "hook before": lambda m: m.model.norm.register_forward_pre_hook(lambda module, inputs: (1 + inputs[0],)),
-    "hook of transformers": of_transformers,
-    "hook without a module": homeless_hook,
-    "fewer layers": fewer_layers,
-    "epsilon of one norm": other_epsilon,
-    "tensor subclass": tensor_subclass,
-    "parametrized": lambda m: nn.utils.parametrize.register_parametrization(m.lm_head, "weight", nn.Softplus()),
+of_transformers.__module__ = "transformers.integrations.some"
+homeless = eval("lambda module, inputs, output: 2 * output", {})
+CHANGES = {  # of a model, by its first layer
+    "wrapped embedding": lambda m, one: setattr(m.model, "embed_tokens", Doubled(m.model.embed_tokens)),
+    "wrapped projection": lambda m, one: setattr(one.mlp, "up_proj", Doubled(one.mlp.up_proj)),
+    "wrapped head": lambda m, one: setattr(m, "lm_head", Doubled(m.lm_head)),
+    "replaced norm": lambda m, one: setattr(m.model, "norm", nn.LayerNorm(32)),
+    "projection's forward": lambda m, one: setattr(one.mlp.up_proj, "forward", doubled(one.mlp.up_proj.forward)),
+    "attention's forward": lambda m, one: setattr(one.self_attn, "forward", doubled(one.self_attn.forward)),
+    "hook": lambda m, one: one.mlp.register_forward_hook(doubles),
+    "hook before": lambda m, one: m.model.norm.register_forward_pre_hook(lambda module, inputs: (1 + inputs[0],)),
+    "hook of transformers": lambda m, one: one.mlp.register_forward_hook(of_transformers),
+    "hook without a module": lambda m, one: m.model.norm.register_forward_hook(homeless),
+    "fewer layers": lambda m, one: setattr(m.config, "num_hidden_layers", 1),
+    "epsilon of one norm": lambda m, one: setattr(m.model.norm, "variance_epsilon", 1.0),
+    "tensor subclass": lambda m, one: setattr(one.mlp.up_proj, "weight", DoubledWeight(one.mlp.up_proj.weight.data)),
+    "parametrized": lambda m, one: nn.utils.parametrize.register_parametrization(m.lm_head, "weight", nn.Softplus()),
+    "shared by layers": lambda m, one: setattr(m.model.layers[1].mlp.up_proj, "weight", one.mlp.up_proj.weight),
+    "some biases": lambda m, one: setattr(one.self_attn.v_proj, "bias", nn.Parameter(torch.ones(16))),
 }
 
 
@@ -121,7 +95,7 @@ def test_whatever_changes_the_models_own_forward_is_honoured(change, joined_befo
     model = tiny_llama()
     before = own_logits(model)
     adapter = CausalLanguageModel(model) if joined_before else None
-    CHANGES[change](model)
+    CHANGES[change](model, model.model.layers[0])
     adapter = adapter or CausalLanguageModel(model)
     after = own_logits(model)
     assert (after - before).abs().max() > 1e-3
@@ -149,29 +123,14 @@ def test_hooks_on_all_modules_are_honoured():
     assert adapter.forward == "packed"
 
 
-def doubling(own):
-    """Wrapped as a patch wraps: its names are those of what it replaced."""
-
-    @functools.wraps(own)
-    def doubled(*args, **kwargs):
-        made = own(*args, **kwargs)
-        return tuple(2 * one for one in made) if isinstance(made, tuple) else 2 * made
-
-    return doubled
-
-
 PATCHES = [
-    (modeling_llama, "apply_rotary_pos_emb", doubling),
-    (modeling_llama, "apply_rotary_pos_emb", lambda own: functools.partial(doubling(own))),
+    (modeling_llama, "apply_rotary_pos_emb", doubled),
+    (modeling_llama, "apply_rotary_pos_emb", lambda own: functools.partial(doubled(own))),
     (modeling_llama, "rotate_half", lambda own: modeling_cohere.rotate_half),
-    (modeling_llama.LlamaMLP, "forward", doubling),
+    (modeling_llama.LlamaMLP, "forward", doubled),
     (modeling_llama.LlamaRMSNorm, "forward", lambda own: lambda self, x: x),
-    (nn.Linear, "forward", doubling),
-    (
-        modeling_llama.ALL_ATTENTION_FUNCTIONS,
-        "sdpa",
-        lambda own: lambda *args, **kwargs: (2 * own(*args, **kwargs)[0], None),
-    ),
+    (nn.Linear, "forward", doubled),
+    (modeling_llama.ALL_ATTENTION_FUNCTIONS, "sdpa", doubled),
 ]
 
 
@@ -205,46 +164,22 @@ class Subclass(LlamaForCausalLM):
 
 
 SIZES = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2, "num_hidden_layers": 1}
+DYNAMIC = {"rope_theta": 10000.0, "rope_type": "dynamic", "factor": 2.0}
 
 
-def rotary(**parameters):
-    return LlamaForCausalLM(LlamaConfig(**SIZES, rope_parameters={"rope_theta": 10000.0, **parameters}))
-
-
-def half_double():
-    model = tiny_llama()
-    model.lm_head.double()
-    return model
-
-
-def tied_across_layers():
-    model = tiny_llama()
-    tie_across_layers(model)
-    return model
-
-
-def partly_biased():
-    model = tiny_llama()
-    model.model.layers[0].self_attn.q_proj.bias = nn.Parameter(torch.ones(32))
-    return model
-
-
-def hooked_by_accelerate():
-    model = tiny_llama()
-    model.model.layers[0]._hf_hook = object()
+def altered(change):
+    change(model := tiny_llama())
     return model
 
 
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda: Subclass(LlamaConfig(**SIZES)), "Subclass is none of LlamaForCausalLM"),
-        (lambda: rotary(rope_type="dynamic", factor=2.0), r"rotary angles \(dynamic\) change with the text's length"),
-        (half_double, "spread over 2 devices or dtypes"),
-        (tied_across_layers, "up_proj.weight is shared by several layers"),
-        (partly_biased, "layer 0 has biases on some of its projections only"),
-        (hooked_by_accelerate, "layers.0 has a forward of its own"),
-        (lambda: MistralForCausalLM(MistralConfig(**{**SIZES, "num_hidden_layers": 0})), "it has 0 layers"),
+        (lambda: Subclass(LlamaConfig(**SIZES)), "Subclass"),
+        (lambda: LlamaForCausalLM(LlamaConfig(**SIZES, rope_parameters=DYNAMIC)), "dynamic"),
+        (lambda: altered(lambda model: model.lm_head.double()), "2 devices or dtypes"),
+        (lambda: altered(lambda model: setattr(model.model.layers[0], "_hf_hook", object())), "layers.0"),
+        (lambda: MistralForCausalLM(MistralConfig(**{**SIZES, "num_hidden_layers": 0})), "0 layers"),
     ],
 )
 def test_what_it_does_not_compute_is_named(make, reason):

@@ -10,13 +10,22 @@ import warnings
 import pytest
 import torch
 
-from predictors.controllers import CONTROLLERS
+from predictors.bundle import OTHERWISE, read_bundle
+from predictors.controllers import CONTROLLERS, build_controller
+from predictors.controllers.base import Sourced
+from predictors.controllers.source import Source
 from predictors.latency.prices import RoundPrices
+from predictors.lookup import Found, Lookup
+from predictors.sampling import SamplingSettings
+from predictors.signals import Root
 from predictors.tree_choice import NEVER
-from runtime import load_decoder
-from tests.bundles import STOP_NETWORKS, controller_bundle
+from runtime import Randomness, build_decoder, load_decoder
+from tests.bundles import STOP_NETWORKS, WEIGHED, controller_bundle, sourced_bundle
 from tests.predictors.affine_profile import PROFILE
 from tests.runtime.test_controller_contract import MODELS, PROMPTS, VARIANTS, pair, texts
+from tests.runtime.test_exactness import PROMPT
+from tests.selectors import tiniest_pair
+from tests.signals import SETTINGS
 
 __all__ = ["pair", "texts"]  # fixtures
 
@@ -114,3 +123,80 @@ def test_a_machine_of_other_prices_is_warned_about_and_one_of_its_own_is_not(pai
     same = controller_bundle(kind, tmp_path / "own", pair, change=here, **options)
     with warnings.catch_warnings(action="error"):
         load_decoder(same, pair, latency=file)
+
+
+# ---- a lookup that takes over from a survival model
+
+
+KINDS = ("takeover", "source")
+LOOKUPS = WEIGHED | {"tokens": [0.0] * 8}
+
+
+@pytest.fixture(scope="module")
+def small():
+    return tiniest_pair()
+
+
+def root(match, settings=SETTINGS, position=10):
+    return Root(position, 3, settings, None, found=Found(match, (1, 2, 3), 2, 2) if match else Found(0, (), 0, 0))
+
+
+@pytest.mark.parametrize(("kind", "rule"), [("takeover", None), ("source", LOOKUPS)])
+def test_it_stands_aside_where_nothing_was_captured_or_it_does_not_pay(small, tmp_path, kind, rule):
+    taking = load_decoder(sourced_bundle(tmp_path / "a", small, kind, rule), small).controller
+    assert isinstance(taking.start(SETTINGS).source(root(5)), Sourced)
+    assert taking.start(SamplingSettings(0.6)).source(root(5)) is None
+    idle = load_decoder(sourced_bundle(tmp_path / "b", small, kind, rule, pays=False, rate=0.0), small).controller
+    assert idle.start(SETTINGS).source(root(5)) is None
+    static = sourced_bundle(tmp_path / "c", small, kind, rule, pays=False)
+    assert idle.otherwise.asks and load_decoder(static, small).controller.otherwise.asks, "survival is asked"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_where_nothing_pays_nothing_is_looked_up(small, tmp_path, kind, monkeypatch):
+    served = load_decoder(sourced_bundle(tmp_path / "b", small, kind, pays=False, chains_pay=False), small)
+    static = build_decoder(small, {"method": "speculative", "drafter": {"kind": "chain", "gamma": 1}})
+    taking = load_decoder(sourced_bundle(tmp_path / "c", small, kind, chains_pay=False), small)
+    monkeypatch.setattr(Lookup, "extend", lambda *_: pytest.fail("looked up"))
+    options = {"max_new_tokens": 12, "temperature": 1.0, "eos_token_id": ()}
+    made, wanted = (one.generate(PROMPT, **options, randomness=Randomness(seed=3)) for one in (served, static))
+    assert made.tokens == wanted.tokens
+    assert [one.drafted for one in made.rounds] == [one.drafted for one in wanted.rounds]
+    with pytest.raises(pytest.fail.Exception):
+        taking.generate(PROMPT, **options)
+
+
+def test_source_stands_aside_at_a_root_far_from_all_others(small, tmp_path):
+    far = sourced_bundle(tmp_path / "b", small, rule=LOOKUPS | {"max_distance": 1e-9})
+    session = load_decoder(far, small).controller.start(SETTINGS)
+    with pytest.warns(UserWarning, match="squared distance"):
+        assert session.source(root(5)) is None
+    assert session.plan(root(5)) is None and session.bypassed and session.asked == 1
+    assert session.plan(root(0)) is None and not session.bypassed and session.asked == 0
+    session = load_decoder(sourced_bundle(tmp_path / "c", small, rule=LOOKUPS), small).controller.start(SETTINGS)
+    with pytest.warns(UserWarning, match="context"):
+        assert session.source(root(5, position=5000)) is None
+
+
+def test_another_machine_has_other_prices(small, tmp_path):
+    folder, path = sourced_bundle(tmp_path / "b", small, change=elsewhere), tmp_path / "profile.json"
+    path.write_text(json.dumps(PROFILE.to_record()))
+    kept = load_decoder(folder, small).controller.settings[1].rule
+    with warnings.catch_warnings(action="error"):
+        made = load_decoder(folder, small, latency=path, reprice=True).controller
+    assert kept.costs == tuple(map(tuple, WEIGHED["costs"])) and made.settings[1].rule.costs != kept.costs
+    assert made.otherwise.settings[1].rule.rate == 5.0 and made.settings[1].rule.share == kept.share
+
+
+def elsewhere(card):
+    one = {"cost_ratio": 3.0, "rule": {"rate": 5.0}, "static_length": 1}
+    for made in card["settings"]:
+        made["elsewhere"] = [one]
+
+
+def test_a_card_that_lacks_the_other_controller_is_refused(small, tmp_path):
+    bundle = read_bundle(sourced_bundle(tmp_path / "b", small))
+    del bundle.card[OTHERWISE]
+    with pytest.raises(ValueError, match=OTHERWISE):
+        Source.from_bundle(bundle)
+    assert isinstance(build_controller({"kind": "source", "bundle": str(tmp_path / "b")}), Source)

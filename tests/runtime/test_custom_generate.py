@@ -2,15 +2,11 @@
 
 import pytest
 import torch
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
 from transformers import (
     MaxTimeCriteria,
     MinLengthLogitsProcessor,
-    PreTrainedTokenizerFast,
     StoppingCriteria,
     StoppingCriteriaList,
-    StopStringCriteria,
     TemperatureLogitsWarper,
     TopPLogitsWarper,
     set_seed,
@@ -58,28 +54,21 @@ def test_sampling_follows_torchs_seed(pair, decoder):
     assert sample(1) == sample(1) != sample(2)
 
 
-def test_filters_arrive(pair, decoder):
-    """top_k=1 is greedy whatever the temperature; Hugging Face's default top_k of 50 is honoured too."""
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"do_sample": True, "temperature": 2.0, "top_k": 1},
+        {"do_sample": True, "top_p": 1e-6, "top_k": 0},
+        {"do_sample": False, "logits_processor": [TemperatureLogitsWarper(5.0)]},
+        {"do_sample": False, "renormalize_logits": True},
+        {"do_sample": False, "cache_implementation": "dynamic"},
+    ],
+    ids=str,
+)
+def test_filters_arrive_and_greedy_stays_greedy(pair, decoder, options):
     model = pair.target.model
     greedy = model.generate(PROMPT, do_sample=False, max_new_tokens=20)
-    sampled = model.generate(
-        PROMPT, custom_generate=decoder, do_sample=True, temperature=2.0, top_k=1, max_new_tokens=20
-    )
-    assert torch.equal(greedy, sampled)
-    narrow = model.generate(PROMPT, custom_generate=decoder, do_sample=True, top_p=1e-6, top_k=0, max_new_tokens=20)
-    assert torch.equal(greedy, narrow)
-
-
-def test_greedy_stays_greedy_whatever_the_warpers(pair, decoder):
-    model = pair.target.model
-    warped = model.generate(
-        PROMPT,
-        custom_generate=decoder,
-        do_sample=False,
-        logits_processor=[TemperatureLogitsWarper(5.0)],
-        max_new_tokens=20,
-    )
-    assert torch.equal(warped, model.generate(PROMPT, do_sample=False, max_new_tokens=20))
+    assert torch.equal(greedy, model.generate(PROMPT, custom_generate=decoder, max_new_tokens=20, **options))
 
 
 def test_stopping_criteria_cut_inside_a_round(pair, decoder):
@@ -117,53 +106,41 @@ def test_streamer_receives_every_token(pair, decoder):
     assert streamer.tokens == out[0].tolist() and streamer.ended
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"repetition_penalty": 1.3}, "RepetitionPenaltyLogitsProcessor is not supported"),
-        ({"logits_processor": [MinLengthLogitsProcessor(9, 1)]}, "MinLengthLogitsProcessor is not supported"),
-        (
-            {"logits_processor": [TemperatureLogitsWarper(4.0), TemperatureLogitsWarper(0.25)]},
-            "once each and in this order",
-        ),
-        ({"logits_processor": [TopPLogitsWarper(0.6), TemperatureLogitsWarper(3.0)]}, "once each and in this order"),
-        ({"logits_processor": [TopPLogitsWarper(0.6, min_tokens_to_keep=5)]}, "min_tokens_to_keep=5 is not supported"),
-        ({"num_beams": 3}, "num_beams=3 is not supported"),
-        ({"assistant_model": tiny_llama(seed=0)}, "assistant_model: the decoder drafts"),
-        ({"prompt_lookup_num_tokens": 3}, "prompt_lookup_num_tokens: the decoder drafts"),
-        ({"use_cache": False}, "use_cache: the decoder drafts"),
-        ({"cache_implementation": "static"}, "cache_implementation: the decoder drafts"),
-        ({"return_dict_in_generate": True, "output_scores": True}, "output_scores=True is not supported"),
-    ],
-)
-def test_what_is_not_supported_is_refused_by_name(pair, decoder, options, message):
+REFUSED = [
+    ("MinLengthLogitsProcessor", {"logits_processor": [MinLengthLogitsProcessor(9, 1)]}),
+    ("once each", {"logits_processor": [TemperatureLogitsWarper(4.0), TemperatureLogitsWarper(0.25)]}),
+    ("in this order", {"logits_processor": [TopPLogitsWarper(0.6), TemperatureLogitsWarper(3.0)]}),
+    ("min_tokens_to_keep=5", {"logits_processor": [TopPLogitsWarper(0.6, min_tokens_to_keep=5)]}),
+    ("num_beams=3", {"num_beams": 3}),
+    ("assistant_model", {"assistant_model": tiny_llama(seed=0)}),
+    ("prompt_lookup_num_tokens", {"prompt_lookup_num_tokens": 3}),
+    ("use_cache", {"use_cache": False}),
+    ("cache_implementation", {"cache_implementation": "static"}),
+    ("output_scores=True", {"return_dict_in_generate": True, "output_scores": True}),
+    ("left padding", {"attention_mask": torch.tensor([[0, 1, 1, 1, 1]])}),
+    ("position_ids", {"position_ids": 2 * torch.arange(5)[None]}),
+]
+
+
+@pytest.mark.parametrize(("message", "options"), REFUSED, ids=[message for message, _ in REFUSED])
+def test_what_is_not_supported_is_refused_by_name(pair, decoder, message, options):
     with pytest.raises(ValueError, match=message):
         pair.target.model.generate(PROMPT, custom_generate=decoder, do_sample=False, max_new_tokens=5, **options)
 
 
-SETTINGS = {
-    "repetition_penalty": 1.2,
-    "encoder_repetition_penalty": 1.2,
-    "no_repeat_ngram_size": 3,
-    "encoder_no_repeat_ngram_size": 3,
-    "bad_words_ids": [[3]],
-    "sequence_bias": [[[3], 1.0]],
-    "min_length": 7,
-    "min_new_tokens": 3,
-    "forced_bos_token_id": 1,
-    "forced_eos_token_id": 3,
-    "exponential_decay_length_penalty": (2, 1.1),
-    "suppress_tokens": [3],
-    "begin_suppress_tokens": [3],
-    "guidance_scale": 1.5,
-    "remove_invalid_values": True,
-    "watermarking_config": {"bias": 2.5, "greenlist_ratio": 0.25},
-    "min_p": 0.1,
-    "top_h": 0.5,
-    "typical_p": 0.9,
-    "epsilon_cutoff": 0.01,
-    "eta_cutoff": 0.01,
-}
+def test_batches_and_other_models_are_refused(pair, decoder):
+    with pytest.raises(ValueError, match="batch size 2"):
+        pair.target.model.generate(PROMPT.repeat(2, 1), custom_generate=decoder, max_new_tokens=5)
+    with pytest.raises(ValueError, match="another model"):
+        tiny_llama(seed=9).generate(PROMPT, custom_generate=decoder, max_new_tokens=5)
+
+
+SETTINGS = {"repetition_penalty": 1.2, "encoder_repetition_penalty": 1.2, "exponential_decay_length_penalty": (2, 1.1)}
+SETTINGS |= {"no_repeat_ngram_size": 3, "encoder_no_repeat_ngram_size": 3, "bad_words_ids": [[3]], "top_h": 0.5}
+SETTINGS |= {"sequence_bias": [[[3], 1.0]], "min_length": 7, "min_new_tokens": 3, "min_p": 0.1, "typical_p": 0.9}
+SETTINGS |= {"forced_bos_token_id": 1, "forced_eos_token_id": 3, "suppress_tokens": [3], "begin_suppress_tokens": [3]}
+SETTINGS |= {"guidance_scale": 1.5, "remove_invalid_values": True, "epsilon_cutoff": 0.01, "eta_cutoff": 0.01}
+SETTINGS |= {"watermarking_config": {"bias": 2.5, "greenlist_ratio": 0.25}}
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -184,52 +161,9 @@ def test_a_refusal_says_who_set_it_and_what_turns_it_off(pair, decoder, name, of
     assert torch.equal(text, model.generate(PROMPT, custom_generate=decoder, **options)), "what it names turns it off"
 
 
-def test_logits_that_are_only_normalised_are_served(pair, decoder):
-    options = {"max_new_tokens": 12, "do_sample": False, "renormalize_logits": True}
-    model = pair.target.model
-    assert torch.equal(model.generate(PROMPT, custom_generate=decoder, **options), model.generate(PROMPT, **options))
-
-
 def test_a_cache_that_the_models_own_configuration_names_is_no_request(pair, decoder, monkeypatch):
     """As Gemma's names one."""
     model = pair.target.model
     expected = model.generate(PROMPT, do_sample=False, max_new_tokens=5)
-    for own, asked in (
-        ("static", {}),
-        (None, {"cache_implementation": "dynamic"}),
-    ):  # dynamic: Hugging Face's own default
-        monkeypatch.setattr(model.generation_config, "cache_implementation", own)
-        made = model.generate(PROMPT, custom_generate=decoder, do_sample=False, max_new_tokens=5, **asked)
-        assert torch.equal(made, expected)
-
-
-def test_stop_strings_as_a_criterion(pair, decoder):
-    """Hugging Face takes ``stop_strings`` for a callable not at all: it keeps the tokenizer from it."""
-    words = [f"w{token};" for token in range(pair.target.vocabulary_size - 1)] + [
-        "abcdef"
-    ]  # Hugging Face splits after it
-    tokenizer = Tokenizer(WordLevel({word: place for place, word in enumerate(words)}, unk_token="abcdef"))
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokenizer)
-    model = pair.target.model
-    plain = model.generate(PROMPT, do_sample=False, max_new_tokens=12)
-    stop = words[int(plain[0, 9])]
-    expected = model.generate(PROMPT, do_sample=False, max_new_tokens=12, stop_strings=[stop], tokenizer=tokenizer)
-    criteria = [StopStringCriteria(tokenizer, [stop])]
-    made = model.generate(
-        PROMPT, custom_generate=decoder, do_sample=False, max_new_tokens=12, stopping_criteria=criteria
-    )
-    assert torch.equal(made, expected) and made.shape[1] < plain.shape[1]
-
-
-def test_batches_padding_and_other_models_are_refused(pair, decoder):
-    model = pair.target.model
-    with pytest.raises(ValueError, match="batch size 2"):
-        model.generate(PROMPT.repeat(2, 1), custom_generate=decoder, max_new_tokens=5)
-    mask = torch.tensor([[0, 1, 1, 1, 1]])
-    with pytest.raises(ValueError, match="left padding"):
-        model.generate(PROMPT, attention_mask=mask, custom_generate=decoder, max_new_tokens=5)
-    spread = 2 * torch.arange(PROMPT.shape[1])[None]
-    with pytest.raises(ValueError, match="position_ids"):
-        model.generate(PROMPT, position_ids=spread, custom_generate=decoder, max_new_tokens=5)
-    with pytest.raises(ValueError, match="another model"):
-        tiny_llama(seed=9).generate(PROMPT, custom_generate=decoder, max_new_tokens=5)
+    monkeypatch.setattr(model.generation_config, "cache_implementation", "static")
+    assert torch.equal(model.generate(PROMPT, custom_generate=decoder, do_sample=False, max_new_tokens=5), expected)

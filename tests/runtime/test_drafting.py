@@ -1,16 +1,21 @@
 """Tree drafters in the real loop: exact output laws, exact tree laws, layout, caches, end of sequence and what is refused."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, build_decoder
+from runtime.adapter import Forward
+from runtime.drafting.drafted import Copies
 from runtime.drafting.sampler import PlainSampler, read_rows
 from runtime.drafting.trees import LevelDraft
-from tests.ancestral import LlamaLogits, target_law
+from tests.ancestral import LlamaLogits, cut_law, target_law
 from tests.branches import shaken_llama
+from tests.by_rounds import decoded_law
 from tests.runtime.test_exactness import CONTROLLERS, PROMPT, decoder_law
-from tests.toys import TableModel, enumerate_outcomes, tiny_llama, total_variation
+from tests.toys import TableModel, TableState, enumerate_outcomes, summed, tiny_llama, total_variation
 from tests.trees import delayed_trees, deterministic_tree, distinct_trees, node_paths
 
 IID_RULES = ["traversal", "nss", "naive_tree", "spectr", "khisti", "specinfer", "hsd_multi_draft"]
@@ -114,7 +119,6 @@ def test_drafts_see_the_committed_text(drafter, verifier):
 def drafted_law(config, draft):
     """Law of the drafted tree (tokens, parents, draws in order) of the first round."""
     decoder = build_decoder(ModelPair(TableModel(3, seed=1), draft), speculative(config, "traversal"))
-    law = {}
 
     def first_tree(chance):
         steps = decoder.stream(PROMPT[:-1], max_new_tokens=9, temperature=1.0, randomness=chance, observe=True)
@@ -122,11 +126,9 @@ def drafted_law(config, draft):
             return None
         return key(next(steps).evidence.tree)
 
-    for tree, probability in enumerate_outcomes(first_tree):
-        if tree is not None:
-            law[tree] = law.get(tree, 0.0) + probability
-    total = sum(law.values())
-    return {tree: probability / total for tree, probability in law.items()}
+    law = summed(enumerate_outcomes(first_tree))
+    law.pop(None)
+    return {tree: probability / sum(law.values()) for tree, probability in law.items()}
 
 
 def key(tree):
@@ -146,9 +148,7 @@ def key(tree):
 )
 def test_trees_follow_their_law(config, trees):
     draft = TableModel(3, seed=2, zeros=config["kind"] != "multi_candidate" or config["config"] == [3])
-    expected = {}
-    for tree, probability in trees(draft):
-        expected[key(tree)] = expected.get(key(tree), 0.0) + probability
+    expected = summed((key(tree), probability) for tree, probability in trees(draft))
     assert total_variation(drafted_law(config, draft), expected) < 1e-12
 
 
@@ -175,18 +175,8 @@ def test_nothing_is_drafted_after_the_end_of_sequence(drafter, verifier):
 def test_output_law_up_to_the_end_of_sequence(drafter, verifier, eos):
     pair, settings = toys(), SamplingSettings(1.0)
     decoder = build_decoder(pair, speculative(drafter, verifier))
-    law = {}
-    for tokens, probability in enumerate_outcomes(
-        lambda chance: tuple(
-            decoder.generate(PROMPT, max_new_tokens=3, temperature=1.0, randomness=chance, eos_token_id=eos).tokens
-        )
-    ):
-        law[tokens] = law.get(tokens, 0.0) + probability
-    expected = {}
-    for tokens, probability in target_law(pair.target, PROMPT, 3, settings).items():
-        cut = tokens[: tokens.index(eos) + 1] if eos in tokens else tokens
-        expected[cut] = expected.get(cut, 0.0) + probability
-    assert total_variation(law, expected) < 1e-9
+    law = decoded_law(decoder, PROMPT, 3, settings, eos_tokens=(eos,))
+    assert total_variation(law, cut_law(target_law(pair.target, PROMPT, 3, settings), eos)) < 1e-9
 
 
 def test_a_draft_with_a_smaller_vocabulary():
@@ -232,3 +222,43 @@ def test_selecting_drawn_tokens_is_noticed(wrong, drafter, verifier, monkeypatch
     pair, settings = toys(), SamplingSettings(1.0)
     law = decoder_law(pair, speculative(drafter, verifier), 3, settings)
     assert total_variation(law, target_law(pair.target, PROMPT, 3, settings)) > 1e-3
+
+
+# ---- trees that grow unread, from a draft that says the same never twice
+
+
+UNREAD = pytest.mark.parametrize("how_trees_grow", ["unread"], indirect=True)
+
+
+class Uneven(TableModel):
+    """Says something else at every place of a pass, far more than rounding would."""
+
+    def open(self, max_length, layers=()):
+        return UnevenState(self)
+
+
+class UnevenState(TableState):
+    def forward(self, tokens, parents=None, last=None):
+        logits = super().forward(tokens, parents, last).logits
+        return Forward(logits + torch.linspace(0, 1, len(logits)).outer(torch.tensor([0.0, 1.0, 2.0])))
+
+
+def error_of_copies():
+    """Total variation between the output's law and the target's."""
+    pair, settings = ModelPair(TableModel(3, seed=1), Uneven(3, seed=2)), SamplingSettings(1.0)
+    law = decoder_law(pair, speculative({"kind": "delayed_tree", "k": 2, "l1": 0, "l2": 2}, "specinfer"), 4, settings)
+    return total_variation(law, target_law(pair.target, PROMPT, 4, settings))
+
+
+@UNREAD
+def test_copies_of_a_node_are_drawn_from_under_one_law():
+    assert error_of_copies() < 1e-9
+
+
+@UNREAD
+def test_copies_that_are_drawn_from_under_their_own_laws_are_noticed(monkeypatch):
+    below = Copies.below
+    monkeypatch.setattr(
+        Copies, "below", lambda copies, rows: replace(below(copies, rows), first=torch.arange(rows[:, 1:].numel()))
+    )
+    assert error_of_copies() > 1e-3

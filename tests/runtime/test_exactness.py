@@ -1,16 +1,19 @@
 """The output law of the real decoder equals the target's, by enumeration of every random choice."""
 
+from functools import cache
+
 import pytest
 import torch
 
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, build_decoder
+from runtime.laws import processed_law
 from runtime.verification import VERIFIERS, Verifier
 from runtime.verification.chain import block
 from runtime.verification.outcome import OutcomeLaw
 from tests.ancestral import LlamaLogits, target_law
 from tests.by_rounds import decoded_law, decodes
-from tests.toys import TableModel, enumerate_outcomes, tiny_llama, total_variation
+from tests.toys import TableModel, enumerate_outcomes, output_law, summed, tiny_llama, total_variation
 
 CONTROLLERS = [
     {"kind": "fixed"},
@@ -147,28 +150,83 @@ def test_dropping_the_drawn_token_is_noticed(monkeypatch):
     assert total_variation(law, target_law(pair.target, PROMPT, 4, settings)) > 1e-3
 
 
+def competing_roots(target, draft, num_roots, length, settings, chance):
+    """A wrong twin, the "target initialisation" of the paper on multi-candidate speculative decoding: ``length`` tokens; one is
+    drafted after each of ``num_roots`` distinct tokens of the target's, and the root whose draft is accepted is emitted."""
+    law = cache(lambda model, text: processed_law(model.logits(list(text)), settings))
+
+    def roots_of(probs_V, text):
+        if settings.greedy:
+            return target.logits(list(text)).topk(num_roots).indices.tolist()
+        roots, left_V = [], probs_V.clone()
+        while len(roots) < num_roots and float(left_V.sum()) > 0:
+            roots.append(int(chance.categorical(left_V)))
+            left_V[roots[-1]] = 0.0
+        return roots
+
+    text = tuple(PROMPT)
+    after_V = law(target, text)
+    while len(text) < len(PROMPT) + length:
+        best = ()
+        for root in roots_of(after_V, text):
+            p_V, q_V = (law(model, (*text, root)) for model in (target, draft))
+            taken_V = torch.minimum(p_V, q_V)  # P(a token is drafted and accepted)
+            outcome = int(chance.categorical(torch.cat([taken_V, (1 - taken_V.sum()).clamp(min=0).reshape(1)])))
+            path = (root,) if outcome == len(p_V) else (root, outcome)
+            if len(path) > len(best):
+                best = path
+                best_V = law(target, (*text, *path)) if len(path) > 1 else (p_V - q_V).clamp(min=0)
+        text, after_V = (*text, *best), best_V
+    return text[len(PROMPT) : len(PROMPT) + length]
+
+
+def error_of_roots(seeds, num_roots, settings):
+    """Total variation of emitted tokens from the target's own, of toy models: of several, and of the first one where roots that
+    are drawn compete."""
+    target, draft = (TableModel(3, seed=seed) for seed in seeds)
+    length = 3 if num_roots == 1 or settings.greedy else 1
+    law = output_law(lambda chance: competing_roots(target, draft, num_roots, length, settings, chance))
+    assert sum(law.values()) == pytest.approx(1)
+    return total_variation(law, target_law(target, PROMPT, length, settings))
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.0])
+def test_several_target_roots_are_lossy(temperature):
+    settings = SamplingSettings(temperature)
+    assert error_of_roots((3, 4), 1, settings) < 1e-9 and error_of_roots((3, 4), 2, settings) > 0.05
+
+
 # ---- the real source of chance: two streams that must not be one
 
 
-def chi_squared(pair, draws, one_stream):
-    """χ² of the first three tokens' counts against the target's law, by real draws; and its degrees of freedom."""
-    config = {"method": "speculative", "drafter": {"kind": "chain", "gamma": 2}, "verifier": "tokenwise"}
-    decoder = build_decoder(pair, config)
-    counts = {}
+SHARED_OR_NOT = {
+    "chain": {"method": "speculative", "drafter": {"kind": "chain", "gamma": 2}, "verifier": "tokenwise"},
+    "branches": {"method": "branch_parallel", "gamma": 1, "k_max": 2, "k_rule": "const", "overlap": "none"}
+    | {"controller": {"kind": "fixed"}},
+}
+
+
+def chi_squared(config, draws, one_stream):
+    """χ² of the first four tokens' counts against the target's law, by real draws; and its degrees of freedom."""
+    pair = ModelPair(TableModel(3, seed=1, sharpness=0.7), TableModel(3, seed=2, sharpness=0.7))
+    decoder, counts = build_decoder(pair, config), {}
     for seed in range(draws):
         chance = Randomness(seed)
-        if one_stream:  # proposals and accept tests read the same numbers
-            chance._streams = {"draft": Randomness(seed), "verify": Randomness(seed)}
-        tokens = decoder.generate(PROMPT, max_new_tokens=3, temperature=1.0, randomness=chance, eos_token_id=()).tokens
+        if one_stream:  # proposals and verdicts read the same numbers
+            same = Randomness(seed)
+            same.spawn = lambda seed=seed: Randomness(seed)
+            chance._streams = {"draft": same, "verify": Randomness(seed)}
+        tokens = decoder.generate(PROMPT, max_new_tokens=4, temperature=1.0, randomness=chance, eos_token_id=()).tokens
         counts[tuple(tokens)] = counts.get(tuple(tokens), 0) + 1
-    law = target_law(pair.target, PROMPT, 3, SamplingSettings(1.0))
+    law = target_law(pair.target, PROMPT, 4, SamplingSettings(1.0))
     return sum((counts.get(key, 0) - draws * share) ** 2 / (draws * share) for key, share in law.items()), len(law) - 1
 
 
-@pytest.mark.parametrize("one_stream, draws", [(False, 3000), (True, 500)])
-def test_real_draws_follow_the_target_unless_streams_are_shared(one_stream, draws):
-    pair = ModelPair(TableModel(3, seed=1, sharpness=0.7), TableModel(3, seed=2, sharpness=0.7))
-    statistic, freedom = chi_squared(pair, draws, one_stream)
+@pytest.mark.parametrize("name", SHARED_OR_NOT)
+@pytest.mark.parametrize("one_stream, draws", [(False, 1500), (True, 500)])
+def test_real_draws_follow_the_target_unless_streams_are_shared(name, one_stream, draws):
+    torch.manual_seed(0)
+    statistic, freedom = chi_squared(SHARED_OR_NOT[name], draws, one_stream)
     deviations = (statistic - freedom) / (2 * freedom) ** 0.5
     assert deviations > 10 if one_stream else deviations < 5
 
@@ -190,17 +248,17 @@ BRANCHES = {"preset": "specbranch-no-hrad", "gamma": 1, "k_max": 1, "k_rule": "c
 def test_decodes_by_rounds_are_whole_decodes(config):
     """What laws are enumerated by, against `generate` itself: tokens, and how many were accepted in each round."""
     decoder = build_decoder(ModelPair(TableModel(3, seed=1), TableModel(3, seed=2)), config)
-    laws = {}, {}
-    for tokens, records, share in decodes(decoder, PROMPT, 3, SamplingSettings(1.0)):
-        key = (tokens, tuple(record.accepted for record in records))
-        laws[0][key] = laws[0].get(key, 0.0) + share
     options = {"max_new_tokens": 3, "temperature": 1.0, "eos_token_id": ()}
-    for out, share in enumerate_outcomes(lambda chance: decoder.generate(PROMPT, randomness=chance, **options)):
-        key = (tuple(out.tokens), tuple(record.accepted for record in out.rounds))
-        laws[1][key] = laws[1].get(key, 0.0) + share
+    by_rounds = list(decodes(decoder, PROMPT, 3, SamplingSettings(1.0)))
+    whole = [
+        (tuple(out.tokens), out.rounds, share)
+        for out, share in enumerate_outcomes(lambda chance: decoder.generate(PROMPT, randomness=chance, **options))
+    ]
+    laws = [
+        summed(((tokens, *(record.accepted for record in records)), share) for tokens, records, share in made)
+        for made in (by_rounds, whole)
+    ]
     assert len(laws[0]) > 20 and laws[0].keys() == laws[1].keys()
     assert total_variation(*laws) < 1e-12
-    texts = {}
-    for (tokens, _), share in laws[1].items():
-        texts[tokens] = texts.get(tokens, 0.0) + share
+    texts = summed((tokens, share) for tokens, _, share in whole)
     assert total_variation(decoded_law(decoder, PROMPT, 3, SamplingSettings(1.0)), texts) < 1e-12

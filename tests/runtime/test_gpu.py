@@ -1,6 +1,7 @@
 """What only a CUDA device can show: graphs, streams, waits and memory."""
 
 import warnings
+from random import Random
 
 import pytest
 import torch
@@ -11,10 +12,10 @@ from runtime.memory import planned_memory
 from tests.bundles import random_bundle
 from tests.runtime.test_compact import CONFIGS, random_model
 from tests.runtime.test_graphed_decoding import BRANCHES, METHODS, PROMPT
+from tests.runtime.walks import walk
 from tests.toys import tiny_llama
 
 pytestmark = pytest.mark.gpu
-TOLERANCE = 1e-4  # of float32 sums in another order
 
 
 @pytest.fixture(scope="module")
@@ -26,21 +27,9 @@ def models():
 @pytest.mark.parametrize("name", CONFIGS)
 def test_graphs_equal_plain_calls(name, path):
     model = random_model(CONFIGS[name]).cuda()
-    layers = (0, 1, 3)
-    states = [CausalLanguageModel(model, one).open(64, layers) for one in (path, "compact")]
-    for tokens, parents, path in (
-        ([5, 9, 11], None, [0, 1, 2]),
-        ([2], None, [0]),
-        ([4, 5, 6], [-1, -1, 1], [1, 2]),
-        ([2], None, [0]),
-        (list(range(60)), None, list(range(60))),
-        ([1, 2, 3, 4], [-1, 0, 0, 2], [0, 2, 3]),
-    ):
-        graph, plain = (state.forward(tokens, parents) for state in states)
-        torch.testing.assert_close(graph.logits, plain.logits, atol=TOLERANCE, rtol=TOLERANCE)
-        torch.testing.assert_close(graph.hidden_NKD, plain.hidden_NKD, atol=TOLERANCE, rtol=TOLERANCE)
-        for state in states:
-            state.keep(path)
+    states = [CausalLanguageModel(model, one).open(64, (0, 1, 3)) for one in (path, "compact")]
+    for prompt in (0, 60):
+        walk(states, Random(prompt), 64, prompt=prompt, tolerance=1e-4)  # of float32 sums in another order
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

@@ -1,6 +1,9 @@
 """Graphed passes, draws and verdicts equal plain calls; a stand-in for CUDA graphs freezes what the host said."""
 
 import gc
+from collections import Counter
+from fractions import Fraction
+from itertools import permutations, product
 from random import Random
 
 import pytest
@@ -10,8 +13,8 @@ from predictors.sampling import SamplingSettings
 from runtime import Randomness
 from runtime.causal_model import CausalLanguageModel
 from runtime.compact import graphed
-from runtime.drafting.sampler import GraphedSampler, PlainSampler, sampler_for
-from runtime.graphs import MOST_PROGRAMS, PlainCalls, Programs
+from runtime.drafting.sampler import GraphedSampler, PlainSampler, read_rows
+from runtime.graphs import Programs
 from runtime.laws import processed_law
 from runtime.tree import EMPTY_TREE, chain_tree
 from runtime.verification import VERIFIERS, draw_verdict
@@ -19,7 +22,6 @@ from runtime.verification.graphed import GraphedVerdicts
 from tests.runtime.graphing import Traced
 from tests.runtime.test_compact import CONFIGS, random_model
 from tests.runtime.walks import walk
-from tests.toys import Forking
 
 TOLERANCE = 1e-5
 SETTINGS = [
@@ -55,37 +57,25 @@ def keep(states, path, pending=0):
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_passes_equal_plain_ones(name):
-    states = both(name, layers=(0, 1, 3))
-    assert_same(states, [5, 9, 11], last=1)  # a prompt of one graphed shape
-    keep(states, range(3))
-    assert_same(states, [2])
-    assert_same(states, [3])  # behind a scratch node
-    assert_same(states, [4, 5, 6], parents=[0, 0, 2])  # a tree
-    assert_same(states, [7], parents=[3])
-    keep(states, [0, 2, 4])
-    assert_same(states, [8, 9])
-    keep(states, [0, 1], pending=1)
-    assert_same(states, [10])
+def test_random_walks_equal_plain_ones(name):
+    for seed in range(3 if name == "llama" else 1):
+        walk(both(name, layers=(0, 1, 3)), Random(seed), vocabulary=64, rounds=4 if name == "llama" else 2)
 
 
-def test_prompts_longer_than_any_recorded_pass_and_rows_that_grow():
-    states = both("llama")
-    capacity = states[0].memory.capacity
-    prompt = [(7 * place) % 60 for place in range(graphed.MOST_NODES + 5)]
-    assert_same(states, prompt, last=2)
-    keep(states, range(len(prompt)))
-    chunk = [(11 * place) % 60 for place in range(100)]
-    for _ in range(4):  # over the end of the memory, and to the next number of rows
-        assert_same(states, chunk, last=3)
-        keep(states, range(len(chunk)))
-    assert states[0].memory.capacity > capacity
-    assert_same(states, [1, 2, 3], parents=[-1, -1, 0])
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_random_walks_equal_plain_ones(seed):
-    walk(both("llama"), Random(seed), vocabulary=64)
+def test_memory_that_grew_serves_the_next_request_and_other_layers():
+    """By prompts longer than any recorded pass."""
+    model = random_model(CONFIGS["llama"])
+    over_programs, plain = traced(model), CausalLanguageModel(model, "compact")
+    capacities = []
+    for layers in ((), (1,), (0, 3), ()):
+        states = [some.open(16, layers) for some in (over_programs, plain)]
+        capacities.append(states[0].memory.capacity)
+        walk(states, Random(1), 64, rounds=1, prompt=graphed.MOST_NODES + 5)
+        walk(states, Random(2), 64, rounds=1, prompt=400)
+        capacities.append(states[0].memory.capacity)
+        del states
+        gc.collect()
+    assert capacities[1] > capacities[0] and capacities[-2] == capacities[-1]
 
 
 def test_a_shape_is_recorded_once_and_memory_serves_the_next_request():
@@ -110,18 +100,6 @@ def test_a_shape_is_recorded_once_and_memory_serves_the_next_request():
     assert model.open(2000).memory is not memory, "a longer request needs more rows"
 
 
-def test_what_the_caller_holds_is_its_own():
-    """Results of a pass outlive the next one."""
-    state, plain = both("llama", layers=(1,))
-    outs, expected = [], []
-    for token in (3, 4, 5):
-        outs.append(state.forward([token]))
-        expected.append(plain.forward([token]))
-    for out, reference in zip(outs, expected, strict=True):
-        torch.testing.assert_close(out.logits, reference.logits, atol=TOLERANCE, rtol=TOLERANCE)
-        torch.testing.assert_close(out.hidden_NKD, reference.hidden_NKD, atol=TOLERANCE, rtol=TOLERANCE)
-
-
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)
 def test_recorded_draws_equal_plain_ones(setting):
     generator = torch.Generator().manual_seed(1)
@@ -137,11 +115,6 @@ def test_recorded_draws_equal_plain_ones(setting):
     assert torch.equal(sampler.token(some[0]), plain.token(some[1]))
     for law, expected in laws:
         assert torch.equal(law, expected)
-
-
-def test_chance_without_numbers_of_its_own_is_asked_plainly():
-    assert type(sampler_for(SETTINGS[1], Forking([]), Programs(PlainCalls()))) is PlainSampler
-    assert type(sampler_for(SETTINGS[1], Randomness(0), None)) is PlainSampler
 
 
 @pytest.mark.parametrize("name", [name for name, rule in VERIFIERS.items() if rule.chains_only])
@@ -164,18 +137,6 @@ def test_recorded_verdicts_equal_plain_ones(name, setting):
     assert len(rows) > 1
 
 
-def test_programs_that_nobody_asks_for_give_way():
-    programs = Programs(PlainCalls())
-    built = []
-    for number in range(MOST_PROGRAMS + 1):
-        programs.get(0, lambda maker: built.append(0) or 0)
-        programs.get(number, lambda maker, number=number: built.append(number) or number)
-    assert built == list(range(MOST_PROGRAMS + 1))
-    programs.get(0, lambda maker: built.append("again"))
-    programs.get(1, lambda maker: built.append("again"))
-    assert built[-1] == "again" and built.count("again") == 1
-
-
 def test_a_request_that_was_not_finite_leaves_nothing_behind():
     model = traced(random_model(CONFIGS["llama"]))
     expected = model.open(16).forward([1, 2, 3]).logits
@@ -193,23 +154,6 @@ def test_a_request_that_was_not_finite_leaves_nothing_behind():
     torch.testing.assert_close(again.forward([1, 2, 3]).logits, expected)
 
 
-def test_memory_that_grew_serves_the_next_request_and_other_layers():
-    model = random_model(CONFIGS["llama"])
-    over_programs, plain = traced(model), CausalLanguageModel(model, "compact")
-    chunk = [(11 * place) % 60 for place in range(100)]
-    for layers in ((), (1,), (0, 3), ()):
-        states = [some.open(16, layers) for some in (over_programs, plain)]
-        for token in (1, 2):
-            assert_same(states, [token])
-        assert_same(states, [3, 4])
-        keep(states, range(4))
-        for _ in range(4):
-            assert_same(states, chunk)
-            keep(states, range(len(chunk)))
-        del states
-        gc.collect()
-
-
 def test_a_request_over_weights_that_were_replaced_keeps_its_memory_to_itself():
     model = traced(random_model(CONFIGS["llama"]))
     held, idle = model.open(16), model.open(16)
@@ -223,3 +167,67 @@ def test_a_request_over_weights_that_were_replaced_keeps_its_memory_to_itself():
     gc.collect()
     for state in [model.open(16), model.open(16)]:
         torch.testing.assert_close(state.forward([1, 2]).logits, 2 * before)
+
+
+# ---- distinct tokens drawn by a program: their law by enumeration, and what happens where there are too few
+
+
+LAW = (Fraction(1, 6), Fraction(0), Fraction(1, 2), Fraction(1, 3))
+STEPS = 60
+
+
+class Numbers:
+    """Uniform numbers that were laid out."""
+
+    def __init__(self, numbers):
+        self._numbers = iter(numbers)
+
+    def categorical(self, weights):
+        raise AssertionError("a graphed program draws by its own numbers")
+
+    def fill(self, uniform):
+        uniform.fill_(next(self._numbers))
+
+
+def recorded(chance):
+    return GraphedSampler(SamplingSettings(1.0), chance, Programs(Traced()))
+
+
+def without_replacement(order):
+    probability, left = Fraction(1), Fraction(1)
+    for token in order:
+        probability, left = probability * LAW[token] / left, left - LAW[token]
+    return probability
+
+
+def rows_of(width, likeliest):
+    """How often each row comes out of all numbers in the middle of sixtieths, which no boundary between tokens parts."""
+    probs_EV = torch.tensor([[float(share) for share in LAW]], dtype=torch.float64)
+    steps = [(place + 0.5) / STEPS for place in range(STEPS)]
+    cases = list(product(steps, repeat=width - likeliest))
+    made = recorded(Numbers(number for case in cases for number in case))
+    rows = [tuple(read_rows(made.distinct(probs_EV, width, likeliest))[0]) for _ in cases]
+    return {row: Fraction(count, len(cases)) for row, count in Counter(rows).items()}
+
+
+def test_draws_follow_the_law_without_what_was_drawn():
+    assert rows_of(2, 0) == {order: without_replacement(order) for order in permutations((0, 2, 3), 2)}
+
+
+def test_likeliest_ones_come_first():
+    assert rows_of(2, 1) == {(2, 0): Fraction(1, 3), (2, 3): Fraction(2, 3)}
+
+
+@pytest.mark.parametrize("likeliest", [0, 1, 3])
+def test_no_more_tokens_than_are_possible(likeliest):
+    probs_EV = torch.tensor([[0.5, 0.0, 0.0, 0.5], [0.25, 0.25, 0.25, 0.25], [0.0, 1.0, 0.0, 0.0]])
+    for made in (recorded(Randomness(3)), PlainSampler(SamplingSettings(1.0), Randomness(3))):
+        rows = read_rows(made.distinct(probs_EV, 3, likeliest))
+        assert [len(row) for row in rows] == [2, 3, 1]
+        assert set(rows[0]) == {0, 3} and rows[2] == [1] and len(set(rows[1])) == 3
+
+
+def test_more_than_the_vocabulary_is_all_of_it():
+    for made in (recorded(Randomness(3)), PlainSampler(SamplingSettings(1.0), Randomness(3))):
+        (row,) = read_rows(made.distinct(torch.full((1, 4), 0.25), 6, 5))
+        assert sorted(row) == [0, 1, 2, 3]

@@ -9,19 +9,13 @@ from runtime.decoding.branch_parallel import BranchRun
 from runtime.drafting import sampler
 from tests.bundles import random_bundle
 from tests.runtime.graphing import HiddenReads, Marked, OnDevice
-from tests.runtime.test_graphed_decoding import BRANCHES, PROMPT, pair
+from tests.runtime.test_graphed_decoding import BRANCH_PARALLEL, BRANCHES, PROMPT, pair
 from tests.toys import tiny_llama
 
+STOPS = {"kind": "confidence", "epsilon": 0.1, "min_tokens": 0}
 MORE = BRANCHES | {
-    "match": {"method": "branch_parallel", "gamma": 3, "k_max": 2, "branch_verifier": "match", "verifier": "tokenwise"},
-    "some_stop": {
-        "method": "branch_parallel",
-        "gamma": 3,
-        "k_max": 3,
-        "k_rule": "const",
-        "retention": "prior",
-        "controller": {"kind": "confidence", "epsilon": 0.1, "min_tokens": 0},
-    },
+    "match": {**BRANCH_PARALLEL, "branch_verifier": "match", "verifier": "tokenwise"},
+    "some_stop": {**BRANCH_PARALLEL, "k_max": 3, "k_rule": "const", "retention": "prior", "controller": STOPS},
 }
 
 
@@ -82,17 +76,6 @@ def test_texts_and_rounds_are_those_of_plain_calls(models, name, temperature, mo
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_text_that_ends_is_cut_at_its_end(models, temperature):
-    whole = decoded(models, "compact", MORE["specbranch"], temperature).tokens
-    graphed = build_decoder(pair(models, "graphed"), MORE["specbranch"] | {"overlap": "none"})
-    for eos in dict.fromkeys(whole[5:]):
-        text = generated(graphed, temperature, [eos]).tokens
-        assert eos not in text[:-1] and (text[-1] == eos or len(text) == 40)
-        if temperature == 0:
-            assert text == whole[: whole.index(eos) + 1]
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize(("k_rule", "reads"), [("const", 1), ("ceil", 2)])
 @pytest.mark.parametrize("branch_verifier", ["rrs", "match", "hybrid"])
 def test_the_draft_reads_a_rounds_branches_at_once(branch_verifier, k_rule, reads, temperature, monkeypatch):
@@ -119,17 +102,6 @@ def counted(method, reads):
         return said
 
     return call
-
-
-@pytest.mark.parametrize("branch_verifier", ["rrs", "match", "hybrid"])
-def test_candidates_that_do_not_exist_are_dropped(models, branch_verifier):
-    """Of a law on three tokens no more than three are drawn, and the branches behind others are gone."""
-    config = MORE["specbranch"] | {"k_rule": "const", "k_max": 6, "branch_verifier": branch_verifier}
-    decoder = build_decoder(pair(models, "graphed"), config | {"overlap": "none"})
-    options = {"max_new_tokens": 40, "temperature": 1.0, "top_k": 3, "randomness": Randomness(7), "eos_token_id": []}
-    rounds = decoder.generate(PROMPT, **options).rounds
-    assert max(record.candidates for record in rounds) == (6 if branch_verifier == "match" else 3)
-    assert not all(record.ends_segment for record in rounds[1:-1]), "a branch is hit"
 
 
 @pytest.mark.parametrize("retention", ["posterior", "prior"])

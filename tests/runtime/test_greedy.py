@@ -87,27 +87,3 @@ def test_drafting_stops_after_end_of_sequence():
     out = build_decoder(pair, chain(4, {"kind": "fixed"})).generate([0], max_new_tokens=6, eos_token_id=9)
     assert out.tokens == [2, 9]
     assert out.rounds[1].drafted == 1
-
-
-def test_same_seed_same_text(pair):
-    from runtime import Randomness
-
-    decoder = build_decoder(pair, chain(3, {"kind": "fixed"}))
-    texts = [decoder.generate(PROMPT, temperature=1.0, randomness=Randomness(seed)).tokens for seed in (7, 7, 8)]
-    assert texts[0] == texts[1] != texts[2]
-
-
-def test_two_interleaved_requests_do_not_disturb_each_other(pair):
-    decoder = build_decoder(pair, chain(3, {"kind": "entropy"}))
-    alone = [decoder.generate(prompt, max_new_tokens=20).tokens for prompt in ([1, 2], [3, 4, 5])]
-    streams = [decoder.stream(prompt, max_new_tokens=20) for prompt in ([1, 2], [3, 4, 5])]
-    together: list[list[int]] = [[], []]
-    active = {0, 1}
-    while active:
-        for index in list(active):
-            step = next(streams[index], None)
-            if step is None:
-                active.remove(index)
-            else:
-                together[index] += step.tokens
-    assert together == alone

@@ -120,18 +120,14 @@ def tokens_and_passes(decoder, monkeypatch, rounds=12):
     return found
 
 
-def in_turn(root, law):
-    """Lengths 0, 1, 2, 3, in the order of the rounds."""
-    in_turn.calls += 1
-    return in_turn.calls % 4
-
-
 @pytest.fixture
 def in_turn_rounds(pair, tmp_path, monkeypatch):
+    """Tokens and passes of lengths 0, 1, 2, 3, in the order of the rounds."""
+
     def run(features):
-        in_turn.calls = -1
+        lengths = itertools.cycle(range(4))
         controller = Length(read_bundle(length_bundle(tmp_path / "b", pair, features, gamma=3)))
-        return tokens_and_passes(toy_decoder(controller, in_turn, gamma=3), monkeypatch)
+        return tokens_and_passes(toy_decoder(controller, lambda root, law: next(lengths), gamma=3), monkeypatch)
 
     return run
 

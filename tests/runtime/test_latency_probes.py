@@ -20,21 +20,15 @@ def generator():
     return torch.Generator().manual_seed(0)
 
 
-class NotedModel:
+class NotedModel(TableModel):
     """A model that notes its calls: forward (with committed tokens, nodes, parents, last), keep (path) and open (length)."""
 
-    device, dtype, programs = torch.device("cpu"), torch.float64, None
-
-    def __init__(self, name: str, notes: list, vocabulary_size: int = 8, context_limit: int = 100) -> None:
-        self.model = TableModel(vocabulary_size, seed=0)
-        self.name, self.notes = name, notes
-        self.vocabulary_size, self.context_limit = vocabulary_size, context_limit
-
-    def embedding(self, token):
-        return self.model.embedding(token)
+    def __init__(self, name: str, notes: list, context_limit: int = 100) -> None:
+        super().__init__(8, seed=0)
+        self.name, self.notes, self.context_limit = name, notes, context_limit
 
     def open(self, max_length, layers=()):
-        state, name, notes = self.model.open(max_length), self.name, self.notes
+        state, name, notes = super().open(max_length), self.name, self.notes
         notes.append((name, "open", max_length))
 
         def forward(tokens, parents=None, last=None):
@@ -62,53 +56,40 @@ def models(notes):
     return NotedModel("target", notes), NotedModel("draft", notes)
 
 
-@pytest.mark.parametrize("context", [3, 7])
-@pytest.mark.parametrize("rows", [1, 3])
-def test_a_draft_cell_times_one_level_after_an_untimed_pass_of_the_target_and_a_first_step(
-    models, notes, rows, context
-):
+DRAFT_STEP = [("draft", "forward", 7, 1, None, None), ("draft", "keep", [])]
+TARGET_PASS = [("target", "forward", 7, 1, None, None), ("target", "keep", [])]
+CALLS = [  # table, place, what is called untimed, and timed
+    ("draft", {"rows": 1}, TARGET_PASS + DRAFT_STEP, DRAFT_STEP),
+    ("draft", {"rows": 3}, TARGET_PASS + DRAFT_STEP, [("draft", "forward", 7, 3, [-1] * 3, None), DRAFT_STEP[1]]),
+    ("target", {"tokens": 1}, DRAFT_STEP, TARGET_PASS),
+    ("target", {"tokens": 4}, DRAFT_STEP, [("target", "forward", 7, 4, None, None), TARGET_PASS[1]]),
+]
+
+
+@pytest.mark.parametrize(("table", "place", "untimed", "timed"), CALLS, ids=str)
+def test_a_cell_times_one_pass_after_untimed_ones_of_both_models(models, notes, table, place, untimed, timed):
     cells = pass_cells(ModelPair(*models), PASSES, generator())
-    (cell,) = [cell for cell in cells if cell.at == {"rows": rows, "context": context}]
-    assert cell.tables == ("draft",)
+    (cell,) = [cell for cell in cells if cell.at == place | {"context": 7}]
+    assert cell.tables == (table,)
     for _ in range(2):  # a pass leaves nothing behind
         notes.clear()
         cell.before()
-        target_pass = [("target", "forward", context, 1, None, None), ("target", "keep", [])]
-        assert notes == [*target_pass, ("draft", "forward", context, 1, None, None), ("draft", "keep", [])]
+        assert notes == untimed
         notes.clear()
         assert len(cell.measure()) == 1
-        parents = None if rows == 1 else [-1] * rows
-        assert notes == [("draft", "forward", context, rows, parents, None), ("draft", "keep", [])]
+        assert notes == timed
 
 
-@pytest.mark.parametrize("tokens", [1, 4])
-def test_a_target_cell_times_one_chain_after_an_untimed_step_of_the_draft(models, notes, tokens):
-    cells = pass_cells(ModelPair(*models), PASSES, generator())
-    (cell,) = [cell for cell in cells if cell.at == {"tokens": tokens, "context": 7}]
-    assert cell.tables == ("target",)
-    notes.clear()
-    cell.before()
-    assert notes == [("draft", "forward", 7, 1, None, None), ("draft", "keep", [])]
-    notes.clear()
-    cell.measure()
-    assert notes == [("target", "forward", 7, tokens, None, None), ("target", "keep", [])]
-
-
-@pytest.mark.parametrize(("name", "own", "other"), [("target", 0, 1), ("draft", 1, 0)])
-def test_a_prefill_cell_opens_runs_and_commits_a_prompt(models, notes, name, own, other):
+@pytest.mark.parametrize(("name", "other"), [("target", "draft"), ("draft", "target")])
+def test_a_prefill_cell_opens_runs_and_commits_a_prompt(models, notes, name, other):
     cells = prefill_cells(ModelPair(*models), PASSES, generator())
     (cell,) = [cell for cell in cells if cell.tables == (f"{name}_prefill",) and cell.at == {"tokens": 5}]
     notes.clear()
     cell.before()
-    assert [note[:2] for note in notes] == [(models[other].name, "forward"), (models[other].name, "keep")]
+    assert [note[:2] for note in notes] == [(other, "forward"), (other, "keep")]
     notes.clear()
     cell.measure()
-    assert notes == [
-        (name, "open", 5 + CONTINUATION),
-        (name, "forward", 0, 5, None, 1),
-        (name, "keep", [0, 1, 2, 3, 4]),
-    ]
-    assert models[own].name == name
+    assert notes == [(name, "open", 5 + CONTINUATION), (name, "forward", 0, 5, None, 1), (name, "keep", [*range(5)])]
 
 
 @pytest.fixture
@@ -206,43 +187,33 @@ def test_of_a_pair_without_a_draft_the_target_is_timed_alone():
 # ---- bare Hugging Face, beside which the compact forward's passes are timed
 
 
-BESIDE = LatencyConfig(reference_tokens=(1, 5), reference_rows=(1, 3), contexts=(4, 9))
-
-
-def reference_cells(pair, config=BESIDE):
-    cells = pass_cells(pair, config, generator())
+def reference_cells(pair):
+    cells = pass_cells(pair, LatencyConfig(reference_tokens=(5,), reference_rows=(3,), contexts=(9,)), generator())
     return [cell for cell in cells if cell.tables[0].endswith("_hugging_face")]
 
 
-def note_forwards(pair, monkeypatch):
+def test_reference_cells_run_bare_hugging_face(compact, monkeypatch):
     """Notes every pass of the models' own forward: model, tokens, tokens in the cache before, and other arguments."""
-    notes = []
-    for name, wrapped in (("target", pair.target), ("draft", pair.draft)):
+    cells, notes = reference_cells(compact), []
+    for name, wrapped in (("target", compact.target), ("draft", compact.draft)):
 
         def forward(*, input_ids, past_key_values, name=name, real=wrapped.model.forward, **others):
             notes.append((name, input_ids.shape[1], past_key_values.get_seq_length(), others))
             return real(input_ids=input_ids, past_key_values=past_key_values, **others)
 
         monkeypatch.setattr(wrapped.model, "forward", forward)
-    return notes
-
-
-@pytest.mark.parametrize("context", [4, 9])
-@pytest.mark.parametrize(("table", "axis", "count"), [("draft", "rows", 3), ("target", "tokens", 5)])
-def test_reference_cells_run_bare_hugging_face(compact, monkeypatch, table, axis, count, context):
-    cells = reference_cells(compact)
-    notes = note_forwards(compact, monkeypatch)
-    (cell,) = [cell for cell in cells if cell.at == {axis: count, "context": context}]
-    assert cell.tables == (f"{table}_hugging_face",)
     bare = {"use_cache": True}
-    first_step = ("draft", 1, context, bare)
-    for _ in range(2):  # a pass leaves nothing behind
-        notes.clear()
-        cell.before()
-        assert notes == ([("target", 1, context, bare), first_step] if table == "draft" else [first_step])
-        notes.clear()
-        cell.measure()
-        assert notes == [(table, count, context, bare)]
+    first_step = ("draft", 1, 9, bare)
+    before = {"draft": [("target", 1, 9, bare), first_step], "target": [first_step]}
+    for cell, (table, count) in zip(cells, (("draft", 3), ("target", 5)), strict=True):
+        assert cell.tables == (f"{table}_hugging_face",)
+        for _ in range(2):  # a pass leaves nothing behind
+            notes.clear()
+            cell.before()
+            assert notes == before[table]
+            notes.clear()
+            cell.measure()
+            assert notes == [(table, count, 9, bare)]
 
 
 def test_a_pair_off_the_compact_forward_has_no_reference(compact):
@@ -270,30 +241,6 @@ def test_a_draft_that_reads_states_has_all_tables_and_one_of_first_passes(readin
         "context": [4, 90],
     }
     assert all((table.low > 0).all() for table in tables.values())
-
-
-def test_passes_of_a_draft_that_reads_states_leave_it_as_it_was(reading, monkeypatch):
-    opened, layers = [], []
-    for model in (reading.target, reading.draft):
-
-        def opens(length, tapped=(), real=model.open):
-            layers.append(tapped)
-            opened.append(real(length, tapped))
-            return opened[-1]
-
-        monkeypatch.setattr(model, "open", opens)
-    cells = pass_cells(reading, SMALL, generator())
-    assert layers == [reading.draft.features, ()] * 2, "the target taps what is read, at each context"
-    said = []
-    for _ in range(2):
-        for state in opened:
-            said.append(state.forward([3, 4], [-1, -1]).logits)
-            state.keep([])
-        for cell in cells:
-            cell.before()
-            assert cell.measure()[0] > 0
-    assert all(torch.equal(one, other) for one, other in zip(said[:4], said[4:], strict=True))
-    assert [state.scratch.total for state in opened] == [4, 4, 90, 90]
 
 
 def note_states(monkeypatch):
@@ -337,7 +284,10 @@ def test_a_first_pass_is_a_rounds_own(reading, monkeypatch, count):
 
 
 def test_a_prefill_offers_states_in_front_of_every_token_but_the_first(reading, monkeypatch):
-    (cell,) = [cell for cell in prefill_cells(reading, SMALL, generator()) if cell.at == {"tokens": 8}][:1]
+    """A prompt of one token has no such token."""
+    cells = prefill_cells(reading, replace(SMALL, prefill_tokens=(1, 8)), generator())
+    assert all(cell.measure()[0] > 0 for cell in cells)
+    (cell,) = [cell for cell in cells if cell.at == {"tokens": 8}][:1]
     assert cell.tables == ("draft_prefill",)
     notes = note_states(monkeypatch)
     cell.measure()
@@ -345,8 +295,3 @@ def test_a_prefill_offers_states_in_front_of_every_token_but_the_first(reading, 
     notes.clear()
     build_decoder(reading, {"method": "speculative"}).generate(list(range(8)), max_new_tokens=1)
     assert notes[:3] == [("offer", [8, 3, 32]), ("forward", (7, None, 1)), ("keep", [0, 1, 2, 3, 4, 5, 6])]
-
-
-def test_a_prompt_of_one_token_leaves_such_a_draft_without_rows(reading):
-    config = replace(SMALL, prefill_tokens=(1, 2))
-    assert all(cell.measure()[0] > 0 for cell in prefill_cells(reading, config, generator()))

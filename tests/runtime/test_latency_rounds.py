@@ -1,18 +1,18 @@
 """What rounds do outside of passes is timed in real rounds of the shape that the cell says; decisions do what they time."""
 
 from dataclasses import replace
+from itertools import count
+from random import Random
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from predictors.rounds import RoundRecord
-from predictors.signals import Root
-from runtime import ModelPair, Randomness, build_decoder, causal_model
+from runtime import ModelPair, Randomness, build_decoder
 from runtime.clock import PhaseClock
-from runtime.latency import LatencyConfig, rounds
-from runtime.latency.decision import SAMPLED, Queries, decision_cells
-from runtime.latency.passes import CommittedState
+from runtime.latency import Cell, LatencyConfig, replaced, rounds, sweep, tables_of
+from runtime.latency.cells import seconds_waited
 from runtime.latency.rounds import LEVELS, Rounds, TimedPair, branch_cells, guessing_cells, plain_cells, round_cells
 from tests.runtime.test_pair_and_build import tokenizer
 from tests.toys import tiny_llama
@@ -118,20 +118,10 @@ def test_rounds_of_another_shape_are_passed_over_and_requests_follow_each_other(
 
     requests = Rounds(timed, SimpleNamespace(stream=stream), 0, lambda record: record.drafted == 4)
     assert [requests.next()[0].drafted for _ in range(2)] == [4, 4] and next(shapes) == [4]
+    monkeypatch.setattr(rounds, "MOST_ROUNDS", 20)
     requests = Rounds(timed, timed.decoder(method="speculative"), 0, lambda record: False)
     with pytest.raises(ValueError, match="use smaller grids"):
         requests.next()
-
-
-def test_requests_of_all_visits_share_their_memory(monkeypatch):
-    """Another one's programs would be recorded while its rounds are timed."""
-    slots, real = [], causal_model.Slot
-    monkeypatch.setattr(causal_model, "Slot", lambda *given: slots.append(given) or real(*given))
-    monkeypatch.setattr(rounds, "LONGEST", 24)
-    timed = timed_pair(ModelPair(tiny_llama(64), tiny_llama(64, seed=1, layers=1), forward="graphed"))
-    for cell in round_cells(timed, replace(GRID, tree_rules=())):
-        measured(cell, 12)
-    assert len(slots) == 2, "one for each model"
 
 
 def test_a_round_waits_for_the_devices_of_both_models(timed, monkeypatch):
@@ -185,22 +175,6 @@ def test_the_first_level_and_the_others_are_told_apart(timed, monkeypatch):
     assert branch_cells(timed, GRID)[0].measure() == (3.0, 1.5)
 
 
-@pytest.mark.parametrize("sampled", [False, True])
-@pytest.mark.parametrize("count", [1, 3])
-def test_a_verdict_is_the_decoders_own_between_that_many_candidates(count, sampled, monkeypatch):
-    from runtime.latency import decision
-
-    drawn, real = [], decision.draw_candidates
-    monkeypatch.setattr(decision, "draw_candidates", lambda *given: drawn.append(real(*given)) or drawn[-1])
-    work = Queries(20, CPU, generator()).verdict(count, sampled, 0)
-    (candidates,) = drawn
-    assert len(set(candidates.tokens.tolist())) == count and candidates.kind == ("rrs" if sampled else "match")
-    if sampled:
-        assert {type(token) for token, _ in (work() for _ in range(5))} == {int}
-    else:
-        assert work() in (None, *range(count))
-
-
 # ---- a model that drafts for itself, and decisions
 
 
@@ -211,20 +185,54 @@ def test_upkeep_is_timed_in_passes_that_fed_as_many_guesses(timed, made):
         assert {record.guessed for record, *_ in made} == {cell.at["guessed"]}
 
 
-def test_a_decision_runs_the_head_over_that_many_features():
-    queries = Queries(20, CPU, generator())
-    law = queries.law(root=Root(32, 1, SAMPLED, None))
-    scalars = torch.tensor([1.0, 0.0, 0.0, 0.0, float(law.confidence), float(law.entropy)])
-    same = generator()
-    torch.randn(20, generator=same)
-    hidden, embedding = torch.randn(4, 3, generator=same), torch.randn(5, generator=same)
-    with torch.inference_mode():
-        likeliest, distance = queries.head(23)()
-    assert likeliest in (0, 1, 2)
-    states = torch.cat([hidden.reshape(-1), embedding]).half().float()
-    assert len(states) + len(scalars) == 23
-    assert distance == pytest.approx(float(torch.cat([states, scalars]).square().mean()))
-    pair = ModelPair(tiny_llama(20, seed=0), tiny_llama(20, seed=1))
-    idle = CommittedState(pair.target, 1, 1, generator())
-    cell, *_ = decision_cells(pair, replace(GRID, features=(23,)), generator(), idle, idle)
-    assert (cell.tables, cell.at, len(cell.measure())) == (("predictor",), {"features": 23}, 1)
+# ---- how cells are timed and put into tables
+
+
+def test_a_sweep_visits_every_cell_once_with_warm_up_and_what_comes_before():
+    log, steps, seconds = [], [], count(1)
+
+    def cell(place):
+        def measure():
+            log.append(("measure", place))
+            return (float(next(seconds)),)
+
+        noted = [lambda name=name: log.append((name, place)) for name in ("before", "end")]
+        return Cell(("draft",), {"rows": place}, measure, *noted)
+
+    rows = sweep([cell(place) for place in range(12)], Random(0), 2, 3, lambda: steps.append(1))
+    assert len(rows) == len(steps) == 12
+    assert all(len(row["seconds"]) == 3 for row in rows)
+    assert [kind for kind, _ in log] == [*["before", "measure"] * 5, "end"] * 12
+    assert all(len({place for _, place in log[start : start + 11]}) == 1 for start in range(0, 132, 11)), "not mixed"
+    assert rows[0]["seconds"] == [3.0, 4.0, 5.0]  # the warm-up's calls 1 and 2 are left out
+
+
+def test_tables_hold_median_and_quartiles_of_the_calls_of_all_sweeps():
+    places = [(2, 64), (1, 64), (1, 8), (2, 8)]  # in the order of visits, not of the grid
+    rows = [
+        {"table": "draft", "at": {"rows": row, "context": context}, "seconds": [row + context, row + context + 4.0]}
+        for row, context in places
+    ]
+    again = [{**row, "seconds": [seconds + 1 for seconds in row["seconds"]]} for row in rows[::-1]]
+    table = tables_of(rows + again)["draft"]
+    assert {name: list(grid) for name, grid in table.axes.items()} == {"rows": [1, 2], "context": [8, 64]}
+    assert table.calls == 4
+    for row, context in places:  # seconds: s, s + 1, s + 4, s + 5
+        latency = table.at(rows=row, context=context)
+        base = row + context
+        assert (latency.low, latency.seconds, latency.high) == (base + 0.75, base + 2.5, base + 4.25)
+
+
+def test_a_cells_new_calls_replace_its_old_ones_and_no_others():
+    rows = [{"table": "draft", "at": {"rows": place}, "seconds": [float(place)]} for place in (1, 2, 1, 2)]
+    again = [{"table": "draft", "at": {"rows": 2}, "seconds": [seconds]} for seconds in (8.0, 9.0)]
+    table = tables_of(replaced(rows, again))["draft"]
+    assert table.calls == 2 and table.median.tolist() == [1.0, 8.5]
+
+
+def test_the_scheduler_is_asked_of_every_thread(tmp_path):
+    for thread, text in (("7", "5000000000 1500000000 12\n"), ("8", "1 250000000 1\n")):
+        (tmp_path / thread).mkdir()
+        (tmp_path / thread / "schedstat").write_text(text)
+    assert seconds_waited(tmp_path) == 1.75
+    assert seconds_waited(tmp_path / "no such system") == 0.0

@@ -38,15 +38,6 @@ def test_greedy_is_an_exact_one_hot_of_the_first_maximum():
     assert law.tolist() == [[0.0, 1.0, 0.0, 0.0]]
 
 
-def test_bfloat16_logits_give_float32_laws_and_float64_stays():
-    for dtype, expected in (
-        (torch.bfloat16, torch.float32),
-        (torch.float32, torch.float32),
-        (torch.float64, torch.float64),
-    ):
-        assert processed_law(torch.randn(3, 5).to(dtype), SamplingSettings(1.0)).dtype == expected
-
-
 @pytest.mark.parametrize(
     "settings", [{"temperature": -1}, {"temperature": float("nan")}, {"top_k": -1}, {"top_p": 0}, {"top_p": 1.5}]
 )

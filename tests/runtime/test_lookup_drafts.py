@@ -8,17 +8,14 @@ from predictors.lookup import founds
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, build_decoder
 from runtime.drafting.chain import ChainDraft
-from runtime.graphs import Programs
 from runtime.laws import processed_law
-from runtime.monitor import Monitor
 from tests.ancestral import LlamaLogits
 from tests.branches import Scripted
 from tests.greedy import greedy_text
-from tests.runtime.graphing import Marked, Traced
+from tests.runtime.graphing import Marked
 from tests.runtime.lookups import CHOICES, lookup_decoder, mixed_decoder
 from tests.runtime.test_graphed_decoding import pair as pair_of
 from tests.runtime.test_graphed_decoding import reads_of
-from tests.runtime.test_monitor import lines
 from tests.toys import near, tiny_llama
 
 PROMPT = [3, 1, 4, 1, 5, 3, 1, 4, 1, 5, 3, 1]
@@ -38,27 +35,18 @@ def in_turn():
     return lambda root: next(sources)
 
 
-def paths(models, path):
-    pair = ModelPair(*models, forward="compact" if path == "graphed" else path)
-    if path == "graphed":
-        pair = ModelPair(*models, forward="graphed")
-        for model in (pair.target, pair.draft):
-            model.programs = Programs(Traced())
-    return pair
-
-
 @pytest.mark.parametrize(
     ("path", "temperature"), [("hugging_face", 1.0), ("compact", 0.0), ("compact", 1.0), ("graphed", 1.0)]
 )
 def test_the_draft_model_has_read_all_that_it_draws_after(models, path, temperature):
     """Whatever the rounds before did: its distributions are those of the text, the looked-up tokens and those drawn so far."""
-    assert drawn_wrongly(paths(models, path), models[1], temperature) < 1e-6
+    assert drawn_wrongly(pair_of(models, path), models[1], temperature) < 1e-6
 
 
 def test_a_model_that_reads_another_lookup_is_noticed(models, monkeypatch):
     honest = ChainDraft._feed_uncached
     monkeypatch.setattr(ChainDraft, "_feed_uncached", lambda self, then=(): honest(self, [0] * len(then)))
-    assert drawn_wrongly(paths(models, "compact"), models[1], 1.0) > 1e-3
+    assert drawn_wrongly(pair_of(models, "compact"), models[1], 1.0) > 1e-3
 
 
 def drawn_wrongly(pair, draft, temperature):
@@ -98,16 +86,10 @@ def test_the_host_reads_once_a_round(temperature):
     assert len(decoder.controller.session.roots) > 4
 
 
-@pytest.mark.parametrize("choice", [*CHOICES, "in_turn"])
-def test_greedy_equality(choice):
+@pytest.mark.parametrize("choose", [in_turn(), lambda root: Sourced(2, 1), *list(CHOICES.values())[:5]])
+def test_greedy_equality(choose):
     target, draft = tiny_llama(32, seed=0), tiny_llama(32, seed=0, layers=1)
-    choose = (
-        in_turn()
-        if choice == "in_turn"
-        else (lambda root: CHOICES[choice](root) if choice[:2] != "by" else Sourced(2, 1))
-    )
-    decoder = mixed_decoder(ModelPair(target, draft), choose, gamma=6, length=5)
-    out = decoder.generate(PROMPT, max_new_tokens=40)
+    out = mixed_decoder(ModelPair(target, draft), choose, gamma=6, length=5).generate(PROMPT, max_new_tokens=40)
     assert out.tokens == greedy_text(target, PROMPT, 40)
     assert sum(record.emitted for record in out.rounds) == 40
     alone = lookup_decoder(ModelPair(target), length=6).generate(PROMPT, max_new_tokens=40)
@@ -172,15 +154,6 @@ def test_a_request_without_its_draft_model_has_the_targets_context(models):
     pair = ModelPair(tiny_llama(seed=0), tiny_llama(seed=1, layers=1, max_position_embeddings=32))
     decoder = build_decoder(pair, {"method": "speculative", "drafter": {"kind": "lookup"}})
     assert len(decoder.generate([1] * 30, max_new_tokens=20).tokens) == 20
-
-
-def test_records_count_what_was_looked_up(tmp_path):
-    decoder = lookup_decoder(ModelPair(scripted(PERIOD * 5)), length=4, least=2)
-    decoder.monitor = Monitor(tmp_path / "records", "hash")
-    out = decoder.generate(PERIOD, max_new_tokens=20, eos_token_id=())
-    (record,) = lines(tmp_path / "records")
-    assert record["looked_up"] == record["submitted"] > 8
-    assert record["looked_up"] <= sum(one.looked_up for one in out.rounds)
 
 
 def test_drawing_without_a_draft_model_is_refused(models):

@@ -1,5 +1,6 @@
-"""What a request holds, against what it really holds."""
+"""What a request is planned to hold, against what it really holds; and what happens where there is no memory."""
 
+import re
 from itertools import chain
 
 import pytest
@@ -27,14 +28,6 @@ def test_weights_and_cache_are_those_of_a_request(tied):
         memory = model.open(140).memory
         held = sum(part.nbytes for part in (*chain.from_iterable(memory.caches), memory.cos, memory.sin))
         assert planned[name].cache == held
-
-
-def test_workspace_grows_with_the_prompt_and_the_vocabulary():
-    def workspace(vocabulary, prompt):
-        return planned_memory(ModelPair(tiny_llama(vocabulary)), prompt, 8)["target"].workspace
-
-    assert workspace(64, 2000) == 10 * workspace(64, 200) > workspace(64, 1)
-    assert workspace(640, 1) == 10 * workspace(64, 1)
 
 
 def test_models_of_unknown_memory_are_refused():
@@ -90,3 +83,87 @@ def test_families_call_their_widest_layer_otherwise(configuration, inner):
     planned = model_memory("target", model, Work(2000, 2000))
     assert planned.weights >= 4 * sum(parameter.numel() for parameter in model.model.parameters())
     assert planned.workspace == 2000 * 4 * (3 * inner + 2 * 32 + 32)
+
+
+# ---- no memory: a prompt is read in two halves, once, and a later pass ends the request
+
+PROMPT = [1, 5, 9, 2, 7, 3, 8, 4, 6]
+
+
+def short_of_memory(model, most: int) -> None:
+    """Its passes over more than ``most`` tokens ask a layer in their middle for more memory than there is."""
+
+    def ask(module, args, output):
+        if output.shape[-2] > most:
+            torch.empty(1 << 55)
+
+    model.model.norm.register_forward_hook(ask)
+
+
+@pytest.fixture
+def pair():
+    models = tiny_llama(), tiny_llama(layers=1)
+    return ModelPair(*models, forward="hugging_face")
+
+
+@pytest.mark.parametrize(
+    "config", [{"method": "autoregressive"}, {"method": "speculative", "drafter": {"kind": "chain", "gamma": 3}}]
+)
+@pytest.mark.parametrize("side", ["target", "draft"])
+def test_two_halves_go_on_where_one_pass_finds_no_memory(pair, config, side):
+    decoder = build_decoder(pair, config)
+    expected = decoder.generate(PROMPT, max_new_tokens=12)
+    used = [side] if side == "target" or "drafter" in config else []
+    short_of_memory(getattr(pair, side).model, 5)
+    if not used:
+        assert decoder.generate(PROMPT, max_new_tokens=12).tokens == expected.tokens
+        return
+    with pytest.warns(UserWarning, match="no memory for 9 tokens at once") as said:
+        found = decoder.generate(PROMPT, max_new_tokens=12)
+    assert len(said) == 1 and found.tokens == expected.tokens
+    assert [one.accepted for one in found.rounds] == [one.accepted for one in expected.rounds]
+
+
+@pytest.mark.parametrize(("prompt", "tokens"), [(PROMPT, 5), ([3], 1)])
+def test_halves_without_memory_are_refused_with_the_remedy(pair, prompt, tokens):
+    decoder = build_decoder(pair, {"method": "autoregressive"})
+    decoder.generate(prompt, max_new_tokens=2)  # the model has been tried
+    short_of_memory(pair.target.model, 0)
+    with pytest.raises(MemoryError, match=re.escape(f"a pass over {tokens} tokens of the prompt") + ".*shorten"):
+        decoder.generate(prompt, max_new_tokens=2)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"method": "speculative", "drafter": {"kind": "chain", "gamma": 3}},
+        {"preset": "pearl", "gamma": 2, "overlap": "none"},
+        {"method": "progressive_tree"},
+    ],
+)
+def test_a_round_without_memory_ends_the_request_and_the_next_one_decodes(pair, config):
+    decoder = build_decoder(pair, config)
+    expected = decoder.generate(PROMPT, max_new_tokens=12)
+    full = {"now": False}
+
+    def ask(module, args, output):
+        if full["now"]:
+            torch.empty(1 << 55)
+
+    pair.target.model.model.norm.register_forward_hook(ask)
+    steps = decoder.stream(PROMPT, max_new_tokens=12)
+    context = len(PROMPT) + sum(len(next(steps).tokens) for _ in range(2))
+    full["now"] = True
+    with pytest.raises(MemoryError, match=rf"round at {context} tokens of context.*max_new_tokens"):
+        next(steps)
+    full["now"] = False
+    assert decoder.generate(PROMPT, max_new_tokens=12).tokens == expected.tokens
+
+
+def test_other_errors_stay_what_they_are(pair):
+    def fail(module, args, output):
+        raise RuntimeError("something else")
+
+    pair.target.model.model.norm.register_forward_hook(fail)
+    with pytest.raises(RuntimeError, match="something else"):
+        build_decoder(pair, {"method": "autoregressive"}).generate(PROMPT, max_new_tokens=2)

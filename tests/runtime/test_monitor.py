@@ -16,7 +16,7 @@ from predictors.rounds import RoundRecord
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from runtime.monitor import Monitor
 from tests.bundles import random_bundle, stop_bundle
-from tests.runtime.test_routed import with_controller
+from tests.runtime.test_bundle_contract import with_controller
 from tests.toys import near, tiny_llama
 
 PROMPT = [3, 1, 4, 1, 5]
@@ -74,17 +74,6 @@ def test_a_record_is_what_the_rounds_were(pair, tmp_path, name, temperature):
     assert 0 < record["outcomes"] < len(tested) or name != "before"
 
 
-def test_forecasts_are_about_the_token_that_was_asked_about(pair, tmp_path):
-    """A model that scores a fed token speaks of it, and one that scores the next token of that."""
-    for name, kind in (("before", "early_stop"), ("behind", "specdecpp")):
-        folder = stop_bundle(tmp_path / name, pair, kind, threshold=1e-9)  # asked about every token, and never stops
-        rounds = (
-            load_decoder(folder, pair).generate(PROMPT, max_new_tokens=BUDGET, randomness=Randomness(0)).rounds[1:-3]
-        )
-        asked = [[said.place for said in one.forecasts] for one in rounds]
-        assert asked == [[0, 1, 2] if name == "before" else [0, 1]] * len(rounds) and len(rounds) > 2
-
-
 def test_a_head_forecasts_that_something_is_accepted(pair, tmp_path):
     folder = random_bundle(tmp_path / "hrad", pair, "paper", gamma=3)
     controller, seen = learned_controller(read_bundle(folder)), []
@@ -132,37 +121,37 @@ def test_a_request_that_is_given_up_is_recorded(pair, tmp_path):
     assert record["emitted"] == emitted and record["rounds"] == 2
 
 
-def test_what_cannot_be_written_is_lost_with_one_warning(pair, tmp_path):
+@pytest.fixture
+def unrecorded(pair, tmp_path):
+    """A bundle that is `served` with its records at a path, and gives the text that it gives without any."""
     folder = random_bundle(tmp_path / "b", pair)
-    expected = load_decoder(folder, pair).generate(PROMPT, max_new_tokens=12, randomness=Randomness(0)).tokens
-    decoder = load_decoder(folder, pair, monitor=tmp_path / "nowhere" / "records")
-    with pytest.warns(UserWarning, match=r"decoded, but not recorded: .*nowhere"):
-        assert decoder.generate(PROMPT, max_new_tokens=12, randomness=Randomness(0)).tokens == expected
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert decoder.generate(PROMPT, max_new_tokens=12, randomness=Randomness(0)).tokens == expected
+    options = {"max_new_tokens": 12, "randomness": Randomness(0)}
+    expected = load_decoder(folder, pair).generate(PROMPT, **options).tokens
+
+    def served(path, bundle="x"):
+        decoder = load_decoder(folder, pair, monitor=path)
+        decoder.monitor.bundle = bundle
+        for words in (r"decoded, but not recorded", None):  # one warning, then none
+            with pytest.warns(UserWarning, match=words) if words else warnings.catch_warnings(action="error"):
+                assert decoder.generate(PROMPT, **options).tokens == expected
+
+    return served
 
 
-def test_a_full_disk_costs_records_and_no_text(pair, tmp_path):
+def test_what_cannot_be_written_is_lost_with_one_warning(unrecorded, tmp_path):
+    unrecorded(tmp_path / "nowhere" / "records")
+    unrecorded(tmp_path / "records", bundle={"no", "JSON"})
+
+
+def test_a_full_disk_costs_records_and_no_text(unrecorded):
     """``/dev/full`` refuses every write as a full disk does."""
-    folder = random_bundle(tmp_path / "b", pair)
-    expected = load_decoder(folder, pair).generate(PROMPT, max_new_tokens=12, randomness=Randomness(0)).tokens
-    decoder = load_decoder(folder, pair, monitor="/dev/full")
-    with pytest.warns(UserWarning, match=r"decoded, but not recorded: .*No space left"):
-        assert decoder.generate(PROMPT, max_new_tokens=12, randomness=Randomness(0)).tokens == expected
+    unrecorded("/dev/full")
 
 
-def test_nothing_about_a_record_fails_a_request(pair, tmp_path):
-    """Neither a warning that is made an error nor a record that is no JSON."""
-    folder = random_bundle(tmp_path / "b", pair)
-    expected = load_decoder(folder, pair).generate(PROMPT, max_new_tokens=12, randomness=Randomness(0)).tokens
-    for place, name in (("nowhere/records", "x"), ("records", {1, 2}), ("records", "x")):
-        decoder = load_decoder(folder, pair, monitor=tmp_path / place)
-        decoder.monitor.bundle = name
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            assert decoder.generate(PROMPT, max_new_tokens=12, randomness=Randomness(0)).tokens == expected
-    assert len(lines(tmp_path / "records")) == 1
+def test_a_warning_that_is_made_an_error_fails_no_request(pair, tmp_path):
+    decoder = load_decoder(random_bundle(tmp_path / "b", pair), pair, monitor=tmp_path / "nowhere" / "records")
+    with warnings.catch_warnings(action="error"):
+        assert len(decoder.generate(PROMPT, max_new_tokens=12, randomness=Randomness(0)).tokens) == 12
 
 
 def steps_of(ends):

@@ -76,13 +76,6 @@ def test_a_draft_that_says_nothing_changes_no_law(name, heat, often):
     assert total_variation(law, target_law(pair.target, PROMPT, LENGTH, SamplingSettings(heat))) < 1e-9
 
 
-def test_nothing_is_drafted_where_the_draft_says_nothing():
-    for name in ("chain block", "tree nss", "distinct"):
-        decoder = build_decoder(ModelPair(TableModel(3, seed=1), Holed(2, 16)), METHODS[name])
-        made = decoder.generate(PROMPT, max_new_tokens=8, temperature=1.0, randomness=Randomness(0))
-        assert len(made.tokens) == 8 and not any(record.drafted for record in made.rounds)
-
-
 def test_a_draft_that_is_drawn_from_all_the_same_is_caught(monkeypatch):
     """The wrong twin: the draft's rows as they are."""
     monkeypatch.setattr(

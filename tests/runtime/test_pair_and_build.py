@@ -1,4 +1,4 @@
-"""Pairs, configurations and requests: what is refused, and with which words."""
+"""Pairs, requests and configurations: what is served, and what is refused by name."""
 
 import subprocess
 import sys
@@ -8,7 +8,11 @@ import torch
 from transformers import MambaConfig, MambaForCausalLM, PreTrainedTokenizerFast
 
 from runtime import ModelPair, build_decoder
-from tests.toys import tiny_llama
+from runtime.drafting import DRAFTERS
+from runtime.self_drafting import GUESSERS
+from runtime.verification import VERIFIERS
+from tests.runtime.test_drafting import DELAYED, FORK, PAIRS, speculative, toys
+from tests.toys import TableModel, tiny_llama
 
 
 def tokenizer(words):
@@ -79,31 +83,24 @@ def test_models_that_cannot_decode_are_refused_by_name(tmp_path):
         ModelPair.load(tmp_path, device="cpu")
 
 
-@pytest.mark.parametrize(
-    ("prompt", "options", "message"),
-    [
-        ([], {}, "the prompt is empty"),
-        ([1, 99], {}, "prompt token 99 is outside the target's vocabulary of 32"),
-        (
-            [1] * 250,
-            {"max_new_tokens": 7},
-            "250 tokens and max_new_tokens=7 do not fit the pair's context of 256.*<= 6",
-        ),
-        ([[1, 2]], {}, "one request at a time"),
-        ([1], {"max_new_tokens": 0}, "max_new_tokens must be a whole number >= 1"),
-        *(
-            (prompt, {}, "prompt_ids must be one sequence of token ids")
-            for prompt in ("text", None, ["text"], [[1], [2, 3]])
-        ),
-        ([1], {"randomness": 5}, "got 5: pass Randomness"),
-        ([1], {"temperature": 1e-320}, "temperature 1e-320 takes logits out of float32's range"),
-        ([1] * 300, {}, r"Shorten the prompt: it must be shorter than \d+ tokens"),
-        ([1], {"temperature": -1.0}, "temperature must be"),
-        ([1], {"top_k": 2.5}, "top_k must be a whole number"),
-        ([1], {"eos_token_id": [None]}, "eos_token_id must be a token id"),
-        ([1.7, 2.2], {}, "must be token ids"),
-    ],
-)
+REQUESTS = [
+    ([], {}, "the prompt is empty"),
+    ([1, 99], {}, "token 99 .* vocabulary of 32"),
+    ([1] * 250, {"max_new_tokens": 7}, "250 tokens and max_new_tokens=7 .* 256.*<= 6"),
+    ([1] * 300, {}, r"shorter than \d+ tokens"),
+    ([[1, 2]], {}, "one request at a time"),
+    *((prompt, {}, "one sequence of token ids") for prompt in ("text", None, ["text"], [[1], [2, 3]])),
+    ([1.7, 2.2], {}, "must be token ids"),
+    ([1], {"max_new_tokens": 0}, "max_new_tokens must be"),
+    ([1], {"randomness": 5}, "got 5: pass Randomness"),
+    ([1], {"temperature": 1e-320}, "temperature 1e-320"),
+    ([1], {"temperature": -1.0}, "temperature must be"),
+    ([1], {"top_k": 2.5}, "top_k must be a whole number"),
+    ([1], {"eos_token_id": [None]}, "eos_token_id must be a token id"),
+]
+
+
+@pytest.mark.parametrize(("prompt", "options", "message"), REQUESTS)
 def test_bad_requests_are_refused_before_any_work(pair, prompt, options, message):
     with pytest.raises(ValueError, match=message):
         build_decoder(pair, {"method": "speculative"}).stream(prompt, **options)
@@ -139,16 +136,6 @@ def test_end_of_sequence_may_be_a_tensor_or_set_later(pair):
     pair.target.model.generation_config.eos_token_id = None
 
 
-def test_weights_that_are_not_numbers_are_noticed():
-    model = tiny_llama(seed=0)
-    with torch.no_grad():
-        model.lm_head.weight[3] = float("nan")
-    with pytest.raises(ValueError, match="not finite after the prompt"):
-        build_decoder(ModelPair(model, tiny_llama(seed=1, layers=1)), {"method": "speculative"}).generate(
-            [1, 2], temperature=1.0
-        )
-
-
 def test_runtime_imports_nothing_of_the_training_side():
     """Nor transformers, whose import takes longer than all else: a process that drafts does without."""
     code = (
@@ -158,3 +145,68 @@ def test_runtime_imports_nothing_of_the_training_side():
         "assert not banned & set(sys.modules), banned & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# ---- configurations of decoders: which drafters go with which verifiers, and what is refused with its key or value
+
+BRANCHES = {"method": "branch_parallel"}
+BAD = [
+    ({}, "key 'method' is missing"),
+    ({"method": "magic"}, "unknown method 'magic'"),
+    ({"method": "autoregressive", "drafter": {"kind": "chain"}}, "neither drafter nor controller"),
+    ({"method": "lookahead", "widnow": 3}, "'widnow'. Did you mean 'window'"),
+    ({"preset": "medusa"}, "unknown preset 'medusa'"),
+    ({"preset": "specbranch", "controller": {"kind": "hrad"}}, "no bundle is named"),
+    (BRANCHES | {"gama": 3}, "'gama'. Did you mean 'gamma'"),
+    (BRANCHES | {"gamma": 0}, "gamma must be >= 1, got 0"),
+    (BRANCHES | {"draft_stage": "preverify", "draft_stage_gamma": 4}, "draft_stage 'preverify'"),
+    (BRANCHES | {"gamma": 3, "draft_stage_gamma": 4}, "draft_stage_gamma=4 exceeds gamma=3"),
+    (BRANCHES | {"k_rule": "round"}, "k_rule .* 'round'"),
+    (BRANCHES | {"verifier": "spectr"}, "chain.* 'spectr'"),
+    (BRANCHES | {"epsilon": 0.3, "controller": {"kind": "fixed"}}, "epsilon=0.3"),
+    (speculative(DELAYED, "block"), "'block' takes chains only, and DelayedTreeConfig"),
+    (speculative(FORK, "block"), "Verifiers for this drafter: traversal, nss"),
+    (speculative(PAIRS, "specinfer"), "'specinfer' is not lossless for WITHOUT_REPLACEMENT"),
+    (speculative({"kind": "chain"}, "hsd_as_published"), "unknown verifier 'hsd_as_published'"),
+    (speculative({"kind": "bush"}, "block"), "unknown kind 'bush'"),
+    (speculative({"kind": "chain", "gama": 3}, "block"), "'gama'. Did you mean 'gamma'"),
+    (speculative({"kind": "chain", "gamma": 0}, "block"), "gamma must be >= 1, got 0"),
+    (speculative({"kind": "delayed_tree", "k": 0}, "traversal"), "got k=0"),
+    (speculative({"kind": "delayed_tree", "choices": [{"k": 2}]}, "traversal"), "choices are the controller's"),
+    (speculative({"kind": "multi_candidate", "config": []}, "traversal"), "config needs a number per level"),
+    (speculative({"kind": "multi_candidate", "candidates": "best"}, "traversal"), "candidates must be one of"),
+    (speculative({"kind": "fork", "width": 0}, "traversal"), "width must be >= 1, got 0"),
+    (speculative({"kind": "chain", "draft_temperature": -1.0}, "block"), "draft_temperature .* got -1"),
+    (speculative({"kind": "lookup", "length": 0}, "block"), "length must be >= 1, got 0"),
+    (speculative({"kind": "lookup", "least": 17}, "block"), "least=17 is more than longest=16"),
+    (speculative({"kind": "chain", "gamma": 5, "lookup": {"length": 6}}, "block"), "lookup.length=6"),
+    (speculative({"kind": "chain", "lookup": {"most": 6}}, "block"), "unknown key 'most'"),
+]
+OF_A_PAIR = {"drafter": {"kind": "chain"}, "controller": {"kind": "fixed"}, "verifier": "block", "gamma": 4}
+BAD += [
+    ({"method": method, key: value}, f"'{method}'.*{key}") for method in GUESSERS for key, value in OF_A_PAIR.items()
+]
+
+
+@pytest.mark.parametrize(("config", "message"), BAD, ids=str)
+def test_bad_configurations_are_refused_by_name(config, message):
+    with pytest.raises(ValueError, match=message):
+        build_decoder(toys(), config)
+
+
+@pytest.mark.parametrize("config", [speculative({"kind": "chain"}, "block"), BRANCHES], ids=str)
+def test_methods_with_a_draft_need_one(config):
+    with pytest.raises(ValueError, match="needs a draft model"):
+        build_decoder(ModelPair(TableModel(3, 0)), config)
+
+
+def test_every_pair_of_drafter_and_verifier_is_lossless_or_refused():
+    for kind, config in DRAFTERS.items():
+        for verifier in VERIFIERS.values():
+            drafter = config()
+            fits = drafter.laws <= verifier.lossless_for and not (verifier.chains_only and drafter.branches)
+            try:
+                build_decoder(toys(), speculative({"kind": kind}, verifier.name))
+                assert fits
+            except ValueError:
+                assert not fits

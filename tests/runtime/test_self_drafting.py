@@ -1,47 +1,54 @@
-"""What one model that drafts for itself feeds and remembers: windows, branches and bounded pools."""
+"""What one model that drafts for itself feeds and remembers: windows, branches, trees and bounded pools."""
+
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from runtime.self_drafting.guesses import NGramPool, PromptTokens, TriePool, levels, merge, num_nodes
+from runtime.self_drafting.guesses import PassOutcome, PromptTokens, levels, num_nodes
 from runtime.self_drafting.ngrams import LookaheadConfig, SelfDraftConfig
-from runtime.self_drafting.progressive_tree import ProgressiveTreeConfig, verified
-from runtime.tree import DraftLaw
-from tests.guesses import EOS, Scripted, paths, request, said
+from runtime.self_drafting.progressive_tree import Node, ProgressiveTreeConfig, verified
+
+EOS = 99
+
+
+class Scripted:
+    """Chance that gives these outcomes in turn (at most the last one possible), then zeros."""
+
+    def __init__(self, *outcomes):
+        self.outcomes = list(outcomes)
+
+    def categorical(self, weights):
+        shape = weights.shape[:-1]
+        drawn = [self.outcomes.pop(0) if self.outcomes else 0 for _ in range(max(1, shape.numel()))]
+        return torch.tensor(drawn).clamp(max=weights.shape[-1] - 1).reshape(shape)
+
+
+def request(chance, prompt=(7,), eos=(EOS,)):
+    return SimpleNamespace(prompt=list(prompt), eos_tokens=frozenset(eos), randomness=chance)
+
+
+def said(newest, following, committed=(5,), candidates=None, predicted=(0,)):
+    return PassOutcome(newest, candidates or {}, list(predicted), list(following), list(committed))
+
+
+def chain(tokens):
+    """A trie of one path."""
+    trie = {}
+    for token in reversed(tokens):
+        trie = {token: trie}
+    return trie
+
+
+def paths(rows):
+    """The tokens each row sees, itself last."""
+    found = []
+    for token, parent in zip(rows.tokens, rows.parents, strict=True):
+        found.append([*(found[parent] if parent >= 0 else []), token])
+    return found
+
 
 # ---- tries and pools
-
-
-def test_merging_grafts_what_hangs_below():
-    trie = {1: {2: {}}}
-    assert merge(trie, {1: {3: {4: {}}}, 5: {6: {}}}) == 4
-    assert trie == {1: {2: {}, 3: {4: {}}}, 5: {6: {}}}
-    assert num_nodes(trie) == 6
-
-
-def test_levels_are_a_deterministic_tree():
-    tree = levels({1: {2: {}, 3: {4: {}}}, 5: {}}, deepest=2)
-    assert tree.token_list == [1, 5, 2, 3] and tree.parent_list == [-1, -1, 0, 0]
-    assert tree.law is DraftLaw.DETERMINISTIC and tree.draft_probs is None
-    assert levels({1: {}}, deepest=0).num_nodes == 0
-
-
-def test_a_full_pool_forgets_its_oldest_first_token():
-    pool = TriePool(capacity=4)
-    pool.merge(0, {1: {2: {}}})
-    pool.merge(0, {3: {}, 4: {}})
-    assert pool.get(0) == {1: {2: {}}, 3: {}, 4: {}}
-    pool.merge(0, {1: {5: {}}})
-    assert pool.get(0) == {3: {}, 4: {}}, "the oldest and all behind it, also what was just added there"
-    assert pool.get(9) == {}
-
-
-def test_a_continuation_larger_than_the_pool_is_not_kept():
-    pool = TriePool(capacity=3)
-    pool.merge(0, {1: {2: {3: {4: {}}}}})
-    assert pool.get(0) == {}
-    pool.merge(0, {5: {}})
-    assert pool.get(0) == {5: {}}
 
 
 def test_nothing_follows_an_end_of_sequence():
@@ -51,14 +58,6 @@ def test_nothing_follows_an_end_of_sequence():
     assert seen == {EOS: {}, 2: {EOS: {}}}
     assert PromptTokens(request(Scripted(0, 0), prompt=(EOS, 7, EOS))).draw(2) == [7, 7]
     assert PromptTokens(request(Scripted(0), prompt=(EOS,))).draw(1) == [EOS]
-
-
-def test_ngrams_not_seen_for_longest_go_first():
-    pool = NGramPool(capacity=2)
-    pool.add([(1, 2, 3), (1, 4, 5), (1, 2, 3), (1, 4, 6)])
-    assert pool.get(1) == {2: {3: {}}, 4: {6: {}}}
-    pool.add([(1, 4, 7)])
-    assert pool.get(1) == {4: {6: {}, 7: {}}}, "those that share a beginning are one path"
 
 
 # ---- lookahead
@@ -98,12 +97,6 @@ def test_overhead_of_lookahead(ngram, window, overhead):
     assert len(guesses.rows().tokens) == overhead
 
 
-def test_an_end_of_sequence_in_the_window_is_replaced():
-    window = LookaheadConfig(ngram=3, window=2).open(request(Scripted(), prompt=(7,)))
-    window.learn(said(50, [EOS, 3]))
-    assert paths(window.rows()) == [[7], [7], [7, 3]]
-
-
 # ---- self-draft
 
 
@@ -117,13 +110,6 @@ def test_branches_grow_to_their_length_and_leave_ngrams():
     branches.learn(said(51, [0, 0, 21, 0, 31]))
     assert branches.candidates(8) == {20: {21: {}}, 30: {31: {}}}
     assert paths(branches.rows()) == [[8], [8, 20], [8, 20, 21], [8], [8, 30], [8, 30, 31]]
-
-
-def test_overhead_of_self_draft():
-    branches = SelfDraftConfig().open(request(Scripted(), prompt=(1, 2, 3)))
-    for _ in range(8):
-        branches.learn(said(1, [4] * len(branches.rows().tokens)))
-    assert len(branches.rows().tokens) == 30
 
 
 @pytest.mark.parametrize(
@@ -146,3 +132,84 @@ def test_retrieval_reads_one_bounded_entry_however_long_the_text(config, most):
         guesses.learn(said(step % 4, following, committed=(step % 4,)))
         seen.append(max(num_nodes(guesses.candidates(token)) for token in range(4)))
     assert max(seen) <= most and max(seen[:300]) == max(seen[300:]) > most / 2
+
+
+# ---- progressive trees
+
+
+def grown(config, *trees):
+    """A progressive tree over first-level ``trees``: (token, children as a trie)."""
+
+    def hang(node, trie):
+        for token, below in trie.items():
+            hang(node.add(token), below)
+
+    tree = ProgressiveTreeConfig(**config).open(request(Scripted()))
+    tree.first = [Node(token) for token, _ in trees]
+    for node, (_, trie) in zip(tree.first, trees, strict=True):
+        hang(node, trie)
+    return tree
+
+
+TREES = ((1, {2: {3: {}}, 4: {}}), (5, {6: {}}), (7, {}))
+
+
+def test_geometry_of_the_paper():
+    rows = grown({"geometry": "paper"}, *TREES).rows()
+    assert sorted(paths(rows)) == [[1], [1, 2], [1, 2, 3], [1, 4], [5], [5, 6], [7]] and rows.depth == 3
+
+
+def test_geometry_with_a_spine():
+    rows = grown({"geometry": "spine"}, *TREES).rows()
+    expected = [[1], [1, 2], [1, 2, 3], [1, 4], [1, 5], [1, 5, 6], [1, 5, 7]]
+    assert sorted(paths(rows)) == expected and rows.depth == 3
+
+
+def state(tree):
+    def trie(node):
+        return {token: trie(child) for token, child in node.children.items()}
+
+    return [(node.token, trie(node)) for node in tree.first]
+
+
+def follow(tree, mapping, **options):
+    """Learn from a pass that says ``mapping[token]`` behind every row, 0 where it names none."""
+    rows = tree.rows()
+    tree.learn(said(options.pop("newest", 50), [mapping.get(token, 0) for token in rows.tokens], **options))
+
+
+def test_every_node_that_was_there_gets_at_most_one_child():
+    tree = grown({"geometry": "paper", "max_children": 2}, (1, {2: {}, 3: {}}), (4, {5: {}}))
+    follow(tree, {1: 9, 2: 8, 3: 8, 4: 5, 5: 6})
+    assert state(tree) == [(1, {2: {8: {}}, 3: {8: {}}}), (4, {5: {6: {}}})], "1 is full, 4 has a child 5 already"
+
+
+def test_the_pool_knows_what_hangs_under_every_node_before_pruning():
+    tree = grown({"geometry": "paper", "max_children": 1, "max_depth": 2}, (1, {2: {}}))
+    follow(tree, {1: 3, 2: 4})
+    assert tree.candidates(1) == {2: {4: {}}, 3: {}}, "the token guessed behind a full node is remembered too"
+    assert tree.candidates(2) == {4: {}}
+    assert state(tree) == [(2, {4: {}})], "grown too high: the oldest child took over"
+
+
+@pytest.mark.parametrize("depth", [2, 3, 4])
+def test_no_branch_grows_beyond_its_depth(depth):
+    tree = ProgressiveTreeConfig(max_depth=depth).open(request(Scripted(*[1] * 9), prompt=(1, 2, 3)))
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(100):
+        rows = tree.rows()
+        assert all(node.height < depth for node in tree.first) and len(tree.first) <= 4
+        assert all(len(node.children) <= 4 for node in tree._fed) and rows.depth <= depth + 3
+        tree.learn(said(1, torch.randint(6, (len(rows.tokens),), generator=generator).tolist()))
+
+
+@pytest.mark.parametrize(
+    "depth, left", [(1, []), (4, []), (5, [(1, {})]), (6, [(1, {2: {}})])], ids=["near", "four", "five", "six"]
+)
+def test_an_end_of_sequence_goes_with_four_levels_above_it(depth, left):
+    text = list(range(1, depth + 1))
+    tree = grown({"geometry": "paper", "max_depth": 20}, (1, chain(text[1:])))
+    rows = tree.rows()
+    following = [2, 3, 4, 5, 6, 7][: depth - 1]
+    tree.learn(said(50, [*following, EOS], committed=(1,)))
+    assert rows.tokens == text and state(tree) == left

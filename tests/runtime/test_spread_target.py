@@ -9,14 +9,8 @@ from runtime import ModelPair, Randomness, build_decoder
 from tests.toys import tiny_llama
 
 accelerate = pytest.importorskip("accelerate")
-MAP = {
-    "model.embed_tokens": "cpu",
-    "model.layers.0": "cpu",
-    "model.layers.1": "cpu",
-    "model.norm": "cpu",
-    "lm_head": "cpu",
-}
-MAP |= {"model.rotary_emb": "cpu"}
+PARTS = ("embed_tokens", "layers.0", "layers.1", "norm", "rotary_emb")
+MAP = {"lm_head": "cpu", **{f"model.{part}": "cpu" for part in PARTS}}
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

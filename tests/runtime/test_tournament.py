@@ -9,19 +9,7 @@ import torch
 from runtime.verification.tournament import run_tournament
 from tests.runtime.test_verifier_relations import optimum
 
-CASES = [
-    (3, 1, 5),
-    (3, 2, 5),
-    (3, 3, 2),
-    (3, 4, 5),
-    (4, 2, 2),
-    (4, 3, 3),
-    (4, 4, 5),
-    (5, 2, 5),
-    (5, 2, 3),
-    (5, 3, 2),
-    (5, 4, 3),
-]
+CASES = [(3, 1, 5), (3, 3, 2), (3, 4, 5), (4, 2, 2), (4, 3, 3), (4, 4, 5), (5, 2, 5), (5, 3, 2), (5, 4, 3)]
 TOLERANCE = 1e-12
 
 

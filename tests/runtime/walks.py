@@ -4,24 +4,26 @@ from random import Random
 
 import torch
 
-TOLERANCE = 1e-5
 
+def walk(states, random: Random, vocabulary: int, rounds: int = 4, prompt: int = 0, tolerance: float = 1e-5) -> None:
+    """Every state says what the first one says, pass after pass; where it taps layers, of these too."""
 
-def walk(states, random: Random, vocabulary: int, rounds: int = 4) -> None:
-    """Every state says what the others say, pass after pass."""
-
-    def passed(count, parents=None):
+    def passed(count, parents=None, last=None):
         tokens = [random.randrange(vocabulary) for _ in range(count)]
-        first, *others = (state.forward(tokens, parents).logits for state in states)
+        first, *others = (state.forward(tokens, parents, last) for state in states)
+        assert first.logits.std() > 0.1, "something to compare"
         for other in others:
-            torch.testing.assert_close(first, other, atol=TOLERANCE, rtol=TOLERANCE)
+            close = {"atol": tolerance, "rtol": tolerance, "check_dtype": False}
+            torch.testing.assert_close(first.logits, other.logits, **close)
+            if other.hidden_NKD is not None:
+                torch.testing.assert_close(first.hidden_NKD, other.hidden_NKD, **close)
 
     def kept(path, pending=0):
         for state in states:
             state.keep(path, pending)
 
-    prompt = random.randint(1, 9)
-    passed(prompt)
+    prompt = prompt or random.randint(1, 9)
+    passed(prompt, last=min(prompt, 9))
     kept(range(prompt))
     pending = 0
     for _ in range(rounds):
@@ -36,3 +38,5 @@ def walk(states, random: Random, vocabulary: int, rounds: int = 4) -> None:
             path, node = [node, *path], parents[node]
         pending = random.randint(0, len(path))
         kept(path, pending)
+        passed(1)  # after what is pending
+        kept(range(pending), pending)
