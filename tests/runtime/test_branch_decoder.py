@@ -60,14 +60,14 @@ def test_greedy_text_in_every_mode_and_width(pair, text, retention, stage, k_rul
 @pytest.mark.parametrize("preset", PRESETS)
 def test_presets_at_every_budget(pair, text, bundles, preset):
     """Pending tokens are never output: whatever the budget, the text is the target's."""
-    for gamma in (2, 3, 5, 8):
+    for gamma in (2, 3, 5):
         config = {"preset": preset, "gamma": gamma}
         if preset in LEARNED and gamma % 3:  # else without a bundle
             config["controller"] = {"kind": "hrad", "bundle": str(bundles["extended" if gamma % 2 else "paper"])}
         if PRESETS[preset]["method"] == "branch_parallel":
             config["overlap"] = "none"
         decoder = build_decoder(pair, config)
-        for budget in (*range(1, 13), 40):
+        for budget in (*range(1, 10), 40):
             out = decoder.generate(PROMPT, max_new_tokens=budget)
             assert out.tokens == text[:budget]
             assert sum(record.emitted for record in out.rounds) == budget

@@ -190,8 +190,3 @@ def test_what_it_does_not_compute_is_named(make, reason):
 def test_fused_kernels_are_refused_where_they_cannot_run():
     with pytest.raises(NotCompactError, match=r"float32 on cpu.*CUDA"):
         CausalLanguageModel(tiny_llama(), "fused")
-
-
-def test_tied_ends_are_no_obstacle():
-    model = LlamaForCausalLM(LlamaConfig(**SIZES, tie_word_embeddings=True))
-    assert CausalLanguageModel(model).forward == "packed"

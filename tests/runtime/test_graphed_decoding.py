@@ -72,10 +72,9 @@ def test_the_text_is_that_of_plain_calls(models, name):
         assert texts[0] == texts[1], temperature
 
 
-@pytest.mark.parametrize("overlap", ["none", "threads"])
 @pytest.mark.parametrize("name", BRANCHES)
-def test_branches_too(models, name, overlap):
-    config = BRANCHES[name] | {"overlap": overlap}
+def test_branches_in_a_thread_too(models, name):
+    config = BRANCHES[name] | {"overlap": "threads"}
     plain, graphed = (text(pair(models, path), config) for path in ("compact", "graphed"))
     assert plain == graphed
 

@@ -74,16 +74,9 @@ def test_end_of_sequence_at_every_offset(gamma, eos_place, lies):
     assert out.tokens == text[: eos_place + 1]
 
 
-def test_end_of_sequence_in_the_prompt_does_not_stop():
-    text = [2, 3, 4, 5]
-    pair = ModelPair(Scripted(text, 1), Scripted(text, 1))
-    out = build_decoder(pair, chain(2, {"kind": "fixed"})).generate([9], max_new_tokens=4, eos_token_id=[9, 11])
-    assert out.tokens == text
-
-
-def test_drafting_stops_after_end_of_sequence():
+def test_drafting_stops_after_an_end_of_sequence_but_not_after_one_in_the_prompt():
     text = [2, 9, 3, 4, 5, 6]
     pair = ModelPair(Scripted(text, 1), Scripted(text, 1))
-    out = build_decoder(pair, chain(4, {"kind": "fixed"})).generate([0], max_new_tokens=6, eos_token_id=9)
+    out = build_decoder(pair, chain(4, {"kind": "fixed"})).generate([9], max_new_tokens=6, eos_token_id=[9, 11])
     assert out.tokens == [2, 9]
     assert out.rounds[1].drafted == 1

@@ -154,27 +154,20 @@ def test_a_warning_that_is_made_an_error_fails_no_request(pair, tmp_path):
         assert len(decoder.generate(PROMPT, max_new_tokens=12, randomness=Randomness(0)).tokens) == 12
 
 
-def steps_of(ends):
-    """A prefill and a round; says when it is closed."""
-    try:
-        for _ in range(2):
-            yield SimpleNamespace(record=RoundRecord(drafted=1, accepted=1, emitted=2))
-    finally:
-        ends.append("closed")
-
-
 def test_a_request_that_is_given_up_closes_what_decodes(tmp_path):
     ends = []
-    steps = steps_of(ends)
-    watched = Monitor(tmp_path / "records", "none").watched(steps, Asked(), 2)
-    next(watched)
-    watched.close()
-    assert ends == ["closed"] and len(lines(tmp_path / "records")) == 1
-    watched = Monitor(tmp_path / "records", "none").watched(held := steps_of(ends), Asked(), 2)
+
+    def steps():
+        try:
+            yield SimpleNamespace(record=RoundRecord(drafted=1, accepted=1, emitted=2))
+        finally:
+            ends.append("closed")
+
+    watched = Monitor(tmp_path / "records", "none").watched(held := steps(), Asked(), 2)
     next(watched)
     with pytest.raises(KeyError):
         watched.throw(KeyError("of the consumer"))
-    assert ends == ["closed"] * 2 and next(held, None) is None and len(lines(tmp_path / "records")) == 2
+    assert ends == ["closed"] and next(held, None) is None and len(lines(tmp_path / "records")) == 1
 
 
 def test_a_line_that_is_cut_off_damages_no_other(tmp_path, monkeypatch):

@@ -25,17 +25,8 @@ METHODS = [
     {"method": "lookahead", "ngram": 3, "window": 2, "guesses": 1},
     {"method": "self_draft", "branches": 2, "length": 4, "ngram": 3, "guesses": 2},
 ]
-DRAWN = [
-    {"method": "progressive_tree", "draft_top_k": 2, "max_children": 1, "max_depth": 2},
-    {
-        "method": "progressive_tree",
-        "draft_top_k": 0,
-        "draft_top_p": 0.7,
-        "max_children": 1,
-        "max_depth": 2,
-        "geometry": "paper",
-    },
-]
+SMALL = {"method": "progressive_tree", "max_children": 1, "max_depth": 2}
+DRAWN = [SMALL | {"draft_top_k": 2}, SMALL | {"draft_top_k": 0, "draft_top_p": 0.7, "geometry": "paper"}]
 LENGTH = 6
 
 
