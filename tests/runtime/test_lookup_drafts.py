@@ -150,12 +150,6 @@ def test_a_controllers_plan_cuts_the_static_rule():
     assert out.tokens == (PERIOD * 5)[:20] and max(record.drafted for record in out.rounds) == 2
 
 
-def test_a_request_without_its_draft_model_has_the_targets_context(models):
-    pair = ModelPair(tiny_llama(seed=0), tiny_llama(seed=1, layers=1, max_position_embeddings=32))
-    decoder = build_decoder(pair, {"method": "speculative", "drafter": {"kind": "lookup"}})
-    assert len(decoder.generate([1] * 30, max_new_tokens=20).tokens) == 20
-
-
 def test_drawing_without_a_draft_model_is_refused(models):
     with pytest.raises(ValueError, match='has no draft model. Use drafter {"kind": "chain", "lookup"'):
         lookup_decoder(ModelPair(models[0]), choose=lambda root: Sourced(1, 2)).generate(PROMPT, max_new_tokens=9)

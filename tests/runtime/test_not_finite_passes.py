@@ -10,6 +10,7 @@ from runtime import ModelPair, Randomness, build_decoder
 from runtime.causal_model import CausalLanguageModel
 from runtime.compact.batch import BatchWriter, Wanted
 from runtime.laws import processed_law
+from runtime.verification.outcome import likeliest
 from tests.eagle3 import random_drafter
 from tests.runtime.test_not_finite import METHODS
 from tests.toys import tiny_llama
@@ -158,6 +159,11 @@ def test_many_texts_at_once_are_refused_with_their_names():
     ]
     with pytest.raises(ValueError, match="not finite.* b"):
         list(writer.write(wanted))
+
+
+def test_the_most_likely_token_of_a_row_without_any():
+    logits = torch.tensor([[0.0, 1.0], [math.nan, 1.0], [math.inf, 0.0], [-math.inf] * 2, [-math.inf, 0.0]])
+    assert likeliest(logits).tolist() == likeliest(logits.half()).tolist() == [1, -1, -1, -1, 1]
 
 
 def test_a_drafter_that_reads_states_and_says_nothing():

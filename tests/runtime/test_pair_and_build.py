@@ -117,9 +117,10 @@ def test_pairs_may_be_made_in_inference_mode(forward):
     assert right.generate([1, 2], max_new_tokens=9).tokens == text
 
 
-def test_plain_decoding_is_not_bound_by_the_drafts_context():
+def test_decoding_without_the_draft_is_not_bound_by_its_context():
     pair = ModelPair(tiny_llama(seed=0), tiny_llama(seed=1, layers=1, max_position_embeddings=32))
-    assert len(build_decoder(pair, {"method": "autoregressive"}).generate([1] * 30, max_new_tokens=20).tokens) == 20
+    for config in ({"method": "autoregressive"}, speculative({"kind": "lookup"}, "block")):
+        assert len(build_decoder(pair, config).generate([1] * 30, max_new_tokens=20).tokens) == 20
     with pytest.raises(ValueError, match="the pair's context of 32"):
         build_decoder(pair, {"method": "speculative"}).generate([1] * 30, max_new_tokens=20)
 

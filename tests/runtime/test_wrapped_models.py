@@ -1,6 +1,5 @@
 """Models in wrappers: served by the one inside where it computes the same, else refused by name."""
 
-import copy
 from types import SimpleNamespace
 
 import pytest
@@ -9,7 +8,7 @@ from torch import nn
 from transformers import LlamaForSequenceClassification, T5Config, T5ForConditionalGeneration
 
 from runtime import ModelPair, build_decoder
-from tests.toys import TableModel, tiny_llama
+from tests.toys import tiny_llama
 
 
 class Adapted(nn.Module):
@@ -108,8 +107,3 @@ def test_what_computes_something_else_is_refused_by_name(named, role):
     with pytest.raises(ValueError, match=named) as error:
         ModelPair(**models)
     assert "\n" not in str(error.value)
-
-
-def test_what_has_the_interface_is_taken_as_it_is():
-    model = TableModel(5, 0)
-    assert ModelPair(model, copy.copy(model)).target is model

@@ -8,15 +8,11 @@ import torch
 def walk(states, random: Random, vocabulary: int, rounds: int = 4, prompt: int = 0, tolerance: float = 1e-5) -> None:
     """Every state says what the first one says, pass after pass; where it taps layers, of these too."""
 
+    said = []  # compared at the end: results of a pass outlive the next one
+
     def passed(count, parents=None, last=None):
         tokens = [random.randrange(vocabulary) for _ in range(count)]
-        first, *others = (state.forward(tokens, parents, last) for state in states)
-        assert first.logits.std() > 0.1, "something to compare"
-        for other in others:
-            close = {"atol": tolerance, "rtol": tolerance, "check_dtype": False}
-            torch.testing.assert_close(first.logits, other.logits, **close)
-            if other.hidden_NKD is not None:
-                torch.testing.assert_close(first.hidden_NKD, other.hidden_NKD, **close)
+        said.append([state.forward(tokens, parents, last) for state in states])
 
     def kept(path, pending=0):
         for state in states:
@@ -40,3 +36,10 @@ def walk(states, random: Random, vocabulary: int, rounds: int = 4, prompt: int =
         kept(path, pending)
         passed(1)  # after what is pending
         kept(range(pending), pending)
+    for first, *others in said:
+        assert first.logits.std() > 0.1, "something to compare"
+        for other in others:
+            close = {"atol": tolerance, "rtol": tolerance, "check_dtype": False}
+            torch.testing.assert_close(first.logits, other.logits, **close)
+            if other.hidden_NKD is not None:
+                torch.testing.assert_close(first.hidden_NKD, other.hidden_NKD, **close)
