@@ -63,7 +63,7 @@ def test_sampling_follows_torchs_seed(pair, decoder):
         {"do_sample": False, "renormalize_logits": True},
         {"do_sample": False, "cache_implementation": "dynamic"},
     ],
-    ids=str,
+    ids=lambda options: "-".join(options),
 )
 def test_filters_arrive_and_greedy_stays_greedy(pair, decoder, options):
     model = pair.target.model
