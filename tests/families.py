@@ -38,17 +38,10 @@ LATENT = {  # multi-head latent attention, and experts
     "n_group": 1,
     "topk_group": 1,
 }
-LLAMA3 = {
-    "rope_type": "llama3",
-    "rope_theta": 5e5,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 64,
-}
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LLAMA3 |= {"original_max_position_embeddings": 64}
 CODER = {"rope_type": "linear", "rope_theta": 1e5, "factor": 4.0}
-SOFT = {
-    **HEADS,
+SOFT = HEADS | {
     "sliding_window": WINDOW,
     "query_pre_attn_scalar": 8,
     "tie_word_embeddings": False,
@@ -84,17 +77,9 @@ WINDOWED = ("mistral-window", "gemma2", "gemma3", "gemma3-seeing", "phi3-window"
 def configuration(family: str, vocabulary: int = 64, layers: int = 2, **changes) -> PreTrainedConfig:
     """Of ``family``; a window model of two layers or more has a global layer last where its family has them."""
     kind, own = FAMILIES[family]
-    sizes = {
-        "vocab_size": vocabulary,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": layers,
-        "num_attention_heads": 4,
-        "max_position_embeddings": 256,
-        "bos_token_id": None,
-        "eos_token_id": None,
-        "pad_token_id": None,
-    }
+    sizes = {"vocab_size": vocabulary, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": layers}
+    sizes |= {"num_attention_heads": 4, "max_position_embeddings": 256}
+    sizes |= dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
     if "gemma" in family:
         own = {**own, "layer_types": ["sliding_attention"] * (layers - 1) + ["full_attention"]}
     return kind(**{**sizes, **own, **changes})
