@@ -16,9 +16,10 @@ from pipelines.cli import COMMANDS, add_command, joined, main
 def test_examples_in_the_help_are_accepted(name):
     command = add_command(argparse.ArgumentParser(prog="draftwright").add_subparsers(), name)
     for example in re.split(r"\n(?=draftwright)", dedent(command.epilog)):
-        program, given, *argv = joined(shlex.split(example, comments=True))
+        program, *argv = shlex.split(example, comments=True)
+        given, *options = joined(argv)
         assert (program, given) == ("draftwright", name)
-        command.parse_args(argv)
+        command.parse_args(options)
 
 
 def test_a_tracking_database_that_is_none_is_refused_in_one_line(tmp_path, monkeypatch):

@@ -69,9 +69,7 @@ def drawn(windows, chat_tokenizer):
 
 
 @pytest.mark.parametrize("name", COUNTS)
-def test_splits_have_their_numbers_and_balanced_slices_and_no_document_is_in_two(
-    drawn, windows, chat_tokenizer, tmp_path, name
-):
+def test_splits_have_their_numbers_and_balanced_slices_and_no_document_is_in_two(drawn, tmp_path, name):
     prompts, slices = drawn[name], SLICES if name == "windows" else ("code", "prose", "math", "chat")
     assert Counter(prompt.split for prompt in prompts) == COUNTS[name]
     splits = {}
@@ -84,14 +82,12 @@ def test_splits_have_their_numbers_and_balanced_slices_and_no_document_is_in_two
             assert max(counts) - min(counts) <= 1, "any prefix alternates slices"
     assert len({prompt.id for prompt in prompts}) == len(prompts)
     assert len({prompt.text for prompt in prompts}) > 0.95 * len(prompts)
-    made = windows if name == "windows" else CHAT
-    assert draw_prompts(made, chat_tokenizer) == prompts
-    assert name == "chat" or draw_prompts(replace(made, seed=1), chat_tokenizer) != prompts
     write_prompts(tmp_path / "prompts.parquet", prompts)
     assert read_prompts(tmp_path, "train") == [prompt for prompt in prompts if prompt.split == "train"]
 
 
-def test_windows_have_the_asked_lengths_and_are_in_their_documents(drawn, windows, tokenizer):
+def test_windows_are_seeded_have_the_asked_lengths_and_are_in_their_documents(drawn, windows, tokenizer):
+    assert draw_prompts(windows, tokenizer) == drawn["windows"] != draw_prompts(replace(windows, seed=1), tokenizer)
     texts = {document.id: document.text for document in load_documents(windows.sources[0])}
     for prompt in drawn["windows"]:
         assert 8 <= len(prompt.tokens) <= 16
@@ -179,7 +175,7 @@ def test_sources_that_yield_no_prompt_are_refused(jsonl, tokenizer, monkeypatch)
         Source(kind="chat", name="c", column="a")
 
 
-PRINTED = "from pipelines.chat_prompts import chat_documents; print(ascii(chat_documents(3)))"
+PRINTED = "from pipelines.chat_prompts import chat_documents; print(ascii(chat_documents()))"
 
 
 @pytest.fixture(scope="module")
@@ -221,7 +217,7 @@ def test_they_follow_from_the_seed_alone(made):
     """And not from the order of sets and dictionaries: another process with other hashes makes the same."""
     environment = os.environ | {"PYTHONHASHSEED": "1"}
     printed = subprocess.check_output([sys.executable, "-c", PRINTED], env=environment, text=True)
-    assert printed.strip() == ascii(chat_documents(3))
+    assert printed.strip() == ascii(made)
     other = chat_documents(1)
     assert {document.id for document in other} == {document.id for document in made} and other != made
 
