@@ -215,7 +215,7 @@ def shown(capsys, *arguments):
 def test_a_gamma_that_cannot_be_computed_is_not_shown_and_noise_is(data, capsys, missing, known):
     tables = {name: table for name, table in PROFILE["tables"].items() if name != missing}
     out = shown(capsys, another(data, record={**PROFILE, "tables": tables, "noise": ["spread 85%"]}))
-    assert ("hidden γ" in out) == known and "noise: spread 85%" in out
+    assert ("| hidden γ" in out) == known and "noise: spread 85%" in out
 
 
 def test_speeds_are_predicted_for_an_acceptance(data, capsys):
