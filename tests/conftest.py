@@ -15,10 +15,10 @@ import torch
 torch.set_num_threads(1)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start background jobs with interruptions ignored
 
-SERVED = "test_promote.py", "test_champions.py", "test_release.py"  # by one MLflow server, so in one process
+SERVED = "test_champions.py", "test_release.py", "test_registered_files.py"  # by one MLflow server, so in one process
 LONGEST = (
-    *(*SERVED, "test_families.py", "test_stopping.py", "test_scale.py", "test_corpus.py", "test_foreseen.py"),
-    *("test_mixed_trial.py", "test_texts.py", "test_drift_comparison.py", "test_measure.py", "test_report.py"),
+    *(*SERVED, "test_promote.py", "test_families.py", "test_stopping.py", "test_scale.py"),
+    *("test_texts.py", "test_trial.py", "test_drift_comparison.py", "test_measure.py", "test_report.py"),
     *("test_branch_exactness.py", "test_drafting.py", "test_verifiers_exact.py"),
     *("test_branch_overlap.py", "test_controller_contract.py"),
 )

@@ -36,9 +36,7 @@ def postgresql_programs() -> Path | None:
 @contextmanager
 def postgresql(programs: Path) -> Iterator[str]:
     """An empty database of its own server; gives its URI."""
-    with tempfile.TemporaryDirectory(
-        prefix="postgresql-"
-    ) as place:  # short: a socket's path has 107 characters at most
+    with tempfile.TemporaryDirectory(prefix="pg-") as place:  # short: a socket's path has 107 characters at most
         home, options = Path(place), {}
         if os.geteuid() == 0:
             programs, options = _as_somebody_else(programs, home)
@@ -46,21 +44,13 @@ def postgresql(programs: Path) -> Iterator[str]:
             programs / "initdb",
             "-D",
             home / "data",
-            "-U",
-            "postgres",
-            "-A",
-            "trust",
-            "-E",
-            "UTF8",
-            "--no-locale",
-            "-N",
+            *["-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "-N"],
         ]
         subprocess.run(made, check=True, timeout=START_SECONDS, stdout=subprocess.DEVNULL, cwd=home, **options)
         served = [programs / "postgres", "-D", home / "data", "-k", home, "-h", "", "-F"]
         ready = [programs / "pg_isready", "-h", home, "-U", "postgres", "-q"]
-        with running(
-            served, home / "log", lambda: subprocess.run(ready).returncode == 0, stop=signal.SIGINT, cwd=home, **options
-        ):
+        options |= {"stop": signal.SIGINT, "cwd": home}
+        with running(served, home / "log", lambda: subprocess.run(ready).returncode == 0, **options):
             yield f"postgresql://postgres@/postgres?host={home}"
 
 

@@ -121,30 +121,26 @@ def test_prompts(tmp_path):
     write_prompts(tmp_path / FILE, rows)
     content = (tmp_path / FILE).read_bytes()
     assert read_prompts(tmp_path, "train") == rows
-    assert refused(
-        lambda luck: (tmp_path / FILE).write_bytes(flipped(luck, content)), lambda: read_prompts(tmp_path, "train")
-    )
+    damage = lambda luck: (tmp_path / FILE).write_bytes(flipped(luck, content))  # noqa: E731
+    assert refused(damage, lambda: read_prompts(tmp_path, "train"))
 
 
 def test_documents(tmp_path):
     path = tmp_path / "texts.jsonl"
-    rows = [
-        {"id": str(i), "text": "a text", "turns": [{"role": "user", "content": "x"}], "slice": "code"} for i in range(5)
-    ]
+    row = {"text": "a text", "turns": [{"role": "user", "content": "x"}], "slice": "code"}
+    rows = [{"id": str(i), **row} for i in range(5)]
     content = "\n".join(map(json.dumps, rows)).encode()
     path.write_bytes(content)
     source = Source(name="mine", kind="file", path=str(path), column="text", slice="code")
     read = lambda: load_documents(source)  # noqa: E731
     assert survived(read)
     assert refused(lambda luck: path.write_bytes(flipped(luck, content)), read)
-    survivors = TRIES - refused(lambda luck: path.write_text("\n".join(map(json.dumps, changed(luck, rows)))), read)
-    assert survivors
+    assert refused(lambda luck: path.write_text("\n".join(map(json.dumps, changed(luck, rows)))), read) < TRIES
 
 
 def test_traces(pair, tmp_path):
-    config = TextTraceConfig(
-        gamma_max=2, candidates=2, prompts=(2, 1, 1), max_new_tokens=6, layers=2, top=4, prompts_per_shard=2, threads=1
-    )
+    sizes = {"gamma_max": 2, "candidates": 2, "prompts": (2, 1, 1), "layers": 2, "top": 4, "prompts_per_shard": 2}
+    config = TextTraceConfig(**sizes, max_new_tokens=6, threads=1)
     prompts = random_prompts([4, 5, 4, 6], ["train", "train", "validation", "test"])
     folder = tmp_path / "texts"
     gather(TextCollector(pair, config, prompts), folder)

@@ -14,41 +14,26 @@ from dvc.repo import Repo
 
 from pipelines import PACKAGES
 from pipelines.cli import COMMANDS, module_of
+from pipelines.parameters import RECIPES, read_section
+from pipelines.stages.fit import FAMILIES, load_predictor
+from predictors.decision_rule import DecisionRule
 
 ROOT = Path(__file__).parent.parent
 DRAFTER = "data/${item.pair}/drafter"  # named by what the pair's folder says
 # Decide nothing of what a stage makes: the command line, files of parameters, device and pair, outputs, tracking, workers.
-PLUMBING = {
-    f"pipelines.{name}"
-    for name in (
-        *(
-            "applicability",
-            "cli",
-            "encoding",
-            "hardware",
-            "outputs",
-            "parameters",
-            "places",
-            "prompt_table",
-            "scale",
-            "terminal",
-        ),
-        *("registry", "registry.tracking"),
-    )
-} | {"pipelines"}
+PLUMBING = {"applicability", "cli", "encoding", "hardware", "outputs", "parameters", "places", "prompt_table", "scale"}
+PLUMBING |= {"terminal", "registry", "registry.tracking"}
+PLUMBING = {"pipelines"} | {f"pipelines.{name}" for name in PLUMBING}
 
 
 def variants(name, stage):
     """A stage whose matrix has a mapping as an axis, once per value; the first of a mapping's values names it."""
-    axes = [
-        axis
-        for axis, values in stage.get("matrix", {}).items()
-        if isinstance(values, list) and isinstance(values[0], dict)
-    ]
+    matrix = stage.get("matrix", {})
+    axes = [axis for axis, values in matrix.items() if isinstance(values, list) and isinstance(values[0], dict)]
     if not axes:
         return {name: stage}
     text, made = yaml.safe_dump(stage, width=1000), {}
-    for value in stage["matrix"][axes[0]]:
+    for value in matrix[axes[0]]:
         filled = re.sub(rf"\$\{{item\.{axes[0]}\.(\w+)\}}", lambda found, value=value: value[found[1]], text)
         made[f"{name}@{next(iter(value.values()))}"] = yaml.safe_load(filled)
     return made
@@ -65,9 +50,10 @@ def body(stage):
     return STAGES[stage].get("do", STAGES[stage])
 
 
-def outputs(stage):
+def made_by(stage):
+    """Outputs with their options."""
     outs = [*body(stage).get("outs", []), *body(stage).get("metrics", [])]
-    return [out if isinstance(out, str) else next(iter(out)) for out in outs]
+    return dict((out, {}) if isinstance(out, str) else next(iter(out.items())) for out in outs)
 
 
 def touch(path, other):
@@ -108,7 +94,7 @@ def test_what_a_command_reads_is_a_dependency(stage):
     """A folder that the command names is a dep, holds deps, or lies in one; where it is the pair's, that names the drafter's."""
     deps = [dep for dep in body(stage).get("deps", []) if dep.startswith("data/")]
     named = {word for word in shlex.split(body(stage)["cmd"]) if word.startswith("data/")}
-    written = {out if out in named else str(Path(out).parent) for out in outputs(stage)}
+    written = {out if out in named else str(Path(out).parent) for out in made_by(stage)}
     read = named - written
     assert not [word for word in read if not any(touch(word, dep) for dep in deps)]
     read |= {DRAFTER} if "data/${item.pair}/pair" in read else set()
@@ -136,19 +122,13 @@ def test_commands_are_what_their_stages_take(stage):
     parser.parse_args(arguments)
 
 
-def test_commands_name_their_inputs_and_outputs():
-    for stage in STAGES:
-        command = body(stage)["cmd"]
-        for out in outputs(stage):
-            assert out in command or str(Path(out).parent) in command, f"{stage}: {out}"
-
-
-def test_outputs_persist_or_are_not_cached():
+@pytest.mark.parametrize("stage", STAGES)
+def test_commands_name_their_outputs_which_persist_or_are_not_cached(stage):
     """DVC removes other outputs before it runs a command: a stage that fails would lose the earlier result."""
-    for stage in STAGES:
-        for out in [*body(stage).get("outs", []), *body(stage).get("metrics", [])]:
-            options = {} if isinstance(out, str) else next(iter(out.values()))
-            assert options.get("persist") or options.get("cache") is False, f"{stage}: {out}"
+    command = body(stage)["cmd"]
+    for out, options in made_by(stage).items():
+        assert out in command or str(Path(out).parent) in command, out
+        assert options.get("persist") or options.get("cache") is False, out
 
 
 def test_the_pipeline_is_a_table_of_contents():
@@ -189,25 +169,16 @@ def test_a_pair_whose_name_begins_another_is_chosen_alone(tmp_path, monkeypatch)
     assert repo.config["core"]["no_scm"] and not (tmp_path / ".git").exists()
 
 
-def test_nine_predictors_are_fitted_by_default():
-    from pipelines.parameters import read_section
-
-    assert list(read_section("smollm2", "fit", ROOT / "params.yaml")) == [
-        *("hrad", "specbranch", "survival", "takeover", "source", "early_stop-1", "early_stop-2"),
-        *("delayed_tree-nss", "delayed_tree-traversal"),
-    ]
-
-
 def test_every_recipe_is_a_predictor_that_is_fitted_by_its_name(tmp_path):
-    from pipelines.parameters import RECIPES
-    from pipelines.stages.fit import FAMILIES, load_predictor
-    from predictors.decision_rule import DecisionRule
-
     names = list(yaml.safe_load(RECIPES.read_text()))
     path = tmp_path / "params.yaml"
     path.write_text(yaml.safe_dump({"pairs": {"p": {"fit": dict.fromkeys(names)}}}))
     made = {name: load_predictor("p", name, path) for name in names}
     assert len(names) == 23 and {family for family, _ in made.values()} == set(FAMILIES)
+    assert list(read_section("smollm2", "fit", ROOT / "params.yaml")) == [
+        *("hrad", "specbranch", "survival", "takeover", "source", "early_stop-1", "early_stop-2"),
+        *("delayed_tree-nss", "delayed_tree-traversal"),
+    ]
     _, paper = made["specbranch-paper"]
     assert (paper.feature_set, paper.decoding.k_rule, paper.iterations) == ("paper", "floor", 1)
     assert paper.rule == DecisionRule(epsilon=0.2) and paper.rule.none_probability is None, "argmax at the paper's ε"
@@ -216,7 +187,5 @@ def test_every_recipe_is_a_predictor_that_is_fitted_by_its_name(tmp_path):
 
 @pytest.mark.parametrize("section", ["traces.texts", "traces.guesses", "measure", "tune"])
 def test_headline_numbers_are_at_the_temperatures_of_the_mix(section):
-    from pipelines.parameters import read_section
-
     mix, values = (read_section("smollm2", name, ROOT / "params.yaml") for name in ("mix", section))
     assert values["temperatures"] == mix["temperatures"]

@@ -19,8 +19,7 @@ from pipelines.registry.tracking import new_client
 from pipelines.stages.pair import run
 from runtime import ModelPair
 from tests.bundles import random_bundle
-from tests.pipelines.toy_bench import toy_bench
-from tests.pipelines.toy_trial import measured
+from tests.pipelines.toy_bench import measured, toy_bench
 from tests.servers import mlflow_server, postgresql, postgresql_programs
 from tests.toys import tiny_llama
 
@@ -74,6 +73,15 @@ def tracking_uri(request, template_db, tmp_path) -> Iterator[str]:
     client = new_client(uri)
     for model in client.search_registered_models():
         client.delete_registered_model(model.name)
+
+
+@pytest.fixture
+def workspace(tmp_path, monkeypatch, template_db) -> str:
+    """An empty folder to work in, with an empty registry; the registry's URI."""
+    uri = f"sqlite:///{shutil.copy(template_db, tmp_path / 'mlflow.db')}"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    return uri
 
 
 @pytest.hookimpl(wrapper=True)

@@ -45,11 +45,8 @@ def test_what_needs_a_draft_is_left_out_where_there_is_none(stage, command, argu
 
 def test_predictors_of_chains_need_a_draft(stage):
     stage({"target": "t"}, "measure")
-    assert [needs_draft("p", name, Path("params.yaml")) for name in ("hrad", "lookahead", "auto")] == [
-        True,
-        False,
-        False,
-    ]
+    needed = {name: needs_draft("p", name, Path("params.yaml")) for name in ("hrad", "lookahead", "auto")}
+    assert needed == {"hrad": True, "lookahead": False, "auto": False}
 
 
 def test_files_take_the_place_of_earlier_ones_and_folders_of_all_that_was_there(stage):

@@ -1,14 +1,19 @@
-"""The benchmark's arms: equal counting on both sides, no state left behind, exact text in float32."""
+"""The benchmark's arms: rows that stand for several, equal counting on both sides, no state left behind, exact text."""
+
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from pipelines.measuring import arms
-from pipelines.measuring.arm_rows import ArmRow
-from pipelines.measuring.arms import ArmBuilder
-from pipelines.measuring.exactness import exactness_rows, first_difference
+from pipelines.measuring.arm_rows import ArmRow, expanded
+from pipelines.measuring.arms import ArmBuilder, bundles_of
+from pipelines.measuring.exactness import exactness_rows
+from pipelines.measuring.measurement import MeasureConfig
+from pipelines.parameters import load_parameters, read_section
+from predictors.config import parse_config
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, build_decoder
-from runtime.request import until_end
 from tests.bundles import random_bundle
 from tests.toys import tiny_llama
 
@@ -46,11 +51,6 @@ def test_both_sides_count_tokens_up_to_the_first_end_of_sequence(temperature):
         if temperature == 0:
             assert len({tuple(tokens) for tokens in runs.values()}) == 1
     assert temperature == 0 or ended
-
-
-def test_tokens_after_the_end_do_not_count():
-    assert until_end([5, 2, 7, 2], {2}) == [5, 2]
-    assert until_end([5, 7], ()) == [5, 7]
 
 
 def test_assisted_generation_leaves_no_state_behind(pair):
@@ -103,12 +103,6 @@ def test_exactness_check_passes_for_our_decoders_and_reports_where_others_differ
     assert not found[-1]["exact_float32"]
 
 
-def test_first_difference():
-    assert first_difference([1, 2, 3], [1, 5, 3]) == 1
-    assert first_difference([1, 2], [1, 2, 3]) == 2
-    assert first_difference([1, 2], [1, 2]) is None
-
-
 @pytest.mark.parametrize(("options", "cache"), [(None, None), ({"cache_implementation": "static"}, "static")])
 def test_hugging_face_is_asked_for_the_cache_of_the_row(pair, tmp_path, monkeypatch, options, cache):
     target, asked = pair.target.model, []
@@ -125,3 +119,70 @@ def test_hugging_face_is_asked_for_the_cache_of_the_row(pair, tmp_path, monkeypa
     greedy = SamplingSettings(0.0)
     assert arm.run([1, 2, 3], greedy, 0).tokens == ours([1, 2, 3], greedy, 0).tokens
     assert asked == [cache]
+
+
+TEMPLATE = {"method": "speculative", "drafter": {"kind": "chain", "gamma": "{gamma}"}, "verifier": "block"}
+
+
+def test_every_combination_is_an_arm_whose_values_keep_their_type():
+    each = {"width": [2, 0.5], "depth": [[3, 1]], "model": ["a", "b"]}
+    decoder = {"w": "{width}", "d": "{depth}", "controller": {"bundle": "{bundles}/{model}"}}
+    rows = expanded([ArmRow("fork-{width}.{depth} {model}", "fork", decoder=decoder, each=each)], "place")
+    assert [row.name for row in rows] == ["fork-2.3.1 a", "fork-2.3.1 b", "fork-0.5.3.1 a", "fork-0.5.3.1 b"]
+    assert rows[3].decoder == {"w": 0.5, "d": [3, 1], "controller": {"bundle": "place/b"}}
+    assert decoder["w"] == "{width}", "the row itself stays as it is"
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({}, "must have one of .*, got none"),
+        ({"hugging_face": "magic"}, "one of generate, assisted, prompt_lookup, got 'magic'"),
+        ({"bundle": "b", "choose": True}, "chosen when it was exported"),
+        ({"decoder": {}, "forward": "mine"}, "hugging_face or left out, got 'mine'"),
+    ],
+)
+def test_rows_that_cannot_be_meant_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        parse_config(ArmRow, {"name": "n", "family": "f", **change}, "here")
+
+
+def test_a_placeholder_needs_a_value_and_a_name_is_given_once():
+    with pytest.raises(ValueError, match=r"\{gamma\} has no value"):
+        expanded([ArmRow("a", "f", decoder=TEMPLATE)], "")
+    with pytest.raises(ValueError, match="arms a are given twice"):
+        expanded([ArmRow("a", "f", decoder={}), ArmRow("a", "g", decoder={})], "")
+
+
+def test_the_table_of_the_parameter_file_can_be_built(pair, tmp_path):
+    """All but what needs an exported bundle; bundles are those that are fitted."""
+    config = load_parameters(MeasureConfig, "smollm2", "measure", Path("params.yaml"))
+    rows = expanded(config.arms, str(tmp_path))
+    builder = ArmBuilder(pair, tmp_path, 8)
+    arms = builder.build(rows)
+    left = {row.name for row in rows} - set(arms)
+    assert left == {row.name for row in rows if bundles_of(row)}
+    assert {name.removesuffix("-4") for name in left} == set(builder.missing)
+    assert set(builder.missing) <= set(read_section("smollm2", "fit", Path("params.yaml")))
+    assert {"autoregressive", "hf_assisted", "chain-4", "pearl-4"} <= set(arms)
+
+
+def test_arms_decode_the_target_text(pair, tmp_path):
+    theirs = {"hf": "generate", "assisted": "assisted", "lookup": "prompt_lookup"}
+    rows = [ArmRow(name, "hugging_face", hugging_face=kind) for name, kind in theirs.items()]
+    rows[2] = replace(rows[2], options={"prompt_lookup_num_tokens": 3})
+    rows += [ArmRow("plain", "plain", decoder=DECODERS["plain"]), ArmRow("left out", "rule", bundle="nowhere")]
+    rows += expanded([ArmRow("chain-{gamma}", "chain", decoder=TEMPLATE, each={"gamma": [2]})], "")
+    builder = ArmBuilder(pair, tmp_path, 6)
+    arms = builder.build(rows)
+    assert list(arms) == [*theirs, "plain", "chain-2"] and builder.missing == ["nowhere"]
+    texts = {name: tuple(arm.run([1, 2, 3], SamplingSettings(0.0), 0).tokens) for name, arm in arms.items()}
+    assert len(set(texts.values())) == 1 and len(texts["plain"]) == 6
+    assert arms["chain-2"].verifier == "block" and arms["hf"].decoder is None
+
+
+def test_an_arm_over_hugging_faces_forward_only_where_ours_is_another(pair, tmp_path):
+    row = ArmRow("hf forward", "plain", decoder={"method": "autoregressive"}, forward="hugging_face")
+    general = ModelPair(pair.target.model, forward="hugging_face")
+    assert list(ArmBuilder(pair, tmp_path, 6).build([row])) == ["hf forward"]
+    assert not ArmBuilder(general, tmp_path, 6).build([row])

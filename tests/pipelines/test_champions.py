@@ -121,47 +121,33 @@ def test_releases_are_a_stack_whatever_is_asked_in_which_order(template_db):
     run_state_machine_as_test(Releases, settings=settings(max_examples=12, stateful_step_count=10, deadline=None))
 
 
-def test_promote_and_roll_back_in_every_registry(champions):
-    champions.promote("1", None, PASSED)
-    with pytest.raises(ValueError, match="measured against no champion, and by now champion aaaaaaaaaaaa is"):
-        champions.promote("2", None, PASSED)
-    champions.promote("2", "a" * 64, REFUSED, forced="an outage")
-    assert champions.rollback().action == "rolled back" and str(alias(champions)) == "1"
-    assert champions.history()[1].forced == "an outage" and champions.champion().version == "1"
+def test_a_champion_that_came_between_is_met_right_before_the_alias_is_set(champions):
+    """In every registry. Evidence over no champion; meanwhile another version was promoted. Tags of users are no events."""
+    other = Champions(champions.client, NAME)
+    other.promote("2", None, PASSED)
+    for key in ("champion.note", "champion.2026", "verdict.note", "verdict.1"):
+        champions.client.set_registered_model_tag(NAME, key, "the good one")
+        champions.client.set_model_version_tag(NAME, "1", key, "the good one")
+    with pytest.raises(ValueError, match="measured against no champion, and by now champion bbbbbbbbbbbb is"):
+        champions.promote("1", None, PASSED)
+    assert [event.version for event in champions.history()] == ["2"] and str(alias(champions)) == "2"
+    champions.promote("1", "b" * 64, REFUSED, forced="an outage")
+    assert champions.rollback().action == "rolled back" and str(alias(champions)) == "2"
+    assert champions.history()[1].forced == "an outage" and champions.champion().version == "2"
     champions.keep("1", PASSED)
     assert champions.verdicts("1") == [PASSED]
     with pytest.raises(ValueError, match="nothing is registered as p-length"):
         Champions(champions.client, "p-length").champion()
 
 
-def test_tags_of_users_are_no_events(champions):
-    champions.promote("1", None, PASSED)
-    champions.keep("1", PASSED)
-    for key in ("champion.note", "champion.2026", "verdict.note", "verdict.1"):
-        champions.client.set_registered_model_tag(NAME, key, "the good one")
-        champions.client.set_model_version_tag(NAME, "1", key, "the good one")
-    assert champions.champion().version == "1" and len(champions.history()) == 1 and champions.verdicts("1") == [PASSED]
-
-
-def test_a_champion_that_came_between_is_met_right_before_the_alias_is_set(champions):
-    """Evidence over no champion; meanwhile another version was promoted."""
-    other = Champions(champions.client, NAME)
-    other.promote("2", None, PASSED)
-    with pytest.raises(ValueError, match="by now champion bbbbbbbbbbbb is the champion"):
-        champions.promote("1", None, PASSED)
-    assert [event.version for event in champions.history()] == ["2"] and str(alias(champions)) == "2"
-
-
 def test_models_of_a_pair_are_found_page_by_page():
     class Page(list):
         token = None
 
-    def version(number):
-        return SimpleNamespace(name=f"p-{number}", tags={PAIR_TAG: "p" if number % 2 else "q"})
-
     def search(filter_string, page_token):
         start = int(page_token or 0)
-        page = Page(version(number) for number in range(start, start + 2))
+        numbers = range(start, start + 2)
+        page = Page(SimpleNamespace(name=f"p-{n}", tags={PAIR_TAG: "p" if n % 2 else "q"}) for n in numbers)
         page.token = str(start + 2) if start < 4 else None
         return page
 

@@ -1,3 +1,5 @@
+"""Documents of every kind of source: what becomes a text or a conversation, and what is refused by name."""
+
 import codecs
 import gzip
 import json
@@ -23,15 +25,14 @@ def texts(**source) -> list[str]:
     return [document.text for document in load_documents(Source(name="s", **source))]
 
 
-def test_jsonl(jsonl):
+def test_rows_texts_and_folders(jsonl, tmp_path):
     documents = load_documents(Source(kind="file", name="s", path=str(jsonl), slice_column="topic"))
-    assert [(d.id, d.text, d.slice) for d in documents] == [
-        ("s/rows.jsonl:0", "one", "x"),
-        ("s/rows.jsonl:1", "two", "y"),
-    ]
-
-
-def test_parquet_text_files_and_folders(jsonl, tmp_path):
+    made = [(document.id, document.text, document.slice) for document in documents]
+    assert made == [("s/rows.jsonl:0", "one", "x"), ("s/rows.jsonl:1", "two", "y")]
+    assert texts(kind="file", path=str(jsonl), column="topic") == ["x", "y"]
+    template = "{topic}: {text} = {answer:02d}"
+    assert texts(kind="file", path=str(jsonl), template=template) == ["x: one = 01", "y: two = 02"]
+    assert texts(kind="file", path=str(jsonl), limit=1) == ["one"]
     pa.parquet.write_table(pa.Table.from_pylist(ROWS), tmp_path / "rows.parquet")
     (tmp_path / "z.txt").write_text("three")
     (tmp_path / "ignored.csv").write_text("four")
@@ -58,61 +59,38 @@ def test_what_editors_and_systems_leave_in_a_folder_is_no_document(jsonl, tmp_pa
     assert texts(kind="file", path=str(tmp_path / ".ipynb_checkpoints/../rows.jsonl")) == ["one", "two"]
 
 
-def test_column_and_template_and_limit(jsonl):
-    assert texts(kind="file", path=str(jsonl), column="topic") == ["x", "y"]
-    assert texts(kind="file", path=str(jsonl), template="{topic}: {text} = {answer:02d}") == [
-        "x: one = 01",
-        "y: two = 02",
-    ]
-    assert texts(kind="file", path=str(jsonl), limit=1) == ["one"]
-
-
-def test_messages_end_with_what_the_model_must_answer(tmp_path):
-    path = tmp_path / "chat.jsonl"
-    conversation = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "good day"}]
-    path.write_text(json.dumps({"chat": conversation}))
-    (document,) = load_documents(Source(kind="file", name="s", path=str(path), messages="chat"))
-    assert document.messages == ({"role": "user", "content": "hello"},)
-
-
-def test_local_datasets(jsonl, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("name", "row"), [("rows.jsonl", '{"text": "ü"}'), ("rows.csv", "text\nü")])
+def test_local_datasets(jsonl, tmp_path, monkeypatch, name, row):
     monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
     assert texts(kind="datasets", path=str(tmp_path), split="train", column="text") == ["one", "two"]
     with pytest.raises(ValueError, match="cannot be loaded"):
         texts(kind="datasets", path=str(tmp_path), split="nope")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / name).write_bytes(row.encode("latin-1"))
+    with pytest.raises(ValueError, match=r"'s': dataset .* cannot be loaded: .*0xfc"):
+        texts(kind="datasets", path=str(tmp_path / "data"))
 
 
 @pytest.mark.parametrize(
-    ("source", "message"),
+    ("content", "source", "message"),
     [
-        ({"column": "body"}, "a row has no column 'body', only text, topic, answer"),
-        ({"messages": "text"}, "expected a list of messages"),
-        ({"column": "answer"}, "holds 1, not a text"),
-        ({"template": "{text} {more}"}, "does not fit .*null"),
-        ({"where": {"topic": ["none"]}}, r"'s' has no documents where {'topic': \['none'\]}\."),
+        (ROWS, {"column": "body"}, "a row has no column 'body'"),
+        (ROWS, {"messages": "text"}, "expected a list of messages"),
+        (ROWS, {"column": "answer"}, "holds 1, not a text"),
+        ([ROWS[0] | {"more": None}], {"template": "{text} {more}"}, "does not fit .*null"),
+        (ROWS, {"where": {"topic": ["none"]}}, r"'s' has no documents where {'topic': \['none'\]}\."),
+        ([{"text": " "}], {}, "'s' has no documents but 1 empty ones"),
+        ([{"text": "a\ud800"}], {}, "'s/bad.jsonl:0' holds a lone surrogate"),
+        (b"[" * 100_000, {}, "line 1: no valid JSON"),
+        (b'{"text": "a"}\n{"text": "\xff"}', {}, "line 2: no valid JSON"),
+        ([[1]], {}, "line 1: expected a JSON object"),
     ],
 )
-def test_wrong_columns_are_refused(jsonl, source, message):
-    if "template" in source:
-        jsonl.write_text(json.dumps(ROWS[0] | {"more": None}))
+def test_bad_rows_and_wrong_columns_are_refused(tmp_path, content, source, message):
+    content = content if isinstance(content, bytes) else "\n".join(map(json.dumps, content)).encode()
+    (tmp_path / "bad.jsonl").write_bytes(content)
     with pytest.raises(ValueError, match=message):
-        load_documents(Source(kind="file", name="s", path=str(jsonl), **source))
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ('{"text": " "}', "'s' has no documents but 1 empty ones"),
-        (r'{"text": "a\ud800"}', r"'s/bad.jsonl:0' holds a lone surrogate, no character \(.*surrogates not allowed"),
-        ("[" * 100_000, "line 1: no valid JSON"),
-        (b'{"text": "a"}\n{"text": "\xff"}', "line 2: no valid JSON"),
-        ("[1]", "line 1: expected a JSON object"),
-    ],
-)
-def test_bad_rows_are_refused(tmp_path, content, message):
-    (tmp_path / "bad.jsonl").write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(ValueError, match=message):
-        texts(kind="file", path=str(tmp_path / "bad.jsonl"))
+        texts(kind="file", path=str(tmp_path / "bad.jsonl"), **source)
 
 
 def test_empty_rows_are_left_out_and_counted(tmp_path, capsys):
@@ -136,24 +114,21 @@ def test_missing_and_unreadable_files_are_refused(tmp_path):
 
 
 SAID = "naïve – 東京"
-CODECS = ["utf-8", "utf-8-sig", "utf-16"]
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("codec", ["utf-8", "utf-8-sig", "utf-16", "utf-16-be"])
 def test_a_mark_tells_the_encoding_and_is_no_text(tmp_path, codec):
+    """Of every file by itself, and of joined ones, whose second mark stands within."""
+    mark = codecs.BOM_UTF16_BE if codec == "utf-16-be" else b""
     for place, folder in enumerate((tmp_path, tmp_path / "more")):
         folder.mkdir(exist_ok=True)
-        (folder / "a.txt").write_bytes(f"{SAID} {place}\r\nend".encode(codec))
-        (folder / "b.jsonl").write_bytes(f'{{"text": "{SAID} row {place}"}}\r\n\r\n{{"text": "{place}"}}'.encode(codec))
+        (folder / "a.txt").write_bytes(mark + f"{SAID} {place}\r\nend".encode(codec))
+        rows = f'{{"text": "{SAID} row {place}"}}\r\n\r\n{{"text": "{place}"}}'
+        (folder / "b.jsonl").write_bytes(mark + rows.encode(codec))
     expected = [f"{SAID} 0\nend", f"{SAID} row 0", "0", f"{SAID} 1\nend", f"{SAID} row 1", "1"]
     assert texts(kind="file", path=str(tmp_path)) == expected
-
-
-def test_big_endian_texts_and_joined_files(tmp_path):
-    (tmp_path / "a.txt").write_bytes(codecs.BOM_UTF16_BE + SAID.encode("utf-16-be"))
-    lines = [f'{{"text": "{number}"}}\n'.encode("utf-8-sig") for number in range(2)]
-    (tmp_path / "b.jsonl").write_bytes(b"".join(lines))
-    assert texts(kind="file", path=str(tmp_path)) == [SAID, "0", "1"]
+    (tmp_path / "joined.jsonl").write_bytes(b"".join(f'{{"text": "{n}"}}\n'.encode("utf-8-sig") for n in range(2)))
+    assert texts(kind="file", path=str(tmp_path / "joined.jsonl")) == ["0", "1"]
 
 
 OTHERS = [
@@ -193,11 +168,53 @@ def test_of_a_dataset_only_what_is_read_is_decoded(tmp_path, monkeypatch):
             texts(kind="datasets", path=str(tmp_path / path), **options)
 
 
-@pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv"])
-def test_other_encodings_in_a_dataset_are_refused(tmp_path, name, monkeypatch):
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
-    (tmp_path / "data").mkdir()
-    row = '{"text": "ü"}' if name.endswith("jsonl") else "text\nü"
-    (tmp_path / "data" / name).write_bytes(row.encode("latin-1"))
-    with pytest.raises(ValueError, match=r"'s': dataset .* cannot be loaded: .*0xfc"):
-        texts(kind="datasets", path=str(tmp_path / "data"))
+def said(tmp_path, *messages):
+    (tmp_path / "m.jsonl").write_text(json.dumps({"talk": messages}))
+    (document,) = load_documents(Source(kind="file", name="s", path=str(tmp_path / "m.jsonl"), messages="talk"))
+    return document.messages
+
+
+@pytest.mark.parametrize("role", ["assistant", "Assistant", "model", "gpt", "BOT"])
+def test_whoever_answers_is_the_assistant(tmp_path, role):
+    user, answer = {"role": "user", "content": "a"}, {"role": role, "content": "b"}
+    assert said(tmp_path, user, answer) == (user,)
+    more = ({"role": "assistant", "content": "b"}, {"role": "user", "content": "c"})
+    assert said(tmp_path, user, answer, {"role": "human", "content": "c"}, answer) == (user, *more)
+
+
+def part(text) -> dict:
+    return {"type": "text", "text": text}
+
+
+def test_parts_of_text_are_one_text(tmp_path):
+    messages = said(
+        tmp_path,
+        {"role": "system", "content": [part("Be brief.")]},
+        {"role": "user", "content": [part("Name "), {"cache": None, **part("a city.")}]},
+        {"role": "assistant", "content": "Oslo", "tool_calls": [], "function_call": None},
+        {"role": "user", "content": "Another.", "name": "Ada"},
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]},  # the answer, which is left to the model
+    )
+    said_by = [("system", "Be brief."), ("user", "Name a city."), ("assistant", "Oslo"), ("user", "Another.")]
+    assert [tuple(message.values()) for message in messages] == said_by
+
+
+ODD = [
+    ({"content": [part("see"), {"type": "image_url", "image_url": {"url": "a.png"}}]}, "image_url"),
+    ({"content": [{"type": "input_audio", "input_audio": {}}]}, "input_audio"),
+    ({"content": [part(None)]}, "None"),
+    ({"content": None}, "None"),
+    ({"content": {"text": "a"}}, "text"),
+    ({"content": 7}, "7"),
+    ({"content": "a", "role": 3}, "'role': 3"),
+    ({"content": "", "role": "assistant", "function_call": {"name": "find"}}, "function_call.*find"),
+    ({"content": None, "role": "assistant", "tool_calls": [{"id": "1"}]}, "tool_calls"),
+    ({"content": "rain", "role": "tool", "tool_call_id": "1"}, "tool_call_id"),
+]
+
+
+@pytest.mark.parametrize(("message", "word"), ODD)
+def test_what_is_no_text_is_refused_by_name(tmp_path, message, word):
+    with pytest.raises(ValueError, match=rf"'s/m\.jsonl:0': .*{word}.* Leave the document out") as error:
+        said(tmp_path, {"role": "user", **message}, {"role": "user", "content": "so?"})
+    assert "\n" not in str(error.value)

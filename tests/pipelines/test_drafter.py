@@ -1,7 +1,7 @@
 """Drafters trained for a target: what training computes is what the runtime serves, and it learns."""
 
 import json
-import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,7 @@ import yaml
 from safetensors.torch import save_file
 
 from pipelines.cli import main
+from pipelines.drafter.muon import Muon, orthogonalise
 from pipelines.drafter.network import DrafterNetwork
 from pipelines.drafter.recipe import DrafterRecipe
 from pipelines.drafter.texts import SETTINGS, collect, shortened
@@ -43,9 +44,8 @@ def untrained(target, ids):
 
 def saved(network, target, folder):
     folder.mkdir(exist_ok=True)
-    (folder / "config.json").write_text(
-        json.dumps(written_config(len(network.ids_U), target.model.config, LAYERS, torch.float32))
-    )
+    config = written_config(len(network.ids_U), target.model.config, LAYERS, torch.float32)
+    (folder / "config.json").write_text(json.dumps(config))
     save_file(network.tensors(torch.float32), folder / "model.safetensors")
     return read_checkpoint(folder)
 
@@ -87,17 +87,13 @@ def test_a_drafter_learns_goes_on_after_an_interruption_and_is_saved_whole(targe
     texts = collect(target, PROMPTS * 6, LAYERS, 24, 0, tmp_path / "texts")
     ids = vocabulary(texts, 24, 32)
     assert len(ids) == 24 and ids.tolist() == sorted(set(ids.tolist()))
-    recipe = DrafterRecipe(
-        train="eagle3", vocabulary=24, epochs=6, positions=200, matrix_lr=0.02, vector_lr=0.01, warm_up=2
-    )
+    rates = {"matrix_lr": 0.02, "vector_lr": 0.01, "warm_up": 2}
+    recipe = DrafterRecipe(train="eagle3", vocabulary=24, positions=200, **rates)
     found = {}
-    for name, epochs in (("whole", (6,)), ("halves", (3, 6))):
+    for name, epochs in (("whole", 6), ("halves", 3), ("halves", 6)):
         network = untrained(target, ids.tolist())
-        for until in epochs:
-            part = DrafterRecipe(**{**vars(recipe), "epochs": until})
-            found[name] = train(network, part, texts, texts, tmp_path / name, 0, native=False)
-            if until < 6:
-                network = untrained(target, ids.tolist())
+        part = replace(recipe, epochs=epochs)
+        found[name] = train(network, part, texts, texts, tmp_path / name, 0, native=False)
     assert found["whole"]["agreement_1"] > 0.5
     assert found["halves"]["steps"] == found["whole"]["steps"]
     made = saved(network, target, tmp_path / "d")
@@ -107,47 +103,30 @@ def test_a_drafter_learns_goes_on_after_an_interruption_and_is_saved_whole(targe
 CHAT = "{% for one in messages %}<|{{ one['role'] }}|>{{ one['content'] }}{% endfor %}<|assistant|>"
 
 
-def test_a_pair_trains_its_drafter_and_decodes_with_it(tokenizer, tmp_path, monkeypatch, template_db):
+PARAMETERS = """
+models:
+  draft: {train: eagle3, prompts: 12, validation: 2, max_new_tokens: 16, vocabulary: 64, epochs: 1, threads: 1}
+  <<: {target: target, dtype: float32, check_memory: false}
+prompts:
+  shares: {drafter: 0.5, train: 0.2, validation: 0.1, test: 0.1, reserve: 0.1}
+  <<: {drafter: 12, train: 4, validation: 4, test: 4, reserve: 2, longest: 200}
+machine: {threads: 1}
+mix: {}
+"""
+
+
+def test_a_pair_trains_its_drafter_and_decodes_with_it(tokenizer, workspace):
     """Stages pair, prompts and drafter, as a pair's parameters name them; then every later stage finds the pair whole."""
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{shutil.copy(template_db, tmp_path / 'mlflow.db')}")
-    monkeypatch.chdir(tmp_path)
-    tiny_llama(len(tokenizer), seed=3, layers=7).save_pretrained(tmp_path / "target")
-    tokenizer.save_pretrained(tmp_path / "target")
-    recipe = {
-        "train": "eagle3",
-        "prompts": 12,
-        "validation": 2,
-        "max_new_tokens": 16,
-        "vocabulary": 64,
-        "epochs": 1,
-        "threads": 1,
-    }
-    sections = {
-        "models": {"target": str(tmp_path / "target"), "draft": recipe, "dtype": "float32", "check_memory": False},
-        "prompts": {
-            "sources": [{"name": "chat", "kind": "chat", "chat_template": CHAT}],
-            "drafter": 12,
-            "train": 4,
-            "validation": 4,
-            "test": 4,
-            "reserve": 2,
-            "longest": 200,
-            "shares": {"drafter": 0.5, "train": 0.2, "validation": 0.1, "test": 0.1, "reserve": 0.1},
-        },
-        "machine": {"threads": 1},
-        "mix": {},
-    }
+    tiny_llama(len(tokenizer), seed=3, layers=7).save_pretrained("target")
+    tokenizer.save_pretrained("target")
+    sections = yaml.safe_load(PARAMETERS)
+    sections["prompts"]["sources"] = [{"name": "chat", "kind": "chat", "chat_template": CHAT}]
     Path("params.yaml").write_text(yaml.safe_dump({"pairs": {"p": sections}}))
-    for stage in (
-        "pair data/p/pair",
-        "prompts data/p/pair data/p/prompts",
-        "drafter data/p/pair data/p/prompts data/p/drafter",
-    ):
-        name, *places = stage.split()
-        if name == "drafter":
-            with pytest.raises(ValueError, match="holds no drafter yet"):
-                _ = read_pair(Path("data/p/pair")).models
-        assert main([name, "--pair", "p", *places]) in (None, 0)
+    assert main(["pair", "--pair", "p", "data/p/pair"]) in (None, 0)
+    assert main(["prompts", "--pair", "p", "data/p/pair", "data/p/prompts"]) in (None, 0)
+    with pytest.raises(ValueError, match="holds no drafter yet"):
+        _ = read_pair(Path("data/p/pair")).models
+    assert main(["drafter", "--pair", "p", "data/p/pair", "data/p/prompts", "data/p/drafter"]) in (None, 0)
     facts = json.loads(Path("data/p/drafter/drafter.json").read_text())
     assert facts["trained"] and facts["texts"] == 12 and 0 < facts["validation"]["coverage"] <= 1
     assert not Path("data/p/drafter/work").exists()
@@ -161,3 +140,29 @@ def test_a_pair_trains_its_drafter_and_decodes_with_it(tokenizer, tmp_path, monk
 def test_a_target_of_few_layers_has_no_drafter_trained(depth):
     with pytest.raises(ValueError, match=f"{depth} layers, and an EAGLE-3 drafter is trained for 7 or more"):
         tapped_layers(depth)
+
+
+def test_muon_equals_torchs_own_in_bfloat16():
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(12, 20), (20, 12), (12, 12), (12, 20)]
+    ours = [torch.randn(shape, generator=generator).requires_grad_() for shape in shapes]
+    theirs = [matrix.detach().clone().requires_grad_() for matrix in ours]
+    optimizers = (
+        Muon(ours, lr=0.02, momentum=0.95, weight_decay=0.05, dtype=torch.bfloat16),
+        torch.optim.Muon(theirs, lr=0.02, momentum=0.95, weight_decay=0.05),
+    )
+    for _ in range(4):
+        for a, b in zip(ours, theirs, strict=True):
+            a.grad = torch.randn(a.shape, generator=generator)
+            b.grad = a.grad.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, atol=2e-3, rtol=0)
+
+
+def test_updates_of_muon_are_nearly_orthogonal():
+    matrices = torch.randn(3, 16, 40, generator=torch.Generator().manual_seed(0))
+    values = torch.linalg.svdvals(orthogonalise(matrices, 5, torch.float32))
+    assert values.min() > 0.4
+    assert values.max() < 1.4

@@ -40,14 +40,8 @@ def served(bundle, count, accepted=2.0, setting="T=0", residual=0.01, seed=0):
         outcomes = random.binomial(10, 0.6)
         probability = outcomes - 10 * (residual + random.normal(scale=0.1))
         number = int(random.integers(6, 15))
-        rounds = {
-            "rounds": number,
-            "accepted": number * rate,
-            "tested": 10,
-            "outcomes": outcomes,
-            "probability": probability,
-        }
-        made = asdict(RequestCounts(48, 3, 40)) | rounds
+        made = asdict(RequestCounts(48, 3, 40)) | {"rounds": number, "accepted": number * rate}
+        made |= {"tested": 10, "outcomes": outcomes, "probability": probability}
         yield json.dumps({"bundle": bundle_hash(bundle), "setting": setting, "route": None} | made)
 
 
@@ -98,7 +92,7 @@ def test_the_last_requests_count_and_drift_ends_in_3(bundle, tmp_path, capsys, s
     assert drift(bundle, tmp_path) == 0
 
 
-def test_rotated_files_come_first(bundle, tmp_path):
+def test_rotated_files_come_first_and_a_name_is_no_pattern(bundle, tmp_path):
     write(tmp_path, served(bundle, 64, 1.0))
     (tmp_path / "records").rename(tmp_path / "records.2")
     write(tmp_path, served(bundle, 40))
@@ -107,14 +101,13 @@ def test_rotated_files_come_first(bundle, tmp_path):
     assert drift(bundle, tmp_path, "--window", "32") == 0
     write(tmp_path, served(bundle, 40, 1.0))
     assert drift(bundle, tmp_path, "--window", "32") == DRIFT
-
-
-def test_a_name_is_no_pattern(tmp_path):
     (tmp_path / "served1.1").write_text("{}\n")
     with pytest.raises(ValueError, match="no monitor wrote there"):
         read_records(tmp_path / "served[1]")
     (tmp_path / "served[1].1").write_text("{}\n{}\n")
     assert read_records(tmp_path / "served[1]") == ([], 2), "both damaged"
+    for given in (["--window", "8"], ["--false-alarm", "0"]):
+        assert given[0] in drift(bundle, tmp_path, *given)
 
 
 def damaged(bundle):
@@ -123,17 +116,9 @@ def damaged(bundle):
     yield from ("", '{"bundle": "cut o', "3", "[]", '{"bundle": "x"}', "1" * 5000)
     (line,) = served(bundle, 1)
     good = json.loads(line)
-    for name, value in (
-        ("setting", "\ud800"),
-        ("setting", ["T=0"]),
-        ("setting", None),
-        ("bundle", {}),
-        ("emitted", "40"),
-        ("sketch", 3),
-    ):
-        yield json.dumps(good | {name: value})
-    yield json.dumps(good | {"rounds": "ten"})
-    yield json.dumps(good | {"accepted": 10**400})
+    others = [{"setting": value} for value in ("\ud800", ["T=0"], None)]
+    others += [{"bundle": {}}, {"emitted": "40"}, {"sketch": 3}, {"rounds": "ten"}, {"accepted": 10**400}]
+    yield from (json.dumps(good | one) for one in others)
 
 
 def test_what_is_not_this_bundles_is_left_out(bundle, tmp_path, capsys):
@@ -171,10 +156,3 @@ def test_the_retraining_line_hides_no_failure(drifts, retrains, ends):
     done = subprocess.run(["sh", "-c", tools + line], capture_output=True, text=True, check=False)
     retrained = ["repro -sf prompts@PAIR", "repro"][: 1 if retrains else 2]
     assert done.returncode == ends and done.stdout.splitlines() == (retrained if drifts == DRIFT else [])
-
-
-def test_mistakes_are_named(bundle, tmp_path):
-    assert "no monitor wrote there" in drift(bundle, tmp_path, "--records", str(tmp_path / "nowhere"))
-    write(tmp_path, [])
-    for given in (["--window", "8"], ["--false-alarm", "0"]):
-        assert given[0] in drift(bundle, tmp_path, *given)

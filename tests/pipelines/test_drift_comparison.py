@@ -47,10 +47,6 @@ def of_budgets(budgets, slice_=None):
     return np.concatenate([population(budget, slice_) for budget in budgets], axis=1)
 
 
-def fractions_of(some):
-    return dict(zip(SLICES, some.tolist(), strict=True))
-
-
 def served(random, budgets, slice_=None):
     """A window's fractions by statistic, its requests' budgets drawn from ``budgets``."""
     made = of_budgets(budgets, slice_)
@@ -63,15 +59,15 @@ def recorded(random, slice_=None):
     return fractions_of(population(RECORDED, slice_)[:, random.integers(20_000, size=36)[documents]]), documents
 
 
-def ratio_of_sums(fractions, documents):
-    return Level.of(fractions, documents)
+def fractions_of(some):
+    return dict(zip(SLICES, some.tolist(), strict=True))
 
 
 def mean_of_ratios(fractions, documents):
     return Level.of([(above / below, 1) for above, below in fractions], documents)
 
 
-def samples(random, budgets=(RECORDED,), slices=(None, None), level=ratio_of_sums):
+def samples(random, budgets=(RECORDED,), slices=(None, None), level=Level.of):
     """A reference and a window, of those ``slices``, by setting and statistic."""
     made = {}
     for setting in SETTINGS:
@@ -119,7 +115,7 @@ def acceptance(rate):
 @pytest.mark.parametrize("budgets", [(24,), (256,)])
 def test_a_mean_of_ratios_would_be_flagged_for_its_budget(budgets):
     same = {"budgets": budgets, "slices": (1, 1)}
-    right, wrong = (alarms(acceptance(RATE), **same, level=level) for level in (ratio_of_sums, mean_of_ratios))
+    right, wrong = (alarms(acceptance(RATE), **same, level=level) for level in (Level.of, mean_of_ratios))
     assert right < bound(RATE) < 0.1 < wrong, (right, wrong)
 
 
@@ -139,12 +135,12 @@ def test_a_few_requests_that_outweigh_the_others_are_no_drift():
 
 def test_the_rate_would_be_missed_by_wrong_comparisons():
     """Without Bonferroni's share, or with a reference that is taken for exact."""
+
+    def exactly(made):
+        return {name: (replace(before, error=1e-9), now) for name, (before, now) in made.items()}
+
     alone = alarms(lambda made: [one for name in made for one in compared({name: made[name]}, RATE)], 500)
-    exact = {"error": 1e-9}
-    certain = alarms(
-        lambda made: compared({name: (replace(before, **exact), now) for name, (before, now) in made.items()}, RATE),
-        500,
-    )
+    certain = alarms(lambda made: compared(exactly(made), RATE), 500)
     assert min(alone, certain) > bound(RATE), (alone, certain)
 
 
@@ -158,9 +154,8 @@ def test_a_shift_of_the_detectable_size_is_missed_at_the_stated_rate(budgets):
 
     streams = stationary(budgets=budgets)
     typical = np.median([found(made).detectable for made in streams[:300]])
-    missed = [
-        1 - np.mean([found(shifted(made, name, shift)).drifted for made in streams]) for shift in (typical, -typical)
-    ]
+    moved = ([found(shifted(made, name, shift)).drifted for made in streams] for shift in (typical, -typical))
+    missed = [1 - np.mean(drifted) for drifted in moved]
     assert np.mean(missed) == pytest.approx(drift.MISS_RATE, abs=0.03)
     assert missed == pytest.approx([drift.MISS_RATE] * 2, abs=0.07)
 
@@ -180,7 +175,6 @@ def test_students_quantiles(freedom):
 
 def test_what_never_varies():
     level = Level(mean=1.0, error=0.0, freedom=19.0, requests=20)
-    (same,), (other,) = (
-        compared({("T=0", "accepted"): (level, replace(level, mean=value))}, 0.01) for value in (1.0, 1.5)
-    )
+    pairs = ({("T=0", "accepted"): (level, replace(level, mean=value))} for value in (1.0, 1.5))
+    (same,), (other,) = (compared(pair, 0.01) for pair in pairs)
     assert not same.drifted and other.drifted and other.t == np.inf

@@ -1,5 +1,6 @@
-"""Greedy texts in short number formats: what rounding explains, and what it does not."""
+"""Greedy texts in short number formats: what rounding explains, and what it does not; and forwards that are not the model's."""
 
+import math
 import weakref
 from types import SimpleNamespace
 
@@ -11,16 +12,26 @@ from pipelines.gate.verdict import CHALLENGER
 from pipelines.measuring import exactness
 from pipelines.measuring.arm_rows import ArmRow
 from pipelines.measuring.arms import Run, hugging_face_arm
-from pipelines.measuring.exactness import GREEDY, first_unlikely, float32_pair, greedy_differences, near_tie
+from pipelines.measuring.exactness import (
+    GREEDY,
+    PATH,
+    TREE,
+    first_unlikely,
+    float32_pair,
+    forward_agreement,
+    greedy_differences,
+    near_tie,
+)
 from pipelines.measuring.measurement import MeasureConfig
 from pipelines.places import read_pair
 from pipelines.report.inputs import Measured
 from pipelines.stages.measure import _checks
 from runtime import ModelPair
+from runtime.causal_model import CausalLanguageModel
+from runtime.compact import forward as compact
 from runtime.memory import weight_bytes
 from tests.bundles import random_bundle
-from tests.pipelines.toy_bench import toy_bench, toy_prompts
-from tests.pipelines.toy_trial import bench, measured, quietly
+from tests.pipelines.toy_bench import bench, measured, quietly, toy_bench, toy_prompts
 from tests.toys import tiny_llama
 
 PROMPT, NEW = [3, 1, 4], 8
@@ -44,9 +55,7 @@ def _with(text: list[int], place: int, token: int) -> list[int]:
 
 
 def differences(monkeypatch, model, text: list[int]) -> list[int | None]:
-    monkeypatch.setattr(
-        exactness, "decoder_arm", lambda decoder, budget: lambda prompt, settings, seed: Run(text, None)
-    )
+    monkeypatch.setattr(exactness, "decoder_arm", lambda *_: lambda *_: Run(text, None))
     return greedy_differences(ModelPair(model), {"one": None}, [PROMPT], NEW)["one"]
 
 
@@ -151,3 +160,29 @@ def test_findings_and_the_report_name_the_format_that_was_checked(tmp_path, monk
     assert found["forward_agreement"].keys() == ({"target", "draft"} if form == "float32" else set())
     report = SimpleNamespace(findings=found, exact_format=Measured.exact_format.fget(SimpleNamespace(findings=found)))
     assert report.exact_format == form and Measured.exactness.fget(report) == {"plain": True}
+
+
+PROMPTS = [[1, 2, 3, 4, 5, 6, 7], [9, 8, 7]]
+
+
+def test_forwards_agree_to_rounding():
+    """On a kept path of the tree that is no prefix of it."""
+    assert [TREE[node] for node in PATH] == [-1, *PATH[:-1]] and tuple(range(len(PATH))) != PATH
+    found = forward_agreement(CausalLanguageModel(tiny_llama(layers=3)), PROMPTS)
+    assert 0 < found["compact"] < 1e-5 and found["rounding"] < 1e-5
+
+
+@pytest.mark.parametrize("fault", ["kept rows", "angles", "epsilon", "no numbers"])
+def test_a_wrong_forward_is_noticed(fault, monkeypatch):
+    """Of no numbers built-in `max` would say 0: no number is less than NaN, or more."""
+    norm = compact.norm
+    if fault == "kept rows":
+        monkeypatch.setattr("runtime.compact.state.CompactState.keep", lambda self, path: self.scratch.keep(path))
+    elif fault == "angles":
+        monkeypatch.setattr("runtime.compact.state.signed", lambda sin: sin)
+    elif fault == "epsilon":
+        monkeypatch.setattr(compact, "norm", lambda x, weight, epsilon: norm(x, weight, epsilon + 1e-3))
+    else:
+        monkeypatch.setattr(compact, "norm", lambda x, weight, epsilon: norm(x, weight, epsilon) * math.nan)
+    found = forward_agreement(CausalLanguageModel(tiny_llama(layers=3)), PROMPTS)["compact"]
+    assert math.isnan(found) if fault == "no numbers" else found > 1e-4

@@ -2,7 +2,6 @@
 target without a draft."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -29,11 +28,8 @@ def one(path: Path, pattern: str) -> dict:
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch, template_db) -> Path:
-    """An empty folder to work in, with prompts and a tracking database."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
-    shutil.copy(template_db, tmp_path / "mlflow.db")
+def folder(workspace, tmp_path) -> Path:
+    """A folder to work in, with prompts and a tracking database."""
     texts = [TEXT[start : start + 30] * 9 for start in range(0, 12_000, 200)]
     Path("prompts.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
     return tmp_path
@@ -102,9 +98,7 @@ def test_a_target_without_a_draft_goes_from_its_folder_to_the_report(tokenizer, 
     checks = {check["name"]: check for check in json.loads(verdict.read_text())["checks"]}
     assert checks["exactness"]["passed"] and not any(name == "gain" for name in checks), "no rival is unknown"
     main(["register"])
-    assert {line.rpartition("/")[2].partition(":")[0] for line in capsys.readouterr().out.splitlines()} == {
-        "auto",
-        "lookahead",
-    }
+    lines = capsys.readouterr().out.splitlines()
+    assert {line.rpartition("/")[2].partition(":")[0] for line in lines} == {"auto", "lookahead"}
     pair = ModelPair.load(target="target", dtype="float32", tokenizer="target", whole=True)
     assert_greedy(pair, "lookahead", "auto")

@@ -100,50 +100,33 @@ def test_a_guardrail_that_surely_breaks_refuses_whatever_the_gain(gain, error, w
     assert outcome(change(**broken, **gains(gain, error))) == REFUSED
 
 
-def failed(evidence, bounds=None):
-    """What did not pass, and the verdict."""
-    verdict = judge(evidence, bounds or Bounds())
-    return [check.name for check in verdict.checks if not check.passed], verdict.outcome
+NOTHING = {"gains": {}, "reference": None, "settings": {}, "slices": {}, "documents": (), "exactness": {}}
+ALONE = [  # what alone refuses, and what more documents could settle
+    (REFUSED, "contract", NOTHING | {"problem": "tokenizer hash differs"}),
+    (REFUSED, "exactness", {"exactness": {"hrad": True, "hrad at T=1": False}}),
+    (REFUSED, "calibration", {"calibration_error": float("nan")}),
+    (REFUSED, "calibration", {"calibration_error": 0.2, "exemption": "no model to calibrate"}),
+    (REFUSED, "untrained", {"documents": (*GOOD.documents, "t1")}),
+    (REFUSED, "gain", {"gains": {PLAIN: estimate(0.9), STATIC: estimate(0.06)}, "champion": "b" * 64}),
+    (REFUSED, "gain", {"gains": {STATIC: estimate(0.06)}}),
+    (REFUSED, "gain", {"gains": {PLAIN: estimate(0.06)}, "reference": PLAIN}),
+    (REFUSED, "gain over chain-2", gains(-0.01, rival="chain-2")),
+    (REFUSED, "guardrail T=1", {"settings": GOOD.settings | {"T=1": estimate(-0.09)}}),
+    (REFUSED, "guardrail prose", {"slices": GOOD.slices | {"prose": estimate(-0.11)}}),
+    (INCONCLUSIVE, "gain over chain-4", gains(0.03, 0.02)),
+    (INCONCLUSIVE, "untrained", {"documents": GOOD.documents[:7]}),
+    (INCONCLUSIVE, "guardrail T=1", {"settings": GOOD.settings | {"T=1": estimate(-0.06)}}),
+    (INCONCLUSIVE, "guardrail prose", {"slices": GOOD.slices | {"prose": estimate(-0.06)}}),
+    (INCONCLUSIVE, "gain over chain-4", {"gains": GOOD.gains | {STATIC: None}}),
+    (INCONCLUSIVE, "guardrail T=1", {"settings": GOOD.settings | {"T=1": None}}),
+    (INCONCLUSIVE, "guardrail slices", {"slices": {"tables": None}}),
+]
 
 
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        ("exactness", {"exactness": {"hrad": True, "hrad at T=1": False}}),
-        ("calibration", {"calibration_error": float("nan")}),
-        ("calibration", {"calibration_error": 0.2, "exemption": "no model to calibrate"}),
-        ("untrained", {"documents": (*GOOD.documents, "t1")}),
-        ("gain", {"gains": {PLAIN: estimate(0.9), STATIC: estimate(0.06)}, "champion": "b" * 64}),
-        ("gain", {"gains": {STATIC: estimate(0.06)}}),
-        ("gain", {"gains": {PLAIN: estimate(0.06)}, "reference": PLAIN}),
-        ("gain over chain-2", gains(-0.01, rival="chain-2")),
-        ("guardrail T=1", {"settings": GOOD.settings | {"T=1": estimate(-0.09)}}),
-        ("guardrail prose", {"slices": GOOD.slices | {"prose": estimate(-0.11)}}),
-    ],
-)
-def test_every_condition_alone_refuses(name, values):
-    assert failed(change(**values)) == ([name], REFUSED)
-
-
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        ("gain over chain-4", gains(0.03, 0.02)),
-        ("untrained", {"documents": GOOD.documents[:7]}),
-        ("guardrail T=1", {"settings": GOOD.settings | {"T=1": estimate(-0.06)}}),
-        ("guardrail prose", {"slices": GOOD.slices | {"prose": estimate(-0.06)}}),
-        ("gain over chain-4", {"gains": GOOD.gains | {STATIC: None}}),
-        ("guardrail T=1", {"settings": GOOD.settings | {"T=1": None}}),
-        ("guardrail slices", {"slices": {"tables": None}}),
-    ],
-)
-def test_what_more_documents_could_settle_is_inconclusive(name, values):
-    assert failed(change(**values)) == ([name], INCONCLUSIVE)
-
-
-def test_a_bundle_that_cannot_be_tried_is_refused_by_contract_alone():
-    nothing = {"gains": {}, "reference": None, "settings": {}, "slices": {}, "documents": (), "exactness": {}}
-    assert failed(change(problem="tokenizer hash differs", **nothing)) == (["contract"], REFUSED)
+@pytest.mark.parametrize(("verdict", "name", "values"), ALONE)
+def test_every_condition_decides_alone(verdict, name, values):
+    found = judge(change(**values), Bounds())
+    assert found.outcome == verdict and [check.name for check in found.checks if not check.passed] == [name]
 
 
 def test_a_trial_counts_once_and_the_reserve_opens_after_an_inconclusive_one():
@@ -183,16 +166,13 @@ def test_the_verdict_says_what_it_could_have_shown_and_is_four_lines():
         ({"champion": "b" * 64}, "compares with champion bbbbbbbbbbbb"),
     ],
 )
-def test_evidence_is_on_this_pair_predictor_content_and_machine(changes, problem):
-    where = ("p", "hrad"), Version("1", "a" * 64), None, "toy-1c"
-    require_match(GOOD, *where)
-    with pytest.raises(ValueError, match=problem):
-        require_match(dataclasses.replace(GOOD, **changes), *where)
-
-
-def test_evidence_is_read_as_it_was_written(tmp_path):
+def test_evidence_is_read_as_written_and_is_on_this_pair_predictor_content_and_machine(tmp_path, changes, problem):
     write_json(tmp_path / "evidence.json", dataclasses.asdict(GOOD))
+    where = ("p", "hrad"), Version("1", "a" * 64), None, "toy-1c"
+    require_match(read_evidence(tmp_path / "evidence.json"), *where)
     assert read_evidence(tmp_path / "evidence.json") == GOOD
+    with pytest.raises(ValueError, match=problem):
+        require_match(change(**changes), *where)
 
 
 NEEDED = [one.name for one in dataclasses.fields(Evidence) if one.default is one.default_factory is dataclasses.MISSING]

@@ -1,8 +1,10 @@
-"""`draftwright plan`, and stage `pair`, which asks it before it fetches anything, beside what real models hold."""
+"""`draftwright plan`, alongside what real models hold; stage `pair`, which asks it first; ready-made pairs' true sizes."""
 
 import re
+import shutil
 import socket
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -14,7 +16,11 @@ from pipelines.commands import plan
 from pipelines.commands.plan import meta_pair
 from pipelines.commands.ready_pairs import ready_pairs, with_pair
 from pipelines.inflation import InflatedShape
+from pipelines.measuring.measurement import MeasureConfig
+from pipelines.parameters import load_parameters
 from pipelines.prompt_table import Prompt
+from pipelines.stages.pair import Models
+from pipelines.stages.prompts import PromptParameters
 from pipelines.stages.traces import CONFIGS, collector
 from predictors.config import parse_config
 from runtime import ModelPair, Randomness, build_decoder
@@ -27,6 +33,7 @@ from tests.toys import tiny_llama
 PARAMS = Path(__file__).parents[2] / "params.yaml"
 LLAMA = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
 LLAMA |= {"intermediate_size": 96, "vocab_size": 300}
+DEEP = LLAMA | {"num_hidden_layers": 7}
 MODELS = {"target": "org/target", "draft": "org/draft", "dtype": "bfloat16"}
 TEXTS = {"max_new_tokens": 24, "temperatures": [1.0], "prompts_per_shard": 4, "threads": 1}
 
@@ -79,9 +86,8 @@ def test_what_was_planned_is_held():
     assert found["decoding"][0] == weights
     decoder = build_decoder(real, {"method": "speculative", "drafter": {"kind": "chain", "gamma": 4}})
     with Held() as held:
-        decoder.generate(
-            prompts[0].tokens, max_new_tokens=24, temperature=1.0, randomness=Randomness(0), eos_token_id=[]
-        )
+        options = {"max_new_tokens": 24, "temperature": 1.0, "randomness": Randomness(0), "eos_token_id": []}
+        decoder.generate(prompts[0].tokens, **options)
     assert sum(found["decoding"]) == pytest.approx(weights + held.peak, rel=0.05)
     with Held() as held:
         assert len(list(really.texts(really.jobs))) == 4
@@ -119,9 +125,10 @@ def test_prompts_and_disk_that_do_not_suffice_are_named_with_the_parameter(ready
 
 def test_a_drafter_that_is_to_be_trained_is_counted(changed, capsys):
     """One layer, what joins three states, and a head over a part of the vocabulary."""
-    deep = LLAMA | {"num_hidden_layers": 7}
-    recipe = {"train": "eagle3", "vocabulary": 50}
-    params = changed(models={"target": "org/target", "draft": recipe, "dtype": "bfloat16"}, config={"target": deep})
+    models = MODELS | {"draft": {"train": "eagle3", "vocabulary": 50}}
+    with pytest.raises(SystemExit, match="has 3 layers"):
+        planned(changed(models=models, config={"target": LLAMA}), "p")
+    params = changed(models=models, config={"target": DEEP})
     planned(params, "p")
     hidden, wide = 64, 96
     layer = 2 * hidden * 3 * hidden + hidden * hidden + 3 * hidden * wide + 4 * hidden
@@ -129,12 +136,6 @@ def test_a_drafter_that_is_to_be_trained_is_counted(changed, capsys):
     pair = meta_pair("p", params)
     weights = [plan.needs(pair, {}, {}, "cuda")["decoding"][0], weight_bytes(pair.target, "cuda")]
     assert weights[0] - weights[1] == 2 * pair.draft.checkpoint.num_parameters
-
-
-def test_a_shallow_target_has_no_drafter_to_plan(changed):
-    models = {"target": "org/target", "draft": {"train": "eagle3"}, "dtype": "bfloat16"}
-    with pytest.raises(SystemExit, match="has 3 layers"):
-        planned(changed(models=models, config={"target": LLAMA}), "p")
 
 
 @pytest.mark.parametrize("speculators", [False, True])
@@ -178,11 +179,8 @@ def test_a_quantised_target_is_planned_by_its_bits(changed, quantization, bits):
 def stage(tmp_path, monkeypatch):
     """Run stage `pair` where so many bytes are free; the hub answers that it was asked."""
 
-    def fetched(*_, **__):
-        raise ValueError("fetched")
-
     def run(free, models=(), config=None):
-        monkeypatch.setattr("huggingface_hub.snapshot_download", fetched)
+        monkeypatch.setattr("huggingface_hub.snapshot_download", Mock(side_effect=ValueError("fetched")))
         monkeypatch.setattr(plan, "available_memory", lambda device: free)
         config = {"target": LLAMA, "draft": LLAMA} if config is None else config
         params = tmp_path / "params.yaml"
@@ -220,3 +218,82 @@ def test_a_configuration_that_is_nowhere_here_is_fetched_alone(stage, monkeypatc
     monkeypatch.setattr("pipelines.commands.plan.load_config", load_config)
     assert "models.check_memory" in stage(1000, config={})
     assert asked == [("org/target", False), ("org/draft", False)]
+
+
+NAMES = [path.stem for path in ready_pairs()]
+PARAMETERS = {  # as the models' pages on the hub count them
+    "JackFram/llama-68m": 68_030_208,
+    "double7/vicuna-68m": 68_030_208,
+    "huggyllama/llama-7b": 6_738_415_616,
+    "lmsys/vicuna-7b-v1.3": 6_738_415_616,
+    "lmsys/vicuna-13b-v1.3": 13_015_864_320,
+    "TinyLlama/TinyLlama-1.1B-Chat-v1.0": 1_100_048_384,
+    "meta-llama/Llama-2-7b-chat-hf": 6_738_415_616,
+    "meta-llama/Llama-2-13b-chat-hf": 13_015_864_320,
+    "meta-llama/Llama-2-70b-chat-hf": 68_976_648_192,
+    "meta-llama/Llama-3.1-8B-Instruct": 8_030_261_248,
+    "meta-llama/Llama-3.1-70B-Instruct": 70_553_706_496,
+    "meta-llama/Llama-3.2-1B-Instruct": 1_235_814_400,
+    "codellama/CodeLlama-7b-Instruct-hf": 6_738_546_688,
+    "codellama/CodeLlama-13b-Instruct-hf": 13_016_028_160,
+    "deepseek-ai/deepseek-coder-1.3b-instruct": 1_346_471_936,
+    "deepseek-ai/deepseek-coder-33b-instruct": 33_342_991_360,
+    "Qwen/Qwen2.5-0.5B-Instruct": 494_032_768,
+    "Qwen/Qwen2.5-7B-Instruct": 7_615_616_512,
+    "Qwen/Qwen2.5-14B-Instruct": 14_770_033_664,
+    "Qwen/Qwen2.5-32B-Instruct": 32_763_876_352,
+    "Qwen/Qwen2.5-72B-Instruct": 72_706_203_648,
+    "Qwen/Qwen3-0.6B": 596_049_920,
+    "Qwen/Qwen3-8B": 8_190_735_360,
+    "Qwen/Qwen3-32B": 32_762_123_264,
+    "google/gemma-3-270m-it": 268_098_176,
+    "google/gemma-3-27b-it": 27_432_406_640,
+}
+
+
+@pytest.fixture
+def params(tmp_path) -> Path:
+    return Path(shutil.copy(PARAMS, tmp_path / "params.yaml"))
+
+
+def add(params: Path, *argv: str) -> None:
+    main(["pair", "add", *argv, "--params", str(params)])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_block_is_complete_and_its_models_have_their_true_sizes(params, name):
+    add(params, name)
+    section = yaml.safe_load(params.read_text())["pairs"][name]
+    pair = meta_pair(name, params)
+    assert (pair.draft is None) == ("draft" not in section["models"])
+    models = {"target": pair.target} | ({} if pair.draft is None else {"draft": pair.draft})
+    for key, model in models.items():
+        assert sum(p.numel() for p in model.model.parameters()) == PARAMETERS[section["models"][key]]
+        assert {p.device for p in model.model.parameters()} == {torch.device("meta")} and model.dtype == torch.bfloat16
+    assert len(load_parameters(PromptParameters, name, "prompts", params).sources) == 3
+    assert len({repr(load_parameters(MeasureConfig, one, "measure", params)) for one in (name, "smollm2")}) == 1
+    if pair.draft is not None:
+        assert load_parameters(Models, name, "models", params).draft == section["models"]["draft"]
+
+
+def test_a_block_stands_behind_the_last_pair_in_its_indentation():
+    text = "a: &defaults {x: 1}\npairs:  # mine\n    # first\n    one: {<<: *defaults}\n"
+    made = with_pair(text, "two", "# why\n<<: *defaults\ny: [2,\n   3]\n", "f")
+    assert made == text + "\n    two:\n      # why\n      <<: *defaults\n      y: [2,\n         3]\n"
+    assert yaml.safe_load(made)["pairs"] == {"one": {"x": 1}, "two": {"x": 1, "y": [2, 3]}}
+
+
+@pytest.mark.parametrize(
+    ("argv", "reason"),
+    [
+        (["lama-68m"], r"no ready-made pair 'lama-68m'\. Close to it: llama-68m-7b"),
+        (["llama-68m-7b", "--as", "smollm2"], "a pair 'smollm2' already.*--as"),
+        (["llama-68m-7b", "--as", "v1.3"], "letters, digits and dashes"),
+        (["llama-68m-7b", "--as", "on"], "no word of YAML"),
+    ],
+)
+def test_what_cannot_be_added_leaves_the_file_as_it_is(params, argv, reason):
+    before = params.read_text()
+    with pytest.raises(SystemExit, match=reason):
+        add(params, *argv)
+    assert params.read_text() == before

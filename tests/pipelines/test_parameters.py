@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipelines.parameters import Machine, is_fitted, load_parameters
+from pipelines.parameters import is_fitted, load_parameters
 from predictors.config import Checked, Count
 
 
@@ -49,26 +49,21 @@ def test_what_a_section_leaves_out_is_the_machines(load):
     )
 
 
-def test_a_machine_says_no_more_than_it_is_asked(load):
-    assert load({}, {"threads": 4}) == Stage(4, 1.0)
-    with pytest.raises(ValueError, match=r"pairs\.p\.s: key 'threads' is missing"):
-        load({})
-
-
-def test_mistakes_of_the_machine_are_its_own(load):
-    with pytest.raises(ValueError, match=r"pairs\.p\.machine: threads must be >= 1, got 0"):
-        load({"threads": 1}, {"threads": 0})
-    with pytest.raises(ValueError, match=r"pairs\.p\.machine: unknown key 'thread'"):
-        load({"threads": 1}, {"thread": 2})
-    with pytest.raises(ValueError, match=r"pairs\.p\.s: unknown key 'seed'"):
-        load({"threads": 1, "seed": 1}, {"seed": 1})
-    assert Machine() == Machine(2, 0)
-
-
-def test_keys_besides_are_the_callers(load):
-    assert load({"threads": 1, "family": "x"}, besides=("family",)) == Stage(1)
-    with pytest.raises(ValueError, match="unknown key 'family'"):
-        load({"threads": 1, "family": "x"})
+@pytest.mark.parametrize(
+    ("section", "machine", "reason"),
+    [
+        ({}, None, r"pairs\.p\.s: key 'threads' is missing"),
+        ({"threads": 1}, {"threads": 0}, r"pairs\.p\.machine: threads must be >= 1, got 0"),
+        ({"threads": 1}, {"thread": 2}, r"pairs\.p\.machine: unknown key 'thread'"),
+        ({"threads": 1, "seed": 1}, {"seed": 1}, r"pairs\.p\.s: unknown key 'seed'"),
+        ({"threads": 1, "family": "x"}, None, "unknown key 'family'"),
+        ({"threads": 1, "trainings": [{"sede": 1}]}, None, r"trainings\[0\]: unknown key 'sede'\. Did you mean 'seed'"),
+    ],
+)
+def test_mistakes_are_named_with_their_place(load, section, machine, reason):
+    assert load({"threads": 1, "family": "x"}, besides=("family",)) == Stage(1), "keys besides are the caller's"
+    with pytest.raises(ValueError, match=reason):
+        load(section, machine)
 
 
 @pytest.mark.parametrize(("sections", "wanted"), [({"fit": {"hrad": {}}}, (True, False)), ({}, (True, True))])
@@ -89,19 +84,32 @@ def test_a_name_that_is_no_text_to_yaml_is_refused_in_one_line(tmp_path, name):
     assert load_parameters(Stage, name, "s", path).threads == 2
 
 
-TWICE = [
-    ("pairs: {p: {s: {threads: 1}}, p: {s: {threads: 2}}}", "key 'p' is there twice"),
-    ("pairs: {p: {s: {threads: 1, seed: 1, threads: 2}}}", "key 'threads' is there twice"),
-    ("pairs: {p: {s: {threads: 1}}} # \xe9", "no text in UTF-8.*Save it in UTF-8"),
-]
-
-
-@pytest.mark.parametrize(("text", "reason"), TWICE)
-def test_a_file_that_says_something_twice_or_is_no_utf8_is_named(tmp_path, text, reason):
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("pairs: {p: {s: {threads: 1}}, p: {s: {threads: 2}}}", "key 'p' is there twice"),
+        ("pairs: {p: {s: {threads: 1, seed: 1, threads: 2}}}", "key 'threads' is there twice"),
+        ("pairs: {p: {s: {threads: 1}}} # \xe9", "no text in UTF-8.*Save it in UTF-8"),
+        ("pairs:\n  p: {s: {threads: 1, no: 2}, no: {}}\n", "no.*quotes"),
+        ("pairs:\n  p: {s: {threads: 1, 12: 2}, 12: {}}\n", "12.*quotes"),
+    ],
+)
+def test_a_file_that_says_something_twice_or_in_no_text_is_named(tmp_path, text, reason):
     (path := tmp_path / "params.yaml").write_bytes(text.encode("latin-1"))
     with pytest.raises(ValueError, match=f"{path}.*{reason}") as error:
         load_parameters(Stage, "p", "s", path)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("2e-4", 2e-4), ("1E3", 1e3), ("1.5e2", 150.0), ("+.5e1", 5.0), ("5.e-1", 0.5), ("7", 7.0)]
+)
+def test_numbers_are_read_as_dvc_reads_them(tmp_path, text, value):
+    (tmp_path / "params.yaml").write_text(f"pairs:\n  p: {{s: {{threads: 1, rate: {text}}}}}\n")
+    assert load_parameters(Stage, "p", "s", tmp_path / "params.yaml").rate == value
+    (tmp_path / "params.yaml").write_text(f"pairs:\n  p: {{s: {{threads: 1, rate: '{text}'}}}}\n")
+    with pytest.raises(ValueError, match=f"expected float, got '{re.escape(text)}'"):
+        load_parameters(Stage, "p", "s", tmp_path / "params.yaml")
 
 
 def test_what_is_merged_may_be_replaced_in_any_encoding_of_the_system(tmp_path):
@@ -112,24 +120,3 @@ def test_what_is_merged_may_be_replaced_in_any_encoding_of_the_system(tmp_path):
     environment = {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C", "PYTHONPATH": str(Path.cwd())}
     told = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, check=True)
     assert told.stdout.split() == [b"2"]
-
-
-@pytest.mark.parametrize("key", ["no", "12"])
-def test_sections_and_settings_have_texts_as_names_too(tmp_path, key):
-    (tmp_path / "params.yaml").write_text(f"pairs:\n  p: {{s: {{threads: 1, {key}: 2}}, {key}: {{}}}}\n")
-    with pytest.raises(ValueError, match=f"{key}.*quotes"):
-        load_parameters(Stage, "p", "gone", tmp_path / "params.yaml")
-
-
-@pytest.mark.parametrize(
-    ("text", "value"), [("2e-4", 2e-4), ("1E3", 1e3), ("1.5e2", 150.0), ("+.5e1", 5.0), ("5.e-1", 0.5), ("7", 7.0)]
-)
-def test_numbers_are_read_as_dvc_reads_them(tmp_path, text, value):
-    (tmp_path / "params.yaml").write_text(f"pairs:\n  p: {{s: {{threads: 1, rate: {text}}}}}\n")
-    assert load_parameters(Stage, "p", "s", tmp_path / "params.yaml").rate == value
-
-
-def test_a_number_in_quotes_is_none(tmp_path):
-    (tmp_path / "params.yaml").write_text("pairs:\n  p: {s: {threads: 1, rate: '1e-3'}}\n")
-    with pytest.raises(ValueError, match="expected float, got '1e-3'"):
-        load_parameters(Stage, "p", "s", tmp_path / "params.yaml")

@@ -1,4 +1,4 @@
-"""The stage ``latency`` on tiny models, from its parameters to the profile it leaves."""
+"""The stage ``latency`` on tiny models, and ``draftwright latency`` on hand-made profiles: ratios computed by hand, one plot."""
 
 import json
 import re
@@ -8,28 +8,17 @@ import pytest
 import runtime.latency
 from pipelines import cli
 from pipelines.stages import latency as profile
-from predictors.latency.profile import read_profile
+from predictors.latency.acceptance import iid_accepted_law
+from predictors.latency.profile import LatencyProfile, read_profile
 from predictors.latency.soundness import noise_warning, waiting_noise
+from predictors.latency.throughput import generation_latency
+from tests.pipelines.hand_made_profile import PROFILE
 from tests.pipelines.toy_bench import toy_bench
 
-PARAMETERS = {
-    "draft_rows": [1, 3],
-    "target_tokens": [1, 2, 5],
-    "reference_rows": [1],
-    "reference_tokens": [1, 5],
-    "contexts": [4, 300],
-    "prefill_tokens": [8],
-    "drafted": [0, 2],
-    "tree_rules": ["specinfer"],
-    "tree_nodes": [3],
-    "branch_rows": [1, 2],
-    "features": [16],
-    "visits": 3,
-    "repairs": 0,  # what tiny models take is noise
-    "warmup": 0,
-    "calls": 2,
-    "threads": 1,
-}
+PARAMETERS = {"draft_rows": [1, 3], "target_tokens": [1, 2, 5], "reference_rows": [1], "reference_tokens": [1, 5]}
+PARAMETERS |= {"contexts": [4, 300], "prefill_tokens": [8], "drafted": [0, 2], "tree_rules": ["specinfer"]}
+PARAMETERS |= {"tree_nodes": [3], "branch_rows": [1, 2], "features": [16], "visits": 3, "warmup": 0, "calls": 2}
+PARAMETERS |= {"threads": 1, "repairs": 0}  # what tiny models take is noise
 
 
 def made_rows(cell, seconds, waited=0.0):
@@ -62,10 +51,6 @@ class FakeSweeps:
         return rows
 
 
-def is_bad(cell):
-    return cell.tables == ("target",) and cell.at == {"tokens": 2, "context": 4}
-
-
 @pytest.fixture
 def args(tmp_path):
     args = toy_bench(tmp_path, "latency", PARAMETERS)
@@ -81,22 +66,17 @@ def test_the_stage_writes_a_profile_of_this_device_and_prints_its_cost_ratios(ar
     assert sorted(path.name for path in args.output.iterdir()) == ["other-device.json", "toy-1c.json"]
     assert other.read_text() == "kept"
     measured = read_profile(args.output / "toy-1c.json")
-    assert measured.pair == "p"
-    assert len(measured.tables) == 21
+    assert measured.pair == "p" and len(measured.tables) == 21
     assert {table.calls for table in measured.tables.values()} == {6}  # 3 visits of 2 calls
     assert measured.tables["target"].axes == {"tokens": [1, 2, 5], "context": [4, 251]}
     assert measured.tables["target"].median.shape == (3, 2)
-    assert measured.cost_ratio(4) > 0
     assert {name: measured.settings[name] for name in PARAMETERS} == PARAMETERS
-    assert measured.provenance["device"]["slug"] == "toy-1c"
-    assert measured.provenance["threads"] == 1
+    assert measured.provenance["device"]["slug"] == "toy-1c" and measured.provenance["threads"] == 1
     (cut,) = measured.provenance["notes"]
     assert cut.startswith("contexts ") and re.findall(r"\d+", cut) == ["300", "251"]
     assert {"commit", "versions", "date", "models", "pair_sha256", "code_sha256"} <= set(measured.provenance)
-    out = capsys.readouterr().out
-    printed = re.findall(r"^context (\d+): \D+([\d.]+)", out, flags=re.MULTILINE)
+    printed = re.findall(r"^context (\d+): \D+([\d.]+)", capsys.readouterr().out, flags=re.MULTILINE)
     assert printed == [(str(context), f"{measured.cost_ratio(context):.1f}") for context in (4, 251)]
-    assert str(args.output / "toy-1c.json") in out
 
 
 def test_a_drafter_is_measured_and_its_profile_is_shown(tmp_path, capsys):
@@ -125,21 +105,16 @@ def test_seconds_stay_with_their_coordinates_from_the_calls_to_the_file(args, mo
     """Every cell is given seconds that its coordinates determine; the file has them in place."""
 
     def made_up(cells, order, warmup, calls, visited):
-        rows = []
-        for cell in cells:
-            seconds = 1.0
-            for name, value in cell.at.items():
-                seconds += len(name) * value
-            rows += made_rows(cell, [seconds] * calls)
-        return rows
+        seconds = [1.0 + sum(len(name) * value for name, value in cell.at.items()) for cell in cells]
+        return [row for cell, one in zip(cells, seconds, strict=True) for row in made_rows(cell, [one] * calls)]
 
     monkeypatch.setattr(profile, "sweep", made_up)
     profile.run(args)
-    measured = read_profile(args.output / "toy-1c.json")
+    tables = read_profile(args.output / "toy-1c.json").tables
     for tokens in (1, 2, 5):
         for context in (4, 251):
-            assert measured.tables["target"].at(tokens=tokens, context=context).seconds == 1 + 6 * tokens + 7 * context
-    assert measured.tables["chain_drawing"].at(drafted=2, sampled=1).seconds == 1 + 7 * 2 + 7
+            assert tables["target"].at(tokens=tokens, context=context).seconds == 1 + 6 * tokens + 7 * context
+    assert tables["chain_drawing"].at(drafted=2, sampled=1).seconds == 1 + 7 * 2 + 7
 
 
 def test_an_interrupted_measurement_goes_on_after_its_last_whole_sweep(args, monkeypatch, capsys):
@@ -168,49 +143,132 @@ def test_an_interrupted_measurement_goes_on_after_its_last_whole_sweep(args, mon
     assert [path.name for path in args.output.iterdir()] == ["toy-1c.json"]
 
 
-def with_repairs(tmp_path, repairs=2):
-    args = toy_bench(tmp_path, "latency", {**PARAMETERS, "repairs": repairs})
-    return args, lambda: read_profile(args.output / "toy-1c.json")
+def is_bad(cell):
+    return cell.tables == ("target",) and cell.at == {"tokens": 2, "context": 4}
 
 
-def test_a_disturbed_cell_is_measured_again_and_its_new_calls_replace_the_old(tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def repaired(tmp_path, monkeypatch):
+    """Run the stage with two repairs on made-up sweeps; the profile."""
+
+    def run(*given):
+        sweeps = FakeSweeps(*given)
+        monkeypatch.setattr(profile, "sweep", sweeps)
+        args = toy_bench(tmp_path, "latency", {**PARAMETERS, "repairs": 2})
+        profile.run(args)
+        return read_profile(args.output / "toy-1c.json"), sweeps.visited
+
+    return run
+
+
+def test_a_disturbed_cell_is_measured_again_and_its_new_calls_replace_the_old(repaired, capsys):
     """Two of three sweeps meet another job at one cell: its quartiles lie far apart."""
-    args, written = with_repairs(tmp_path)
-    sweeps = FakeSweeps(lambda number, cell: 4.0 if number in (1, 2) and is_bad(cell) else 1.0)
-    monkeypatch.setattr(profile, "sweep", sweeps)
-    profile.run(args)
-    assert len(sweeps.visited) == 3 + 3, "one round of as many visits"
-    again = list(map(str, sweeps.visited[3]))
-    assert "target context=4 tokens=2" in again and len(again) < len(sweeps.visited[0]) / 4
-    measured = written()
+    measured, visited = repaired(lambda number, cell: 4.0 if number in (1, 2) and is_bad(cell) else 1.0)
+    assert len(visited) == 3 + 3, "one round of as many visits"
+    again = list(map(str, visited[3]))
+    assert "target context=4 tokens=2" in again and len(again) < len(visited[0]) / 4
     assert measured.noise == () and "warning" not in capsys.readouterr().err
     assert measured.latency("target", tokens=2, context=4).seconds == pytest.approx(1e-2 + 6e-4)
     assert {table.calls for table in measured.tables.values()} == {6}
 
 
-def test_what_stays_unsound_is_named_in_the_profile_and_on_the_terminal(tmp_path, monkeypatch, capsys):
-    args, written = with_repairs(tmp_path)
-    sweeps = FakeSweeps(lambda number, cell: 1.0 + 3.0 * (number % 2) if is_bad(cell) else 1.0)
-    monkeypatch.setattr(profile, "sweep", sweeps)
-    profile.run(args)
-    assert len(sweeps.visited) == 3 + 2 * 3, "no more rounds than repairs"
-    assert any(sentence.startswith("target context=4 tokens=2: ") for sentence in written().noise)
-    assert noise_warning(written()) in capsys.readouterr().err
+def test_what_stays_unsound_is_named_in_the_profile_and_on_the_terminal(repaired, capsys):
+    measured, visited = repaired(lambda number, cell: 1.0 + 3.0 * (number % 2) if is_bad(cell) else 1.0)
+    assert len(visited) == 3 + 2 * 3, "no more rounds than repairs"
+    assert any(sentence.startswith("target context=4 tokens=2: ") for sentence in measured.noise)
+    assert noise_warning(measured) in capsys.readouterr().err
 
 
-def test_a_busy_machine_is_not_measured_for_ever(tmp_path, monkeypatch, capsys):
+def test_a_busy_machine_is_not_measured_for_ever(repaired):
     """Every cell is slow in every other sweep: no moment was disturbed, the machine is."""
-    args, written = with_repairs(tmp_path)
-    sweeps = FakeSweeps(lambda number, cell: 1.0 + 2.0 * (number % 2))
-    monkeypatch.setattr(profile, "sweep", sweeps)
-    profile.run(args)
-    assert len(sweeps.visited) == 3
-    assert len(written().noise) > 10 and noise_warning(written()) in capsys.readouterr().err
+    measured, visited = repaired(lambda number, cell: 1.0 + 2.0 * (number % 2))
+    assert len(visited) == 3 and len(measured.noise) > 10
 
 
-def test_other_jobs_are_recognised_where_all_cells_are_slow_alike(tmp_path, monkeypatch):
+def test_other_jobs_are_recognised_where_all_cells_are_slow_alike(repaired):
     """Timings that look sound, from a process that waited for a processor half of its time."""
-    args, written = with_repairs(tmp_path)
-    monkeypatch.setattr(profile, "sweep", FakeSweeps(lambda number, cell: 3.0, lambda number: 0.5))
-    profile.run(args)
-    assert list(written().noise) == waiting_noise(0.5) != []
+    measured, _ = repaired(lambda number, cell: 3.0, lambda number: 0.5)
+    assert list(measured.noise) == waiting_noise(0.5) != []
+
+
+@pytest.fixture
+def data(tmp_path):
+    path = tmp_path / "data" / "toys" / "latency" / "toy-1c.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(PROFILE))
+    return tmp_path / "data"
+
+
+def another(data, pair="others", record=PROFILE):
+    path = data / pair / "latency" / "toy-1c.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({**record, "pair": pair}))
+    return path
+
+
+def shown(capsys, *arguments):
+    cli.main(["latency", *map(str, arguments)])
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("missing", "known"), [("branch_drawing", False), ("draft_prefill", True)])
+def test_a_gamma_that_cannot_be_computed_is_not_shown_and_noise_is(data, capsys, missing, known):
+    tables = {name: table for name, table in PROFILE["tables"].items() if name != missing}
+    out = shown(capsys, another(data, record={**PROFILE, "tables": tables, "noise": ["spread 85%"]}))
+    assert ("| hidden γ" in out) == known and "noise: spread 85%" in out
+
+
+def test_speeds_are_predicted_for_an_acceptance(data, capsys):
+    options = ["--acceptance", "0.7", "--prompt-tokens", "20", "--new-tokens", "60", "--temperature", "1"]
+    out = shown(capsys, data, *options).split("# Predicted tokens/s at acceptance 0.7\n\n")[1]
+    rows = [[cell.strip(" *") for cell in line.strip("| ").split("|")] for line in out.splitlines() if "|" in line]
+    lines = {name: cells for name, *cells in rows}
+    read = LatencyProfile.from_record(PROFILE, "profile")
+    plain, *_ = generation_latency(read, [1.0], 0, 20, 60, sampled=True).speeds(60)
+    assert lines["plain"][0].startswith(f"{plain:.0f} (") and lines["plain"][1] == "1.00x"
+    four = generation_latency(read, iid_accepted_law(0.7, 4), 4, 20, 60, sampled=True)
+    value, low, high = four.speeds(60)
+    assert lines["chain γ=4"] == [f"{value:.0f} ({low:.0f}–{high:.0f})", f"{value / plain:.2f}x"]
+    speeds = {name: int(cells[0].split()[0]) for name, cells in lines.items() if "(" in cells[0]}
+    (marked,) = [line for line in out.splitlines() if line.startswith("| **")]
+    assert speeds[marked.split("**")[1]] == max(speeds.values())
+
+
+def test_an_impossible_acceptance_is_refused(data):
+    with pytest.raises(SystemExit, match=r"alpha must lie in \[0, 1\], got 1.5"):
+        cli.main(["latency", str(data), "--acceptance", "1.5"])
+    (path,) = data.glob("*/latency/*.json")
+    profile = json.loads(path.read_text())
+    profile["tables"] = {name: table for name, table in profile["tables"].items() if "draft" not in name}
+    path.write_text(json.dumps(profile))
+    with pytest.raises(SystemExit, match="has no draft model .* Leave --acceptance out"):
+        cli.main(["latency", str(data), "--acceptance", "0.5"])
+
+
+def test_a_plot_is_drawn_of_one_profile(data, tmp_path):
+    another(data)
+    with pytest.raises(SystemExit, match="--plot draws one profile, and there are 2"):
+        cli.main(["latency", str(data), "--plot", str(tmp_path / "latency.png")])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere"], r"no latency profile below nowhere\. Run dvc repro"),
+        (["data", "--pair", "none"], r"no latency profile of pair 'none' below data\."),
+        (["data/damaged.json"], "data/damaged.json: damaged latency profile .*dvc repro"),
+    ],
+)
+def test_what_is_no_profile_is_refused(data, monkeypatch, arguments, message):
+    monkeypatch.chdir(data.parent)
+    (data / "damaged.json").write_text("{")
+    with pytest.raises(SystemExit, match=message):
+        cli.main(["latency", *arguments])
+
+
+def test_passes_are_held_against_the_bandwidth_and_joules_where_they_were_counted(data, capsys):
+    """A target pass of 8 ms whose weights a copy moves in 4, at 100 W."""
+    hardware = {"bandwidth": 1e9, "weights": {"target": 4e6, "draft": 2e5}, "watts": 100.0}
+    path = another(data, record={**PROFILE, "provenance": {**PROFILE["provenance"], "hardware": hardware}})
+    assert "(1.0 GB/s copied) of a pass of one token: target 50%, 0.8 J; draft 20%, 0.1 J" in shown(capsys, path)
+    assert "share of bandwidth" not in shown(capsys, data, "--pair", "toys")

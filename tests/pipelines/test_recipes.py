@@ -11,18 +11,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from pipelines.documents import Source, load_documents
 from pipelines.recipes import _registry
 from pipelines.stages.prompts import PromptParameters, draw_prompts
 from predictors.config import parse_config
+from tests.pipelines.conftest import END
+from tests.pipelines.test_prompts_stage import CHAT_TEMPLATE
 
 RECIPES = _registry()["recipes"]
-CHAT_TEMPLATE = (
-    "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<bot>{% endif %}"
-)
 ANSWER = {"aliases": ["Sunset Blvd"], "matched_wiki_entity_name": "", "value": "Sunset Boulevard"}
 SOLVE = "\nPlease reason step by step, and put your final answer within \\boxed{}."
 ROWS = {  # a row's columns that are read and one that is not, and the text or messages that come of it
@@ -59,16 +56,6 @@ def written(path: Path, *rows: dict) -> dict:
     return {"kind": "file", "path": str(path)}
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> PreTrainedTokenizerFast:
-    """Of bytes."""
-    names = ["<s>", "</s>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    made = Tokenizer(models.BPE(vocab={name: index for index, name in enumerate(names)}, merges=[]))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=made, bos_token="<s>", eos_token="</s>")
-
-
 def source(recipe: str, **values) -> Source:
     return parse_config(Source, {"recipe": recipe, **values}, "sources[0]")
 
@@ -90,15 +77,13 @@ def test_a_row_of_the_sets_own_schema_becomes_its_prompt(tmp_path, recipe, suffi
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_what_the_hub_is_asked_for(monkeypatch, recipe):
-    asked = {}
-    row, _ = ROWS[recipe]
-    if RECIPES[recipe]["kind"] == "file":
-        assert source(recipe).path.startswith("https://") and re.search("/[0-9a-f]{40}/", source(recipe).path)
+    asked, entry = {}, RECIPES[recipe]
+    if entry["kind"] == "file":
+        assert re.match("https://.*/[0-9a-f]{40}/", source(recipe).path)
         return
-    rows = Dataset.from_list([row])
+    rows = Dataset.from_list([ROWS[recipe][0]])
     monkeypatch.setattr("datasets.load_dataset", lambda *args, **kwargs: asked.update(args=args, **kwargs) or rows)
     assert len(load_documents(source(recipe, revision="abc"))) == 1
-    entry = RECIPES[recipe]
     assert asked == {"args": (entry["path"], entry.get("config")), "split": entry["split"], "revision": "abc"}
 
 
@@ -115,11 +100,8 @@ def test_spec_bench_is_read_over_http_with_its_uneven_references(tmp_path):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"
         documents = load_documents(source("spec_bench", path=f"{url}/question.jsonl"))
-        assert [(d.id, d.slice, said(d)) for d in documents] == [
-            ("spec_bench/question.jsonl:0", "mt_bench", ["a"]),
-            ("spec_bench/question.jsonl:1", "rag", ["c"]),
-            ("spec_bench/question.jsonl:2", "qa", ["d"]),
-        ]
+        assert [document.id for document in documents] == [f"spec_bench/question.jsonl:{n}" for n in range(3)]
+        assert [(d.slice, *said(d)) for d in documents] == [("mt_bench", "a"), ("rag", "c"), ("qa", "d")]
         rag = load_documents(source("spec_bench", path=f"{url}/question.jsonl", where={"category": ["rag"]}))
         assert [said(document) for document in rag] == [["c"]]
         with pytest.raises(ValueError, match=r"no\.jsonl could not be read"):
@@ -128,36 +110,35 @@ def test_spec_bench_is_read_over_http_with_its_uneven_references(tmp_path):
 
 
 def test_what_a_source_gives_replaces_the_recipes():
-    assert source("gsm8k") == source("gsm8k", name="gsm8k", limit=1000)
-    changed = source("gsm8k", name="mine", template="Q: {question}", chat=False, split="test", limit=7)
-    assert (changed.column, changed.template, changed.chat, changed.split, changed.limit) == (
-        None, "Q: {question}", False, "test", 7,
-    )  # fmt: skip
-    assert (changed.path, changed.config) == ("openai/gsm8k", "main")
+    given = {"name": "mine", "template": "Q: {question}", "chat": False, "split": "test", "limit": 7}
+    changed = source("gsm8k", **given)
+    assert vars(changed).items() >= (given | {"column": None, "path": "openai/gsm8k", "config": "main"}).items()
     assert source("opus_100", config="de-en").path == "Helsinki-NLP/opus-100"
     assert source("gsm8k", path="somewhere").config is None
     renamed = source("spec_bench", slice="all", template="{turns[0]}", chat=True)
     assert (renamed.slice_column, renamed.slices, renamed.turns) == (None, {}, None)
 
 
+ONE, BOTH = ["<user>one<bot>"], ["<user>one<bot>", "<user>one<assistant>A<user>two<bot>"]
+
+
 @pytest.mark.parametrize(
-    ("answers", "conversations"),
-    [
-        (["A", "unread"], ["<user>one<bot>", "<user>one<assistant>A<user>two<bot>"]),
-        (["A", ""], ["<user>one<bot>", "<user>one<assistant>A<user>two<bot>"]),
-        ([""], ["<user>one<bot>"]),
-        (None, ["<user>one<bot>"]),
-    ],
+    ("answers", "conversations"), [(["A", "unread"], BOTH), (["A", ""], BOTH), ([""], ONE), (None, ONE)]
 )
 def test_a_second_turn_is_a_prompt_of_the_same_document_where_the_first_is_answered(
     tmp_path, tokenizer, monkeypatch, answers, conversations
 ):
+    """And vicuna's template is FastChat's: an answer ends with the end of sequence, and no space stands after that."""
     monkeypatch.setattr(tokenizer, "chat_template", CHAT_TEMPLATE)
     row = {"prompt": ["one", "two"], "category": "math", "reply": answers}
-    made = source("mt_bench", turns="prompt", answers="reply", shares=["test"], **written(tmp_path / "r.jsonl", row))
-    prompts = draw_prompts(counts(made, test=9), tokenizer)
+    given = {"turns": "prompt", "answers": "reply", "shares": ["test"], **written(tmp_path / "r.jsonl", row)}
+    prompts = draw_prompts(counts(source("mt_bench", **given), test=9), tokenizer)
     assert [prompt.text for prompt in prompts] == conversations
     assert {prompt.document for prompt in prompts} == {"mt_bench/r.jsonl:0"}
+    vicuna = draw_prompts(counts(source("mt_bench", **given, system="S.", chat_template="vicuna"), test=9), tokenizer)
+    assert [prompt.text for prompt in vicuna][1:] == [
+        f"{END}S. USER: one ASSISTANT: A{END}USER: two ASSISTANT:" for _ in conversations[1:]
+    ]
 
 
 def counts(*sources: Source, **splits: int) -> PromptParameters:
@@ -196,26 +177,13 @@ def test_named_chat_templates_and_system_messages(tmp_path, tokenizer):
         "A chat between a curious user and an artificial intelligence assistant. "
         "The assistant gives helpful, detailed, and polite answers to the user's questions. "
     )
-    assert text(chat_template="vicuna") == f"<s>{start}USER: q 0? ASSISTANT:"
-    assert text(chat_template="vicuna", system="Be brief.") == "<s>Be brief. USER: q 0? ASSISTANT:"
-    assert text(chat_template="plain", system="Be brief.") == "<s>Be brief.\nq 0?"
+    assert text(chat_template="vicuna") == f"{END}{start}USER: q 0? ASSISTANT:"
+    assert text(chat_template="vicuna", system="Be brief.") == f"{END}Be brief. USER: q 0? ASSISTANT:"
+    assert text(chat_template="plain", system="Be brief.") == f"{END}Be brief.\nq 0?"
     assert text(chat_template=CHAT_TEMPLATE, system="Be brief.") == "<system>Be brief.<user>q 0?<bot>"
-    refusing = (
-        "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}{{ messages[0].content }}"
-    )
+    refusing = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
     with pytest.raises(ValueError, match=r"'gsm8k': the chat template refuses its messages: no system"):
         text(chat_template=refusing, system="Be brief.")
-
-
-def test_vicunas_template_of_two_turns(tmp_path, tokenizer):
-    """As FastChat writes it: an answer ends with the end of sequence, and no space stands after that."""
-    row = {"prompt": ["one", "two"], "reply": ["A"]}
-    made = source(
-        "mt_bench", answers="reply", turns="prompt", system="S.", chat_template="vicuna", shares=["test"],
-        **written(tmp_path / "r.jsonl", row),
-    )  # fmt: skip
-    prompts = draw_prompts(counts(made, test=2), tokenizer)
-    assert prompts[1].text == "<s>S. USER: one ASSISTANT: A</s>USER: two ASSISTANT:"
 
 
 @pytest.mark.parametrize(

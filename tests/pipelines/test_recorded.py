@@ -1,8 +1,8 @@
 """What replay knows of timed arms: at temperature 0 a decode's own rounds, and every recorded text, priced alike."""
 
 import math
-import warnings
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -20,8 +20,7 @@ from pipelines.stages import measure, traces
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, build_decoder
 from tests.bundles import random_bundle
-from tests.pipelines.toy_bench import toy_bench
-from tests.pipelines.toy_trial import own_documents
+from tests.pipelines.toy_bench import own_documents, quietly, toy_bench
 from tests.predictors.affine_profile import PROFILE
 
 BUDGET = 16
@@ -59,9 +58,8 @@ def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("recorded")
     args = toy_bench(folder, "unused", {})
     (folder / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": PARAMETERS}}))
-    write_prompts(
-        args.prompts / FILE, [one for split in ("validation", "test", "reserve") for one in own_documents(4, split)]
-    )
+    prompts = [one for split in ("validation", "test", "reserve") for one in own_documents(4, split)]
+    write_prompts(args.prompts / FILE, prompts)
     write_json(args.latency / "toy-1c.json", PROFILE.to_record())
     args.out = args.texts = folder / "texts"
     args.of, args.bundles = "texts", folder / "bundles"
@@ -132,13 +130,12 @@ def test_a_trial_s_gains_rest_on_replay_where_there_are_texts(place, pair):
     """Of four test prompts two are recorded; those of the reserve are timed only."""
     bundle = random_bundle(place / "new", pair, temperatures=(0.0,))
     names = {"params": "params.yaml", "device": "device.json", "pair_folder": "pair"}
-    places = {name: place / names.get(name, name) for name in (*names, "prompts", "latency")}
-    args = SimpleNamespace(pair="p", **places, texts=place / "texts", output=place / "trial")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        first, second = (attempt(args, "hrad", {CHALLENGER: bundle}, reserve) for reserve in (False, True))
-        args.texts, args.output = None, place / "clock"
-        alone = attempt(args, "hrad", {CHALLENGER: bundle})
+    places = {name: place / names.get(name, name) for name in (*names, "prompts", "latency", "texts")}
+    args = SimpleNamespace(pair="p", **places, output=place / "trial")
+    tried = partial(quietly, attempt, args, "hrad", {CHALLENGER: bundle})
+    first, second = tried(False), tried(True)
+    args.texts, args.output = None, place / "clock"
+    alone = tried()
     assert {one.basis for some in (first, second) for one in some.gains.values()} == {REPLAYED}
     assert set(first.gains) == {"autoregressive", "chain-2", "chain-3"} and len(first.documents) == 4
     assert len(second.documents) == 6 and second.reserve

@@ -29,52 +29,31 @@ from tests.predictors.affine_profile import PROFILE, toy_profile
 
 GAMMAS = [1, 2, 4]
 CHEAP = 40.0
-PARAMETERS = {
-    "traces": {
-        "texts": {
-            "gamma_max": 4,
-            "candidates": 6,
-            "prompts": [1, 2, 4],
-            "max_new_tokens": 20,
-            "top": 4,
-            "layers": 2,
-            "threads": 1,
-        }
-    },
-    "replay": {
-        "gammas": GAMMAS,
-        "epsilons": [0.1],
-        "rivals": [
-            {
-                "name": "takeover-{match}",
-                "family": TAKEOVER,
-                "each": {"match": [1, 2]},
-                "decoder": {
-                    "method": "speculative",
-                    "drafter": {"kind": "chain", "gamma": 4, "lookup": {"length": 3}},
-                    "controller": {"kind": "takeover", "match": "{match}", "otherwise": {"kind": "fixed", "gamma": 2}},
-                },
-            },
-            {
-                "name": "lookup",
-                "family": LOOKUP,
-                "decoder": {"method": "speculative", "drafter": {"kind": "lookup", "length": 3}},
-            },
-            {
-                "name": "takeover of hrad",
-                "family": TAKEOVER,
-                "decoder": {
-                    "method": "speculative",
-                    "drafter": {"kind": "chain", "gamma": 4, "lookup": {"length": 3}},
-                    "controller": {"kind": "takeover", "otherwise": {"kind": "hrad", "bundle": "{bundles}/hrad"}},
-                },
-            },
-            {"name": "of another pair", "family": TAKEOVER, "bundle": "missing"},
-        ],
-        "branch_gammas": [[2], [1, 3]],
-        "cost_ratios": [CHEAP],
-    },
-}
+PARAMETERS = yaml.safe_load("""
+traces:
+  texts: {gamma_max: 4, candidates: 6, prompts: [1, 2, 4], max_new_tokens: 20, top: 4, layers: 2, threads: 1}
+replay:
+  gammas: [1, 2, 4]
+  epsilons: [0.1]
+  rivals:
+  - name: takeover-{match}
+    family: static takeover
+    each: {match: [1, 2]}
+    decoder:
+      method: speculative
+      drafter: &looking {kind: chain, gamma: 4, lookup: {length: 3}}
+      controller: {kind: takeover, match: '{match}', otherwise: {kind: fixed, gamma: 2}}
+  - {name: lookup, family: lookup, decoder: {method: speculative, drafter: {kind: lookup, length: 3}}}
+  - name: takeover of hrad
+    family: static takeover
+    decoder:
+      method: speculative
+      drafter: *looking
+      controller: {kind: takeover, otherwise: {kind: hrad, bundle: '{bundles}/hrad'}}
+  - {name: of another pair, family: static takeover, bundle: missing}
+  branch_gammas: [[2], [1, 3]]
+  cost_ratios: [40.0]
+""")
 
 
 @pytest.fixture(scope="module")
@@ -115,25 +94,12 @@ def table(folder):
 
 
 def test_every_policy_for_chains_is_replayed_on_every_text(table):
-    chains = {f"chain-{gamma}" for gamma in GAMMAS}
-    others = {
-        PLAIN,
-        ORACLE,
-        "confidence-0.1",
-        *("entropy-0.3", "entropy-0.5", "entropy-0.7"),
-        "roc",
-        "ema",
-        "early_stop-1",
-        "unasked",
-        "unasked, forced",
-        "takeover-1",
-        "takeover-2",
-        "lookup",
-    }
-    branching = {"pearl-2", "specbranch-no-hrad-2", "specbranch-no-hrad-1-3"}
+    names = {PLAIN, ORACLE, *(f"chain-{gamma}" for gamma in GAMMAS), "confidence-0.1", "roc", "ema"}
+    names |= {"entropy-0.3", "entropy-0.5", "entropy-0.7", "early_stop-1", "unasked", "unasked, forced"}
+    names |= {"takeover-1", "takeover-2", "lookup", "pearl-2", "specbranch-no-hrad-2", "specbranch-no-hrad-1-3"}
     for setting, learned in (("T=0", {"hrad", "takeover of hrad"}), ("T=1", set())):
         rows = table[table["setting"] == setting]
-        assert set(rows["drafter"]) == chains | others | learned | branching
+        assert set(rows["drafter"]) == names | learned
         assert set(rows.groupby("drafter")["prompt"].nunique()) == {6}
         assert (rows.groupby("prompt")["tokens"].nunique() == 1).all()
 
@@ -181,6 +147,14 @@ def test_greedy_chains_take_what_their_rounds_cost(pair, table):
         assert row["rounds"].item() == len(out.rounds) - 1
 
 
+def again(folder, machine, output):
+    """What a replay of the same texts for a machine leaves in another folder."""
+    places = {name: folder / name for name in ("texts", "bundles", "latency")}
+    files = {"params": folder / "params.yaml", "device": folder / f"{machine}.json"}
+    replay.run(SimpleNamespace(pair="p", **files, **places, output=folder / output))
+    return pd.read_parquet(folder / output / ("toy-1c" if machine == "device" else machine) / REPLAYED)
+
+
 def test_another_machine_ranks_the_same_texts_anew(folder):
     """Where drafting is dear the shortest chain is the fastest, where it is free and wide passes cost no more, the longest."""
     best, rounds = {}, {}
@@ -192,10 +166,7 @@ def test_another_machine_ranks_the_same_texts_anew(folder):
         device = {"slug": machine, "cpu": "toy", "cores": 1, "gpus": [], "bfloat16_flags": []}
         write_json(folder / "latency" / f"{machine}.json", toy_profile(**quiet, **costs).to_record())
         write_json(folder / f"{machine}.json", device)
-        places = {name: folder / name for name in ("texts", "bundles", "latency")}
-        args = {"pair": "p", "params": folder / "params.yaml", "device": folder / f"{machine}.json"}
-        replay.run(SimpleNamespace(**args, **places, output=folder / "elsewhere"))
-        table = pd.read_parquet(folder / "elsewhere" / machine / REPLAYED)
+        table = again(folder, machine, "elsewhere")
         chains = table[(table["family"] == "chain") & (table["setting"] == "T=1")]
         best[machine] = chains.groupby("drafter")["seconds"].sum().idxmin()
         rounds[machine] = list(chains["rounds"])
@@ -207,12 +178,9 @@ def test_a_law_that_is_read_is_paid_for(folder):
     text = next(text for text in TextTable.read(folder / "texts").texts() if text.settings.greedy)
     model = CONTROLLERS["early_stop"].from_bundle(read_bundle(folder / "bundles" / "early_stop-1"))
     prices = RoundPrices(PROFILE, sampled=False)
-    for controller, confidence, entropy in (
-        (build_controller({"kind": "fixed"}), 0, 0),
-        (build_controller({"kind": "confidence", "epsilon": 0.1}), 1, 0),
-        (build_controller({"kind": "entropy"}), 0, 1),
-        (model, 0, 0),
-    ):
+    fixed, sure, entropic = ({"kind": "fixed"}, {"kind": "confidence", "epsilon": 0.1}, {"kind": "entropy"})
+    reads = [(build_controller(one), *costs) for one, costs in ((fixed, (0, 0)), (sure, (1, 0)), (entropic, (0, 1)))]
+    for controller, confidence, entropy in (*reads, (model, 0, 0)):
         rounds = list(replayed(text, ChainPolicy(controller, 4)))
         asked = sum(one.asked for one in rounds)
         laws = sum(max(0, one.passes - 1) for one in rounds)  # both rules draft one token whatever its law
@@ -260,23 +228,14 @@ def test_cheap_drafting_is_replayed_on_the_same_texts(folder, table):
     for setting in ("T=0", "T=1"):
         before, after = (rows[rows["setting"] == setting].sort_index()["seconds"] for rows in (real, chains))
         assert (after < before).all()
-    same = table[table["drafter"] == PLAIN].sort_values(["setting", "prompt"])["seconds"].to_numpy()
-    assert cheap[cheap["drafter"] == PLAIN].sort_values(["setting", "prompt"])["seconds"].to_numpy() == pytest.approx(
-        same
-    )
+    was, now = (rows[rows["drafter"] == PLAIN].sort_values(["setting", "prompt"]) for rows in (table, cheap))
+    assert now["seconds"].to_numpy() == pytest.approx(was["seconds"].to_numpy())
 
 
 def test_a_table_that_is_shared_out_is_the_same(folder, table, monkeypatch):
     """Two processes, each with every other text; the last text has no partner."""
     monkeypatch.setattr(replay, "LEAST_TEXTS", len(table.groupby(["prompt", "setting"])) - 1)
-    places = {name: folder / name for name in ("texts", "bundles", "latency")}
-    args = {
-        "pair": "p",
-        "params": folder / "params.yaml",
-        "device": folder / "device.json",
-        "output": folder / "shared",
-    }
-    replay.run(SimpleNamespace(**args, **places))
+    again(folder, "device", "shared")
     for name in (REPLAYED, replayed_at(CHEAP)):
         alone, shared = (pd.read_parquet(folder / of / "toy-1c" / name) for of in ("replay", "shared"))
         pd.testing.assert_frame_equal(alone, shared)

@@ -1,18 +1,29 @@
-"""The same work in this process and on Ray: equal bytes with any number of workers, with one killed, and after a break."""
+"""The same work in this process, on Ray and on object storage: equal bytes with any number of workers, with one killed, and
+after a break; DVC's remote."""
 
 import re
+import shutil
 import sys
+from argparse import ArgumentTypeError
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from moto.server import ThreadedMotoServer
 
 from pipelines import scale
+from pipelines.measuring.provenance import source_hash
+from pipelines.places import place_of
 from pipelines.scale import devices, workers
 from pipelines.stages import traces
+from pipelines.stages.traces import COLLECTING, TRAINING, loaded
+from predictors.training.text_table import TextTable
 from tests.pipelines.scale_tasks import KilledCollector, deadly, refused, slow, wrong
 from tests.pipelines.toy_bench import toy_bench
 from tests.trace_collection.collecting import contents, interrupted
+from trace_collection.collection import collect
+from trace_collection.texts import TextTraceConfig
 
 ray = pytest.importorskip("ray")
 TEXTS = {"gamma_max": 3, "candidates": 2, "prompts": [0, 4, 3], "max_new_tokens": 10, "layers": 2, "top": 4}
@@ -44,7 +55,7 @@ def collected(args):
     return contents(args.out)
 
 
-def test_three_workers_of_whom_one_is_killed_amid_a_shard_finish_a_folder_in_the_same_bytes(
+def test_three_workers_of_whom_one_is_killed_finish_a_folder_in_the_same_bytes(
     cluster, args, collected, tmp_path, monkeypatch, capsys
 ):
     out, file, seen = tmp_path / "out", tmp_path / "killed", []
@@ -76,31 +87,20 @@ def test_tasks_are_handed_out_as_others_are_done_and_no_earlier(over):
     assert list(over(slow, [])) == []
 
 
-def test_an_error_of_a_task_is_the_driver_s_own(over, args):
+def test_errors_of_tasks_and_of_what_cannot_be_made_are_the_driver_s_own(over, args, monkeypatch):
     with workers(int, 1, 1, args.pair_folder) as here:
         for some in (here, over):
             with pytest.raises(ValueError, match=r"^7 is wrong$"):
                 list(some(wrong, [7]))
-
-
-def test_what_cannot_be_made_is_the_driver_s_own_error(cluster, args):
     for count in (1, 2):
         with pytest.raises(ValueError, match=r"^no such pair$"), workers(refused, count, 1, args.pair_folder) as some:
             list(some(slow, [7]))
-
-
-def test_a_task_that_always_ends_its_worker_is_an_error(cluster, args, monkeypatch):
-    monkeypatch.setattr(scale, "RETRIES", 1)
-    with (
-        pytest.raises(ValueError, match=r"ended 2 times.*the same command goes on"),
-        workers(int, 2, 1, args.pair_folder) as over,
-    ):
-        list(over(deadly, range(4)))
-
-
-def test_more_cores_than_there_are_are_refused(cluster, args):
     with pytest.raises(ValueError, match=r"take 6 cores together, and there are 4.*RAY_ADDRESS"):
         workers(int, 3, 2, args.pair_folder).__enter__()
+    monkeypatch.setattr(scale, "RETRIES", 1)
+    ended = pytest.raises(ValueError, match=r"ended 2 times.*the same command goes on")
+    with ended, workers(int, 2, 1, args.pair_folder) as over:
+        list(over(deadly, range(4)))
 
 
 def test_without_ray_more_workers_are_refused_and_one_is_not(args, monkeypatch):
@@ -140,3 +140,77 @@ def test_a_small_pair_is_traced_by_as_many_workers_as_the_machine_has_threads(
     assert traces.most_workers(args, threads) == expected
     monkeypatch.setattr(traces, "find_spec", lambda name: None)
     assert traces.most_workers(args, threads) == 1
+
+
+BUCKET = "s3://bucket"
+
+
+@pytest.fixture(scope="module")
+def storage():
+    """A local S3 server with one bucket."""
+    running = ThreadedMotoServer(port=0, verbose=False)
+    running.start()
+    url = "http://{}:{}".format(*running.get_host_and_port())
+    named = {"ENDPOINT_URL": url, "ACCESS_KEY_ID": "key", "SECRET_ACCESS_KEY": "secret", "DEFAULT_REGION": "us-east-1"}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in named.items():
+            patch.setenv(f"AWS_{name}", value)
+        import s3fs
+
+        s3fs.S3FileSystem().mkdir("bucket")
+        yield url
+    running.stop()
+
+
+def test_a_trace_that_was_interrupted_ends_in_the_bytes_of_a_local_one(storage, args, collected, capsys):
+    local, stored = args.output / "here", place_of(f"{BUCKET}/traces/texts")
+    make = partial(loaded, "texts", args.pair_folder, TextTraceConfig(**TEXTS), args.prompts)
+    digest = source_hash(COLLECTING, but=TRAINING)
+    with pytest.raises(KeyboardInterrupt), workers(make, 1, 1, args.pair_folder) as over:
+        collect(over, stored, interrupted(5), 0.1, digest)
+    assert 0 < len(list(stored.glob("part-*"))) < len(list(local.glob("part-*")))
+    with pytest.raises(ValueError, match="collection did not finish"):
+        TextTable.read(stored)
+    (stored / "part-99999.parquet").write_bytes(b"of another collection")
+    args.out = stored
+    traces.run(args)
+    kept = int(re.search(r"shards, (\d+)", capsys.readouterr().out)[1])
+    assert contents(stored) == collected and 0 < kept < len(list(local.glob("part-*")))
+    there, here = TextTable.read(place_of(f"{BUCKET}/traces/texts")), TextTable.read(local)
+    assert len(there) == len(here) > 0 and there.manifest == here.manifest
+
+
+def test_a_damaged_shard_is_refused_and_collected_again(storage, args, collected):
+    args.out = place_of(f"{BUCKET}/damaged")
+    traces.run(args)
+    (args.out / "part-00001.parquet").write_bytes(b"damaged")
+    with pytest.raises(ValueError, match="s3://bucket/damaged/part-00001.parquet: damaged shard"):
+        TextTable.read(args.out)
+    traces.run(args)
+    assert contents(args.out) == collected
+
+
+def test_a_bucket_or_a_storage_that_is_not_there_is_named(storage):
+    with pytest.raises(ArgumentTypeError, match="s3://other/traces cannot be reached"):
+        place_of("s3://other/traces")
+    with pytest.raises(ArgumentTypeError, match="nowhere://bucket"):
+        place_of("nowhere://bucket")
+    assert isinstance(place_of("data/traces"), Path)
+
+
+def test_dvc_pushes_outputs_and_pulls_them(storage, tmp_path, monkeypatch):
+    from dvc.repo import Repo
+
+    monkeypatch.chdir(tmp_path)
+    with Repo.init(".", no_scm=True) as repo, repo.config.edit() as config:
+        config["remote"]["storage"] = {"url": f"{BUCKET}/dvc", "endpointurl": storage}
+        config["core"]["remote"] = "storage"
+    Path("bundle.json").write_text("{}\n")
+    with Repo(".") as repo:
+        repo.add("bundle.json")
+        assert repo.push() == 1
+    shutil.rmtree(".dvc/cache")
+    Path("bundle.json").unlink()
+    with Repo(".") as repo:
+        repo.pull()
+    assert Path("bundle.json").read_text() == "{}\n"

@@ -39,16 +39,15 @@ CANDIDATES = {  # by name: what is served, and its speed-up as a logarithm
 
 def choice(setting, names):
     def timed(value, error):
-        ends = {"low": math.expm1(value - error), "high": math.expm1(value + error)}
-        return {"gain": {"value": math.expm1(value), **ends}, "prompts": 8, "basis": "clock"}
+        ends = zip(("value", "low", "high"), (value, value - error, value + error), strict=True)
+        return {"gain": {name: math.expm1(end) for name, end in ends}, "prompts": 8, "basis": "clock"}
 
-    rows = [
-        {"name": name, "family": "chain", "predicted": 1.0, "served": CANDIDATES[name][0]}
-        | {"speedup": timed(CANDIDATES[name][1], 0.196 if CANDIDATES[name][1] else 0.0)}
-        for name in names
-    ]
-    gain = {"value": 0.72, "low": 0.64, "high": 0.8}
-    gains = {"autoregressive": {"gain": gain, "prompts": 60, "basis": "clock"}}
+    rows = []
+    for name in names:
+        served, value = CANDIDATES[name]
+        row = {"name": name, "family": "chain", "predicted": 1.0, "served": served}
+        rows.append(row | {"speedup": timed(value, 0.196 if value else 0.0)})
+    gains = {"autoregressive": {"gain": {"value": 0.72, "low": 0.64, "high": 0.8}, "prompts": 60, "basis": "clock"}}
     return {"setting": setting, "winner": names[0], "static": "chain-4", "candidates": rows, "gains": gains}
 
 
@@ -66,15 +65,14 @@ def tuned(tmp_path):
     return tmp_path
 
 
+def options(line):
+    return dict(pairwise(shlex.split(line)))
+
+
 def written(tuned, capsys, engine):
     main(["settings", "--pair", "toy", "--data", str(tuned), "--for", engine])
     text = capsys.readouterr().out
     return text, [line for line in text.splitlines() if line and not line.startswith("#")]
-
-
-def options(line):
-    words = shlex.split(line)
-    return dict(pairwise(words))
 
 
 def test_every_engine_is_told_the_fastest_that_it_has_words_for(tuned, capsys):
@@ -100,10 +98,17 @@ def test_every_engine_is_told_the_fastest_that_it_has_words_for(tuned, capsys):
     assert greedy["--spec-ngram-simple-size-n"] == "2" and greedy["--spec-ngram-simple-size-m"] == "8"
 
 
+def test_nothing_tuned_is_refused(tuned, capsys):
+    with pytest.raises(SystemExit, match="toi/tuning: nothing was tuned"):
+        main(["settings", "--pair", "toi", "--data", str(tuned), "--for", "vllm"])
+    (tuned / "toy/tuning/toy-1c" / CHOICES).unlink()
+    with pytest.raises(SystemExit, match="draftwright tune --pair toy"):
+        written(tuned, capsys, "vllm")
+
+
 def test_draft_models_of_vllm_are_sampled_where_the_target_is():
-    config = [
-        json.loads(options(said("vllm", Rule(4), one, MODELS))["--speculative-config"]) for one in (GREEDY, SAMPLED)
-    ]
+    lines = [options(said("vllm", Rule(4), one, MODELS)) for one in (GREEDY, SAMPLED)]
+    config = [json.loads(line["--speculative-config"]) for line in lines]
     model = {"method": "draft_model", "model": "org/small", "revision": "c2", "num_speculative_tokens": 4}
     assert config == [model | {"draft_sample_method": how} for how in ("greedy", "probabilistic")]
 
@@ -120,14 +125,6 @@ def test_a_threshold_of_llama_cpp_and_what_no_engine_can_say():
     ):
         assert all(rule_of(served).missing(engine) for engine in ENGINES)
     assert rule_of(chain(12, kind="roc")).missing("transformers") == []
-
-
-def test_nothing_tuned_names_the_command_that_tunes(tuned):
-    (tuned / "toy/tuning/toy-1c" / CHOICES).unlink()
-    with pytest.raises(SystemExit, match="draftwright tune --pair toy"):
-        main(["settings", "--pair", "toy", "--data", str(tuned), "--for", "vllm"])
-    with pytest.raises(SystemExit, match=r"toi/tuning: nothing was tuned\. Pairs that were: toy"):
-        main(["settings", "--pair", "toi", "--data", str(tuned), "--for", "vllm"])
 
 
 @pytest.mark.parametrize(

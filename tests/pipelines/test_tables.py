@@ -1,12 +1,16 @@
-"""What the tables of decodes and rounds say, counted by hand, and what they refuse."""
+"""What the tables of decodes and rounds say, by hand and of real decoders, whose drafts may run beside the target."""
+
+from time import perf_counter
 
 import pytest
 
 from pipelines.measuring.arms import Run
 from pipelines.measuring.decode_rows import measured, rounds_of, uncut_histogram
+from pipelines.measuring.names import BRANCH_PRESETS, EXPLICIT, PAPER, PRIOR, BranchArm, branch_arm
 from pipelines.measuring.tables import DECODES, ROUNDS, read_decodes, read_rounds, write_decodes, write_rounds
-from predictors.rounds import RoundRecord
+from predictors.rounds import PHASES, RoundRecord, block_efficiency
 from runtime import ModelPair, Randomness, build_decoder
+from runtime.presets import PRESETS
 from tests.toys import TableModel
 
 WHERE = {"split": "test", "prompt": "p", "temperature": 0.0, "repeat": 0, "block": "test/p/T=0/0"}
@@ -16,28 +20,26 @@ def chains(*rounds):
     return [RoundRecord(drafted=drafted, accepted=accepted) for drafted, accepted in rounds]
 
 
+TREE = [  # rollouts met in the second; the third was cut short
+    RoundRecord(drafted=drafted, levels=levels, accepted=accepted)
+    for drafted, levels, accepted in ((6, 3, 2), (4, 3, 1), (6, 2, 2))
+]
+
+
 @pytest.mark.parametrize(
     ("rounds", "uncut"),
     [
         ([], [0]),
-        ([(0, 0), (0, 0)], [2]),  # plain decoding
-        ([(3, 0), (3, 3), (3, 1), (3, 3)], [1, 1, 0, 2]),
-        ([(3, 0), (3, 2), (3, 0), (1, 1)], [2, 0, 1, 0]),  # the budget cuts the last round of a static chain
-        ([(3, 1), (3, 1), (0, 0)], [0, 2, 0, 0]),
-        ([(2, 0), (4, 1), (1, 1), (4, 0)], [1, 1, 0, 0, 0]),  # a controller's lengths: the longest counts
+        (chains((0, 0), (0, 0)), [2]),  # plain decoding
+        (chains((3, 0), (3, 3), (3, 1), (3, 3)), [1, 1, 0, 2]),
+        (chains((3, 0), (3, 2), (3, 0), (1, 1)), [2, 0, 1, 0]),  # the budget cuts the last round of a static chain
+        (chains((3, 1), (3, 1), (0, 0)), [0, 2, 0, 0]),
+        (chains((2, 0), (4, 1), (1, 1), (4, 0)), [1, 1, 0, 0, 0]),  # a controller's lengths: the longest counts
+        (TREE, [0, 1, 1, 0]),  # a tree is as long as its levels, not as its nodes
     ],
 )
 def test_uncut_rounds_are_those_that_drafted_as_much_as_any(rounds, uncut):
-    assert uncut_histogram(chains(*rounds)) == uncut
-
-
-def test_a_tree_is_as_long_as_its_levels_not_as_its_nodes():
-    rounds = [
-        RoundRecord(drafted=6, levels=3, accepted=2),
-        RoundRecord(drafted=4, levels=3, accepted=1),  # rollouts met
-        RoundRecord(drafted=6, levels=2, accepted=2),  # cut short
-    ]
-    assert uncut_histogram(rounds) == [0, 1, 1, 0]
+    assert uncut_histogram(rounds) == uncut
 
 
 @pytest.fixture
@@ -106,24 +108,105 @@ def test_what_does_not_fit_is_refused(tmp_path):
         read_decodes(tmp_path / "r.parquet")
 
 
+PROMPT = [0, 1]
+WORK = {"draft": 3.0, "target": 4.0, "verify": 1.0}
+
+
+def branch_record(levels, idle, submitted, accepted, hit, **counts):
+    place = {"ends_segment": not hit, "concurrent": True, "seconds": dict(WORK)}
+    return RoundRecord(
+        drafted=2 * levels, levels=levels, idle_levels=idle, submitted=submitted, accepted=accepted, **place, **counts
+    )
+
+
+@pytest.fixture
+def records():
+    """A prefill, a hit, a rejection in a steady round, an idle stage whose branch point is missed, a round without branches."""
+    return [
+        RoundRecord(seconds=dict(WORK), concurrent=True, emitted=1),
+        branch_record(8, 4, 4, 5, hit=True, emitted=5, overlapped=2.0),
+        branch_record(4, 0, 3, 2, hit=False, emitted=3, rolled_back=5, overlapped=1.0),
+        branch_record(6, 2, 2, 2, hit=False, emitted=3, rolled_back=4),
+        branch_record(1, 1, 1, 1, hit=False, emitted=2),
+    ]
+
+
+def test_counts_of_branch_rounds_by_hand(records):
+    run = Run([0] * 14, records)
+    row, rounds = measured(run, seconds=50.0), rounds_of(run, 3)[1:]
+    assert (row["submitted"], row["idle_levels"], row["hits"]) == (10, 7, 1)
+    assert (row["branch_points"], row["tested_points"]) == (3, 2)  # the last round drafted no branch
+    names = ("levels", "drafted", "submitted", "idle_levels", "nodes")
+    by_name = {name: [made[name] for made in rounds] for name in names}
+    assert by_name["levels"] == [8, 4, 6, 1] and by_name["drafted"] == [16, 8, 12, 2]
+    assert by_name["submitted"] == [4, 3, 2, 1] == by_name["nodes"] and by_name["idle_levels"] == [4, 0, 2, 1]
+    assert (row["seconds_steady"], row["seconds_steady_wait"]) == (7.0, 2.0)  # the one round behind the hit
+
+
+def test_virtual_seconds_leave_out_what_both_at_once_would_have_saved(records):
+    row = measured(Run([0] * 14, records), seconds=50.0)
+    assert row["virtual"] and row["overlapped"] == 3.0
+    assert row["seconds"] == 47.0
+    assert row["seconds_draft"] == 5 * 3.0 - 3.0
+    parts = [row[f"seconds_{phase}"] for phase in PHASES]
+    assert sum(parts) + row["seconds_rest"] == pytest.approx(47.0)
+    assert row["seconds_rest"] == 50.0 - 5 * 8.0  # the loop's own time is not the clock's business
+    hidden_work_left_in_the_draft = row["seconds"] - 5 * sum(WORK.values())
+    assert hidden_work_left_in_the_draft == row["seconds_rest"] - 3.0  # the wrong twin takes it off twice
+
+
+def test_a_run_is_virtual_if_it_says_so_or_if_something_overlapped():
+    record = RoundRecord(seconds=dict(WORK))
+    assert measured(Run([0], [record], virtual=True), 9.0)["virtual"]  # it ended with the prefill: nothing to overlap
+    wall = measured(Run([0], [record]), 9.0)
+    assert not wall["virtual"] and wall["seconds"] == 9.0 and wall["seconds_draft"] == 3.0
+    unknown = measured(Run([0], None), 9.0)
+    assert unknown["virtual"] is False and "levels" not in unknown
+
+
+def test_arm_names_of_every_preset():
+    assert set(BRANCH_PRESETS) - set(PRESETS) == {PAPER, PRIOR, EXPLICIT} and set(PRESETS) <= set(BRANCH_PRESETS)
+    for preset in BRANCH_PRESETS:
+        for lengths in ((12,), (4, 12)):
+            arm = BranchArm(preset, lengths)
+            assert branch_arm(arm.name) == arm
+        assert branch_arm(f"{arm.family}-x") is None
+    assert branch_arm("specbranch-no-hrad-8") == BranchArm("specbranch-no-hrad", (8,))
+    assert [branch_arm(name) for name in ("chain-4", "pearl", "pearl-4-wall", "autoregressive")] == [None] * 4
+
+
+CHAIN = {"kind": "chain", "gamma": 3}
+FORK = {"kind": "fork", "width": 3, "depth": 2}
+DECODERS = {
+    "plain": {"method": "autoregressive"},
+    "chain": {"method": "speculative", "drafter": CHAIN, "verifier": "block"},
+    "fork": {"method": "speculative", "drafter": FORK, "verifier": "traversal"},
+    "pearl": {"preset": "pearl", "gamma": 3, "overlap": "none"},
+    "specbranch": {"preset": "specbranch-no-hrad", "gamma": 3, "overlap": "none"},
+}
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_rounds_of_real_decoders_add_up_to_their_decodes(temperature):
+@pytest.mark.parametrize("name", DECODERS)
+def test_rounds_of_real_decoders_add_up_to_their_decodes(name, temperature):
     pair = ModelPair(TableModel(6, seed=1, sharpness=3), TableModel(6, seed=1, sharpness=2.5))
-    chain, fork = {"kind": "chain", "gamma": 3}, {"kind": "fork", "width": 3, "depth": 2}
-    for config in (
-        {"method": "autoregressive"},
-        {"method": "speculative", "drafter": chain, "verifier": "block"},
-        {"method": "speculative", "drafter": fork, "verifier": "traversal"},
-        {"preset": "pearl", "gamma": 3, "overlap": "none"},
-    ):
-        out = build_decoder(pair, config).generate(
-            [0, 1], max_new_tokens=40, temperature=temperature, randomness=Randomness(3)
-        )
-        row, rounds = measured(Run(out.tokens, out.rounds), 10.0), rounds_of(Run(out.tokens, out.rounds), 2)
-        assert rounds[-1]["context"] + rounds[-1]["emitted"] == 2 + len(out.tokens) - 1
-        for name in ("drafted", "levels", "submitted", "accepted", "emitted", "idle_levels"):
-            assert sum(one[name] for one in rounds[1:]) == row[name]
-        drafts = config["method"] != "autoregressive" if "method" in config else True
-        assert all((one["passes"] > 0) == (one["drafted"] > 0) for one in rounds[1:])
-        assert (sum(one["passes"] for one in rounds) > 0) == drafts
-        assert sum(one["seconds_target"] for one in rounds) == pytest.approx(row["seconds_target"])
+    options = {"max_new_tokens": 60, "temperature": temperature, "randomness": Randomness(3)}
+    start = perf_counter()
+    out = build_decoder(pair, DECODERS[name]).generate(PROMPT, **options)
+    run, wall = Run(out.tokens, out.rounds), perf_counter() - start
+    row, (prefill, *rounds) = measured(run, wall), rounds_of(run, len(PROMPT))
+    assert len(rounds) == row["rounds"]
+    assert rounds[-1]["context"] + rounds[-1]["emitted"] == len(PROMPT) + len(out.tokens) - 1
+    for column in set(row) & set(ROUNDS.names) - {"overlapped"}:
+        if not column.startswith("seconds"):
+            assert sum(made[column] for made in rounds) == row[column], column
+    assert all((one["passes"] > 0) == (one["drafted"] > 0) for one in rounds)
+    assert (sum(one["passes"] for one in rounds) > 0) == (name != "plain")
+    assert sum(one["seconds_target"] for one in (prefill, *rounds)) == pytest.approx(row["seconds_target"])
+    if "preset" in DECODERS[name]:
+        assert row["seconds"] + row["overlapped"] == pytest.approx(wall)
+        assert 0 < row["overlapped"] < wall and row["seconds_draft"] > 0 and row["seconds_rest"] >= -1e-9
+        assert 0 < row["hits"] <= row["tested_points"] <= row["branch_points"] <= row["rounds"]
+        assert row["hits"] + row["segments"] == row["rounds"]
+        assert 0 < row["seconds_steady_wait"] < row["seconds_steady"] < row["seconds"]
+        assert row["emitted"] / row["rounds"] == block_efficiency(out.rounds[1:])

@@ -33,16 +33,8 @@ RULES = ("specinfer", "block")
 ACTIONS = {"chains": [1, 3], "k": [2], "l1": [0, 1], "l2": [1]}
 PARAMETERS = {
     "traces": {
-        "trees": {
-            "settings": [{"temperature": 1.0}],
-            "actions": ACTIONS,
-            "rules": list(RULES),
-            "spacing": 4,
-            "roots_per_prompt": 3,
-            "prompts": [8, 4, 4],
-            "draws": [1, 1, 16],
-            "threads": 1,
-        }
+        "trees": {"settings": [{"temperature": 1.0}], "actions": ACTIONS, "rules": list(RULES), "spacing": 4}
+        | {"roots_per_prompt": 3, "prompts": [8, 4, 4], "draws": [1, 1, 16], "threads": 1}
     },
     "fit": {
         f"delayed_tree-{rule}": {
@@ -95,10 +87,8 @@ def test_bundles_decode(folder, pair):
         decoder = load_decoder(folder / "bundles" / f"delayed_tree-{rule}", pair)
         card = read_bundle(folder / "bundles" / f"delayed_tree-{rule}").card
         assert decoder.verifier.name == rule and card["selection"]["predictor"] == f"delayed_tree-{rule}"
-        assert (
-            card["prices"]["profile_hash"]
-            == json.loads((folder / "fit" / f"delayed_tree-{rule}.json").read_text())["profile_hash"]
-        )
+        record = json.loads((folder / "fit" / f"delayed_tree-{rule}.json").read_text())
+        assert card["prices"]["profile_hash"] == record["profile_hash"]
         rounds = decoder.generate(list(range(5)), max_new_tokens=12, temperature=1.0, randomness=Randomness(0)).rounds
         assert len(rounds) > 1 and not any(record.bypassed for record in rounds)
     assert all(action.is_chain for action in decoder.controller.actions), "block verification takes chains"
@@ -141,7 +131,7 @@ def fixed_tree(pair, action):
 
 def emitted(decoder, context, newest, depth, seed):
     """Tokens of the first round, whose root is ``newest`` after ``context``."""
-    options = {"max_new_tokens": depth + 2, "temperature": 1.0, "randomness": Begun(newest, seed)}
+    options = {"max_new_tokens": depth + 2, "temperature": 1.0, "randomness": Begun(newest, Randomness(seed))}
     (begun, first) = islice(decoder.stream(context, **options), 2)
     assert begun.tokens == [newest]
     return len(first.tokens)
@@ -150,20 +140,12 @@ def emitted(decoder, context, newest, depth, seed):
 class Begun:
     """Chance whose first draw for the target is ``token``."""
 
-    def __init__(self, token, seed):
-        self.token, self.chance = token, Randomness(seed)
+    def __init__(self, token, chance):
+        self.token, self.chance = token, chance
 
     def stream(self, purpose):
         stream = self.chance.stream(purpose)
-        return Forced(self.token, stream) if purpose == "verify" else stream
-
-    def categorical(self, weights):
-        return self.chance.categorical(weights)
-
-
-class Forced:
-    def __init__(self, token, chance):
-        self.token, self.chance = token, chance
+        return Begun(self.token, stream) if purpose == "verify" else stream
 
     def categorical(self, weights):
         drawn = self.chance.categorical(weights)

@@ -19,11 +19,11 @@ from pipelines.stages import tune
 from predictors.bundle import bundle_hash, read_bundle
 from predictors.monitoring import OLD
 from predictors.sampling import SamplingSettings
-from runtime import ModelPair, Randomness, load_decoder
+from runtime import Randomness, load_decoder
 from tests.bundles import random_bundle
 from tests.pipelines.hand_made_decodes import decode
 from tests.pipelines.hand_made_replay import write_replay
-from tests.pipelines.toy_bench import toy_bench
+from tests.pipelines.toy_bench import toy_bench, toy_pair
 from tests.predictors.affine_profile import PROFILE
 
 
@@ -103,14 +103,13 @@ def test_selectors_and_the_best_static_tree_of_a_rule_are_candidates(replayed):
 def choice(**rates):
     """What is chosen of candidates that decode at these rates, on prompts of their own; two numbers take turns."""
     some = [Candidate(name, CHAIN if name.startswith("chain") else "rule", {}, 1.0) for name in rates]
-    some.append(tuning.BASE)
     rows = [
         decode(name, f"p{number}", 10 / (rate[number % 2] if isinstance(rate, tuple) else rate))
         for name, rate in {**rates, PLAIN: 100.0}.items()
         for number in range(6)
     ]
     study = object.__new__(TuneStudy)
-    return study._choice(SamplingSettings(0.0), some, Timed.of(rows))
+    return study._choice(SamplingSettings(0.0), [*some, tuning.BASE], Timed.of(rows))
 
 
 def test_the_fastest_is_chosen_if_it_surely_beats_the_static_chain():
@@ -132,11 +131,8 @@ def stage(replayed, tmp_path, monkeypatch):
     args = toy_bench(tmp_path, "unused", {})
     args.json = False
     section = {"temperatures": [0.0], "candidates": 3, "validation_prompts": 3, "threads": 1, "max_new_tokens": 8}
-    sections = {"tune": section}
-    (tmp_path / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": sections}}))
-    args.pair_of_models = ModelPair.load(
-        target=str(tmp_path / "pair" / "target"), draft=str(tmp_path / "pair" / "draft")
-    )
+    args.params.write_text(yaml.safe_dump({"pairs": {"p": {"tune": section}}}))
+    args.pair_of_models = toy_pair(tmp_path)
     random_bundle(tmp_path / "bundles" / "hrad", args.pair_of_models)
     table = pd.read_parquet(tmp_path / "replay" / "replay.parquet")
     table.loc[table["drafter"] == "entropy", "drafter"] = "hrad"
@@ -165,13 +161,8 @@ def run(args):
     return choice, pd.DataFrame(read_decodes(args.output / "toy-1c" / DECODES_FILE))
 
 
-def test_bundles_that_changed_since_they_were_replayed_are_refused(stage):
-    write_json(stage.replay / "toy-1c" / "provenance.json", {"bundles_sha256": {"hrad": "another"}})
-    with pytest.raises(ValueError, match="hrad: other content than was replayed"):
-        tune.run(stage)
-
-
 def test_the_bundle_decodes_as_its_winners_do(stage, capsys):
+    """And bundles that changed since they were replayed are refused."""
     tmp_path, stage.json = stage.data, True
     choice, timed = run(stage)
     assert choice["winner"] == "hrad" and choice["static"] in ("chain-1", "chain-3")
@@ -182,11 +173,10 @@ def test_the_bundle_decodes_as_its_winners_do(stage, capsys):
     card = read_bundle(tmp_path / "bundles" / "auto").card
     assert card["routes"][0]["bundle"] == "hrad"
     assert card["reference"] == {"settings": {}, "missing": f"T=0: {OLD}"}
-    texts = [
-        load_decoder(tmp_path / "bundles" / folder, stage.pair_of_models).generate(
-            [1, 2, 3], max_new_tokens=12, randomness=Randomness(0)
-        )
-        for folder in ("auto", "hrad")
-    ]
+    decoders = (load_decoder(tmp_path / "bundles" / name, stage.pair_of_models) for name in ("auto", "hrad"))
+    texts = [decoder.generate([1, 2, 3], max_new_tokens=12, randomness=Randomness(0)) for decoder in decoders]
     rounds = [[(record.drafted, record.accepted) for record in text.rounds] for text in texts]
     assert texts[0].tokens == texts[1].tokens and rounds[0] == rounds[1]
+    write_json(stage.replay / "toy-1c" / "provenance.json", {"bundles_sha256": {"hrad": "another"}})
+    with pytest.raises(ValueError, match="hrad: other content than was replayed"):
+        tune.run(stage)

@@ -1,5 +1,6 @@
-"""A pair of tiny models, made-up prompts and small shapes, for the stages that measure."""
+"""A pair of tiny models, made-up prompts and small shapes, for the stages that measure, and for trials."""
 
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -46,19 +47,42 @@ def toy_bench(
     prompts = [prompt for split in ("validation", "test") for prompt in toy_prompts(4, split, vocabulary)]
     write_prompts(folder / "prompts" / FILE, prompts)
     (folder / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": {stage: parameters}}}))
-    return SimpleNamespace(
-        pair="p",
-        params=folder / "params.yaml",
-        device=folder / "device.json",
-        pair_folder=folder / "pair",
-        prompts=folder / "prompts",
-        latency=folder / "latency",
-        output=folder / "output",
-        texts=None,
-        workers=1,
-    )
+    files = {"params": folder / "params.yaml", "device": folder / "device.json", "pair_folder": folder / "pair"}
+    folders = {name: folder / name for name in ("prompts", "latency", "output")}
+    return SimpleNamespace(pair="p", **files, **folders, texts=None, workers=1)
 
 
 def toy_pair(folder: Path, **options) -> ModelPair:
     """The pair that `toy_bench` wrote below ``folder``."""
     return ModelPair.load(target=str(folder / "pair" / "target"), draft=str(folder / "pair" / "draft"), **options)
+
+
+def measured(card):
+    card["measured_quality"] = {"metrics": {"ece": 0.02}}
+
+
+def own_documents(count, split):
+    """Prompts of alternating slices, each of its own document."""
+    return [
+        Prompt(**(vars(prompt) | {"document": f"{split}-document-{place}"}))
+        for place, prompt in enumerate(toy_prompts(count, split))
+    ]
+
+
+def bench(folder, **section):
+    """The arguments of a trial of tiny models: four test documents of two slices, and four of the reserve."""
+    args = toy_bench(folder, "trial", {})
+    short = {"gammas": [1, 2], "test_prompts": 4, "reserve_prompts": 2, "max_new_tokens": 6, "exactness_prompts": 1}
+    gate = {"slice_documents": 2, "min_documents": 2}
+    sections = {"trial": {**short, "threads": 1, **section}, "promotion": gate}
+    args.params.write_text(yaml.safe_dump({"pairs": {"p": sections}}))
+    prompts = [prompt for split in ("validation", "test", "reserve") for prompt in own_documents(4, split)]
+    write_prompts(args.prompts / FILE, prompts)
+    return args, toy_pair(folder)
+
+
+def quietly(call, *arguments):
+    """Call it without its warnings."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return call(*arguments)

