@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from pipelines.outputs import write_json
-from pipelines.report.latency_table import measured_tables
+from pipelines.report.latency import measured_tables
 from pipelines.stages import report
 from predictors.latency.profile import LatencyProfile
 from tests.pipelines.hand_made_measured import decodes, head_record, write_measured, write_records
@@ -52,12 +52,10 @@ def write_page(data: Path, output: Path) -> Path:
 
 
 def values(page: Path) -> dict:
-    """Section -> table -> rows, from a page's record. A table's name is what it shows up to the first semicolon."""
+    """Section -> table -> rows, from a page's record."""
     record = json.loads((page / report.RECORD).read_text())
     return {
-        section: {
-            (table["caption"] or "rows").partition(";")[0]: [*map(known, table["rows"])] for table in made["tables"]
-        }
+        section: {table["name"]: [*map(known, table["rows"])] for table in made["tables"]}
         for section, made in record["sections"].items()
         if section not in LEFT_OUT
     }
@@ -66,7 +64,7 @@ def values(page: Path) -> dict:
 def golden(page: Path) -> dict:
     """All that the golden file pins: the page, and the tables of ``draftwright latency``."""
     tables = measured_tables(LatencyProfile.from_record(PROFILE, "profile"))
-    shown = {table.caption.partition(";")[0]: [*map(known, table.rows)] for table in tables}
+    shown = {table.name: [*map(known, table.record()["rows"])] for table in tables}
     made = values(page) | {"draftwright latency": shown}
     return json.loads(json.dumps(rounded(made)))
 
