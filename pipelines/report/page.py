@@ -5,8 +5,8 @@ Okabe-Ito colours, told apart without colour vision.
 
 import base64
 import io
-import re
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import cycle
 from math import ceil, nan
 from pathlib import Path
@@ -47,7 +47,8 @@ def html(front: Section, sections: Sequence[Section], images: dict[str, bytes]) 
 
 def _cell(text: str) -> Markup:
     """Keep an interval on one line."""
-    return Markup(re.sub(r" (\(\S+[–…]\S+\))$", r" <span>\1</span>", escape(text)))
+    value, _, ends = (text := text.replace(" %", "\u00a0%")).rpartition(" (")
+    return Markup("{} <span>({}</span>").format(value, ends) if value and " " not in ends else escape(text)
 
 
 @matplotlib.rc_context(STYLE)
@@ -77,8 +78,10 @@ def draw(picture: Picture) -> Figure:
 
 
 def _whiskers(axes: Axes, table: Table, picture: Picture) -> None:
-    """From top to bottom; marked rows of a single column are red."""
-    labels = table.frame.iloc[:, 0].astype(str)
+    """Rows that are known, from top to bottom; marked ones of a single column are red."""
+    known = [column for column in picture.columns if column in table.frame]
+    table = replace(table, frame=table.frame.dropna(subset=known, how="all" if known else "any"))
+    labels = table.frame.iloc[:, 0].astype(str).tolist()
     for index, column in enumerate(picture.columns):
         offset = 0.6 * ((index + 0.5) / len(picture.columns) - 0.5)
         for place, (value, low, high) in enumerate(_ends(table, column)):

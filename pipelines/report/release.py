@@ -183,7 +183,10 @@ def origin(inputs: Inputs, missing: Sequence[str]) -> Section:
     found, facts = inputs.measured.origin, read_json(inputs.data / "pair" / "pair.json")
     device, models = found["device"], found["models"]
     gpus = [f"{gpu['name']} ({gpu['memory']}, driver {gpu['driver']})" for gpu in device["gpus"]]
-    apart = [f"{name} {one['compact']:.1e}" for name, one in inputs.measured.findings["forward_agreement"].items()]
+    apart = [
+        f"{name} {one['compact']:.1e} of 1 + abs(logit)"
+        for name, one in inputs.measured.findings["forward_agreement"].items()
+    ]
     rows = {
         "commit": commit_of(found, digits=40),
         "target": facts["gguf"]["target"]["file"] if "gguf" in facts else facts["target"],
@@ -192,7 +195,7 @@ def origin(inputs: Inputs, missing: Sequence[str]) -> Section:
         "native bfloat16": ", ".join(device["bfloat16_flags"]) or "none",
         "number formats": f"{numerics(found)}, {found['threads']} threads",
         "forwards": ", ".join(f"{name} {model['forward']}" for name, model in models.items()),
-        "logits from Hugging Face's, in float32, of 1 + abs(logit)": ", ".join(apart),
+        "logits off Hugging Face's": ", ".join(apart),
         "versions": ", ".join(f"{package} {version}" for package, version in found["versions"].items()),
         "parameters, hashes, arms": f"in {PROVENANCE} of the measurement",
         "not measured": listed(missing),
