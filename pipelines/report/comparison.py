@@ -25,23 +25,11 @@ from numpy.typing import ArrayLike
 from pipelines.measuring import names
 from pipelines.measuring.gain import setting_of
 from pipelines.measuring.names import CHAIN, HF_LOOKUP, HUGGING_FACE, PLAIN, PLAIN_FAMILY
-from pipelines.report.section import (
-    EFFICIENCY,
-    OVER_CHAIN,
-    SPEEDUP,
-    UNDEFINED,
-    Interval,
-    Table,
-    Unit,
-    alone,
-    arm_name,
-    changed,
-    frame,
-)
+from pipelines.report.section import UNDEFINED, Interval, Table, Unit, arm_name, changed, frame
 from predictors.rounds import PHASES
-from predictors.sampling import SamplingSettings
 from predictors.training import intervals
 
+SPEEDUP, OVER_CHAIN, EFFICIENCY = "speed-up over plain", "gain over best static chain", "block efficiency"
 KEY = ["setting", "prompt", "repeat"]  # of a block of one split
 SAMPLING = ("temperature", "top_k", "top_p")
 FIRST = (PLAIN, PLAIN_FAMILY, HUGGING_FACE, CHAIN)  # families that are shown before others
@@ -102,11 +90,6 @@ class TimedArms:
     def slices(self) -> list[str]:
         """Slices of the test prompts, by name."""
         return sorted(self.test["slice"].unique())
-
-    @staticmethod
-    def greedy(setting: str) -> bool:
-        """Tell whether texts at a setting are greedy."""
-        return setting.split(",")[0] == SamplingSettings(0.0).name
 
     @cached_property
     def families(self) -> dict[str, str]:
@@ -224,6 +207,6 @@ def of_rates(documents: Iterable[str], columns: Sequence[ArrayLike], value: Call
     with np.errstate(invalid="ignore", divide="ignore"):
         made = intervals.jackknife(items, np.asarray(list(documents)), of_sums)
     if not np.isfinite(made["value"] or 0.0):
-        return dict(UNDEFINED)
+        return UNDEFINED
     low = made["low"]
-    return made if low is not None and np.isfinite(low) else alone(made["value"])
+    return made if low is not None and np.isfinite(low) else UNDEFINED | {"value": made["value"]}

@@ -14,9 +14,6 @@ POLICIES = {  # by column; of records, in which a predictor's own rule has sever
     OWN: ("head", "model", "selector"),
     "forced": ("asked",),
     "at no cost": ("asked for nothing",),
-    "paper's": ("paper",),
-    "argmax rule": ("head_argmax",),
-    "confidence rule": ("confidence",),
     ORACLE: ("oracle", "perfect"),
 }
 NOTES = (
@@ -36,7 +33,14 @@ def section(inputs: Inputs) -> Section | None:
     gains: dict[str, Interval] = {f"{row['predictor']} at {row['sampling']}": row[OWN] for row in rows}
     finding = f"Surely over the best static length in replay: {winners(Unit.GAIN, 0.0, gains)}."
     drawn = [reliability(records[HRAD])] if HRAD in records else []
-    return Section("fitted", "What controllers learned", finding, [Table("fitted", frame(rows))], drawn, NOTES)
+    return Section(
+        "fitted",
+        "What controllers learned",
+        finding,
+        [Table("fitted", frame(rows), "Gains over the best static length, replayed")],
+        drawn,
+        NOTES,
+    )
 
 
 def _rows(name: str, record: Record) -> Iterator[Row]:

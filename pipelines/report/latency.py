@@ -45,14 +45,8 @@ def section(inputs: Inputs) -> Section | None:
     finding += " / ".join(shown(cell["value"], Unit.MS) for cell in table.frame["target pass, ms"]) + " ms"
     if DRAFT in profile.tables:
         finding += f", as long as {' / '.join(f'{steps:.1f}' for steps in table.frame[STEPS])} draft steps"
-    return Section(
-        "latency",
-        "What a pass costs",
-        f"{finding}.",
-        [table],
-        [passes(profile)],
-        [NOTE, *(f"Note: {one}." for one in told)],
-    )
+    notes = [NOTE, *(f"Note: {one}." for one in told)]
+    return Section("latency", "What a pass costs", f"{finding}.", [table], [passes(profile)], notes)
 
 
 def mismatches(*origins: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -73,7 +67,7 @@ def contexts_of(profile: LatencyProfile) -> list[int]:
 
 def costs(profile: LatencyProfile) -> Table:
     """A row for every context; γ is hidden where greedy branch-parallel decoding keeps neither model waiting."""
-    priced, rows = profile.tables.keys() >= PRICED, list[Row]()
+    rows, prices = list[Row](), RoundPrices(profile, sampled=False, quiet=False)
     for context in contexts_of(profile):
         row: dict[str, Any] = {"context": context}
         row["target pass, ms"] = _interval(profile.latency(TARGET, tokens=1, context=context))
@@ -81,8 +75,7 @@ def costs(profile: LatencyProfile) -> Table:
             row["draft step, ms"] = _interval(profile.latency(DRAFT, rows=1, context=context))
             row[STEPS] = profile.cost_ratio(context)
         row[f"pass of {BLOCK + 1} tokens over one"] = profile.verify_ratio(BLOCK + 1, context)
-        if priced:
-            prices = RoundPrices(profile, sampled=False, quiet=False)
+        if profile.tables.keys() >= PRICED:
             row["hidden γ"] = prices.balanced_gamma(BLOCK, CANDIDATES, context)
         rows.append(row)
     return Table("costs", frame(rows), "By tokens of context; hidden γ: longest branches that a target pass hides")

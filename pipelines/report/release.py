@@ -13,17 +13,15 @@ from pipelines.measuring.names import CHAIN, HF_ASSISTED, HF_PLAIN, PLAIN, PROVE
 from pipelines.measuring.provenance import commit_of, numerics
 from pipelines.outputs import read_json
 from pipelines.places import read_pair
-from pipelines.report.comparison import By
+from pipelines.report.comparison import SPEEDUP, By
 from pipelines.report.inputs import Inputs, Record
 from pipelines.report.section import (
-    SPEEDUP,
+    UNDEFINED,
     Interval,
     Picture,
-    Row,
     Section,
     Table,
     Unit,
-    alone,
     arm_name,
     changed,
     frame,
@@ -126,7 +124,7 @@ def _speeds(inputs: Inputs, setting: str, oracle: float | None) -> Table:
     if over_plain is not None and ours != static:
         made[arm_name(ours)] = changed(over_plain, lambda gain: 1 + gain)
     if oracle is not None and speed is not None:
-        made["oracle"] = alone(oracle * speed)
+        made["oracle"] = UNDEFINED | {"value": oracle * speed}
     labels = {arm: f"{arm}, {shown(one['value'], Unit.TIMES)}" for arm, one in made.items() if one["value"] is not None}
     labels = {arm: OURS * (arm == arm_name(ours)) + label for arm, label in labels.items()}
     rows = frame({"arm": label, SPEEDUP: made[arm]} for arm, label in labels.items())
@@ -168,7 +166,7 @@ def _tuned(choice: Record) -> Record:
     }
 
 
-def _judged(bundle: str, record: Record) -> Row:
+def _judged(bundle: str, record: Record) -> Record:
     """The verdict on a bundle, and its gain over the rival that came closest."""
     rivals = {rival: Estimate(**one) for rival, one in record["evidence"]["gains"].items() if one is not None}
     closest = min(rivals, key=lambda rival: rivals[rival].value, default=None)
@@ -200,5 +198,5 @@ def origin(inputs: Inputs, missing: Sequence[str]) -> Section:
         "parameters, hashes, arms": f"in {PROVENANCE} of the measurement",
         "not measured": listed(missing),
     }
-    table = Table("origin", frame({"what": name, "value": value} for name, value in rows.items()))
+    table = Table("origin", frame({"what": name, "value": value} for name, value in rows.items()), "Of the measurement")
     return Section("origin", "Where these numbers come from", f"Commit {commit_of(found)}, {found['date']}.", [table])

@@ -24,11 +24,9 @@ from pipelines.measuring import names
 from pipelines.measuring.names import CHAIN, CONFIDENCE, ENTROPY, LOOKUP, PLAIN, RULE, TAKEOVER
 from pipelines.measuring.tables import BRANCHES, ORACLE, REPLAYED, replayed_at
 from pipelines.outputs import read_json
-from pipelines.report.comparison import By, TimedArms, of_rates, rate
+from pipelines.report.comparison import EFFICIENCY, OVER_CHAIN, By, TimedArms, of_rates, rate
 from pipelines.report.inputs import Inputs
 from pipelines.report.section import (
-    EFFICIENCY,
-    OVER_CHAIN,
     Interval,
     Picture,
     Row,
@@ -39,7 +37,6 @@ from pipelines.report.section import (
     frame,
     listed,
     shown,
-    surely_above,
     winners,
 )
 from predictors.training.labelling import read_labels
@@ -135,7 +132,7 @@ def _ladder(setting: str, texts: TimedArms, elsewhere: dict[str, TimedArms]) -> 
         gains = {step: compared.gain(STEPS[step], CHAIN, by) for step in ("rule", "oracle")}
         rates = [part[column] for part in (best, static, perfect) for column in ("tokens", "seconds")]
         closed = None
-        if surely_above(gains["oracle"], ROUNDING):
+        if (gains["oracle"]["low"] or 0.0) > ROUNDING:
             closed = of_rates(static["document"], rates, lambda made, low, high: (made - low) / (high - low))
         yield {
             "texts": f"{setting}, {name} ({len(static)})",

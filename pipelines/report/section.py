@@ -38,15 +38,12 @@ class Unit(Enum):
     MS = 1000, "{:#.3g}", ""
 
 
-SPEEDUP, OVER_CHAIN, EFFICIENCY = "speed-up over plain", "gain over best static chain", "block efficiency"
-COLUMNS = {  # by unit; columns whose names begin with gain are gains, others are texts and counts
-    Unit.TIMES: f"{SPEEDUP}; over plain; static over plain; rule over plain; oracle over plain; over HF prompt lookup; "
-    "pass of 5 tokens over one; replayed; measured",
-    Unit.GAIN: "over static chain; rule over static; oracle over static; regret; drift; its rule; forced; at no cost; paper's; "
-    "argmax rule; confidence rule; oracle",
+COLUMNS = {  # by unit; gain … and … over plain are gains and speed-ups, all others texts and counts
+    Unit.TIMES: "over HF prompt lookup; pass of 5 tokens over one",
+    Unit.GAIN: "over static chain; rule over static; oracle over static; regret; drift; its rule; forced; at no cost; oracle",
     Unit.SHARE: "rollback rate; deciding; upkeep; target idle; hits per branch point; passes with candidates; gap closed; "
     "median error; largest error; " + "; ".join((*PHASES, "rest")),
-    Unit.NUMBER: f"{EFFICIENCY}; m_incl; drafted per round; tokens per pass; guesses and candidates per pass; AUC; ECE; "
+    Unit.NUMBER: "block efficiency; m_incl; drafted per round; tokens per pass; guesses and candidates per pass; AUC; ECE; "
     "rank correlation; draft steps per target pass",
     Unit.WHOLE: "tokens/s",
     Unit.MS: "target pass, ms; draft step, ms; ms/token",
@@ -98,19 +95,9 @@ def listed(words: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]])) or "none"
 
 
-def alone(value: float | None) -> Interval:
-    """Make an interval of a value without ends."""
-    return {"value": value, "low": None, "high": None}
-
-
 def changed(interval: Interval, function: Callable[[float], float]) -> Interval:
     """Apply an increasing ``function`` to the value and to both ends."""
     return {end: None if value is None else function(value) for end, value in interval.items()}
-
-
-def surely_above(interval: Interval | None, bar: float = 0.0) -> bool:
-    """Tell whether the whole interval lies above ``bar``."""
-    return interval is not None and interval["low"] is not None and interval["low"] > bar
 
 
 def winners(unit: Unit, bar: float, values: Mapping[str, Interval | None]) -> str:
@@ -118,13 +105,13 @@ def winners(unit: Unit, bar: float, values: Mapping[str, Interval | None]) -> st
 
     Examples
     --------
-    >>> winners(Unit.GAIN, 0.0, {"a": alone(0.1), "b": {"value": 0.2, "low": 0.1, "high": 0.3}})
+    >>> winners(Unit.GAIN, 0.0, {"a": UNDEFINED | {"value": 0.1}, "b": {"value": 0.2, "low": 0.1, "high": 0.3}})
     'b; highest estimate: b, +20 % (+10…+30)'
     """
     known = {name: made for name, made in values.items() if made and made["value"] is not None}
     best = max(known, key=lambda name: known[name]["value"] or 0.0, default=None)
-    sure = listed([name for name, made in known.items() if surely_above(made, bar)])
-    return f"{sure}; highest estimate: {'none' if best is None else f'{best}, {shown(known[best], unit)}'}"
+    sure = [name for name, made in known.items() if made["low"] is not None and made["low"] > bar]
+    return f"{listed(sure)}; highest estimate: {'none' if best is None else f'{best}, {shown(known[best], unit)}'}"
 
 
 def frame(rows: Iterable[Row]) -> pd.DataFrame:
@@ -147,6 +134,8 @@ class Table:
         """Unit in which a column's values are written; the first column names the rows."""
         if column == self.frame.columns[0]:
             return Unit.TEXT
+        if column.endswith("over plain"):
+            return Unit.TIMES
         return Unit.GAIN if column.startswith("gain") else UNITS.get(column, self.unit)
 
     @cached_property

@@ -11,21 +11,9 @@ from pipelines.applicability import NOT_APPLICABLE
 from pipelines.measuring import names
 from pipelines.measuring.names import CHAIN, HF_LOOKUP, HF_PLAIN, PLAIN
 from pipelines.measuring.provenance import of_target_alone
-from pipelines.report.comparison import PARTS, SAME, By, TimedArms
+from pipelines.report.comparison import EFFICIENCY, OVER_CHAIN, PARTS, SAME, SPEEDUP, By, TimedArms
 from pipelines.report.inputs import Inputs
-from pipelines.report.section import (
-    EFFICIENCY,
-    OVER_CHAIN,
-    SPEEDUP,
-    Interval,
-    Picture,
-    Section,
-    Table,
-    Unit,
-    arm_name,
-    shown,
-    winners,
-)
+from pipelines.report.section import Interval, Picture, Section, Table, Unit, arm_name, shown, winners
 
 MAIN = {names.PLAIN_FAMILY, names.HUGGING_FACE, names.LEARNED, CHAIN, names.CONFIDENCE, names.ENTROPY, names.LOOKUP}
 MAIN |= {names.TAKEOVER, names.SELECTOR}  # families without a section of their own

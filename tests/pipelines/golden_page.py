@@ -16,7 +16,7 @@ from pipelines.outputs import write_json
 from pipelines.report.latency import measured_tables
 from pipelines.stages import report
 from predictors.latency.profile import LatencyProfile
-from tests.pipelines.hand_made_measured import decodes, head_record, write_measured, write_records
+from tests.pipelines.hand_made_measured import decodes, write_measured, write_records
 from tests.pipelines.hand_made_profile import PROFILE
 from tests.pipelines.hand_made_release import write_release
 from tests.pipelines.hand_made_replay import write_replay
@@ -31,18 +31,10 @@ def write_data(folder: Path) -> None:
     write_json(folder / "device.json", {"slug": "toy-1c"})
     write_measured(folder / "measured" / "toy-1c", decodes())
     write_records(folder / "fit")
-    write_json(folder / "fit" / "hrad.json", head_record("classes"))
-    write_json(folder / "fit" / "length.json", head_record("length"))
     write_json(folder / "pair" / "pair.json", {"pair": "p", "target": "t", "draft": "d"})
     write_replay(folder / "replay" / "toy-1c", cost_ratio=17.0)
     write_release(folder / "tuning", folder / "trials", "toy-1c")
     write_json(folder / "latency" / "toy-1c.json", PROFILE)
-    counts = {"train": 80, "validation": 20, "test": 29}
-    documents = {"train": 8, "validation": 2, "test": 3}
-    write_json(folder / "labels" / "chains.json", {"rows": counts, "documents": documents})
-    shards = [{"name": "part-00000.parquet"}]
-    write_json(folder / "traces" / "texts" / "manifest.json", {"num_rows": 20, "shards": shards})
-    (folder / "traces" / "texts" / "part-00000.parquet").write_bytes(b"x" * 3000)
 
 
 def write_page(data: Path, output: Path) -> Path:

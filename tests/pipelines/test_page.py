@@ -2,7 +2,8 @@
 
 import pytest
 
-from pipelines.report.section import OVER_CHAIN, UNDEFINED, Section, Table, Unit, frame, markdown, shown
+from pipelines.report.comparison import OVER_CHAIN
+from pipelines.report.section import UNDEFINED, Section, Table, Unit, frame, markdown, shown
 
 
 @pytest.mark.parametrize(

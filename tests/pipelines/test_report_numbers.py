@@ -82,7 +82,7 @@ def test_what_was_fitted_has_one_row_whatever_its_own_rule_is_called(tmp_path):
     write_json(tmp_path / "fit" / "takeover.json", {"family": "source", "parts": {"T=0": source}})
     tree = {"selector": {"gain": gain}, "oracle": {"gain": gain}}
     write_json(tmp_path / "fit" / "delayed_tree-nss.json", {"family": "tree", "parts": {"T=0": tree}})
-    write_json(tmp_path / "fit" / "hrad.json", head_record("classes"))
+    write_json(tmp_path / "fit" / "hrad.json", head_record())
     write_json(tmp_path / "fit" / "lookahead.json", {"family": "guess", "rows": []})
     rows = fitted.section(Inputs(tmp_path, DEVICE)).tables[0].frame.to_dict("records")
     assert [(row["predictor"], row["its rule"]["value"]) for row in rows] == [

@@ -13,8 +13,8 @@ from pipelines.outputs import write_json
 from pipelines.prompt_table import FILE, write_prompts
 from pipelines.registry.tracking import Tracking
 from pipelines.report import fitted, speed
+from pipelines.report.comparison import OVER_CHAIN
 from pipelines.report.inputs import Inputs
-from pipelines.report.section import OVER_CHAIN
 from pipelines.stages import fit, labels, measure, traces
 from predictors.bundle import read_bundle
 from runtime import Randomness, build_decoder, load_decoder
