@@ -30,17 +30,11 @@ def section(inputs: Inputs) -> Section | None:
     rows = [row for name, record in records.items() for row in _rows(name, record)]
     if not rows:
         return None
-    gains: dict[str, Interval] = {f"{row['predictor']} at {row['sampling']}": row[OWN] for row in rows}
+    gains: dict[str, Interval | None] = {f"{row['predictor']} at {row['sampling']}": row.get(OWN) for row in rows}
     finding = f"Surely over the best static length in replay: {winners(Unit.GAIN, 0.0, gains)}."
     drawn = [reliability(records[HRAD])] if HRAD in records else []
-    return Section(
-        "fitted",
-        "What controllers learned",
-        finding,
-        [Table("fitted", frame(rows), "Gains over the best static length, replayed")],
-        drawn,
-        NOTES,
-    )
+    table = Table("fitted", frame(rows), "Gains over the best static length, replayed")
+    return Section("fitted", "What controllers learned", finding, [table], drawn, NOTES)
 
 
 def _rows(name: str, record: Record) -> Iterator[Row]:
