@@ -29,7 +29,7 @@ from pipelines.measuring.provenance import commit_of, provenance
 from pipelines.outputs import replacing, write_json
 from pipelines.places import read_facts, read_pair
 from pipelines.prompt_table import read_prompts
-from pipelines.report.text import TIMES, shown
+from pipelines.report.section import Unit, shown
 from pipelines.stages.device import describe_device
 from predictors.training.intervals import DocumentBootstrap, percentiles
 from runtime.device import native_dtype
@@ -208,7 +208,9 @@ def page(record: Mapping[str, Any]) -> str:
     lines.append("|---|---|---|---|---|---|")
     for one in record["arms"]:
         speeds = [one[name] for name in ("after_prefill", "whole_request")]
-        cells = [cell for at in speeds for cell in (f"{at['tokens_per_second']:.1f}", shown(at["over_plain"], TIMES))]
+        cells = [
+            cell for at in speeds for cell in (f"{at['tokens_per_second']:.1f}", shown(at["over_plain"], Unit.TIMES))
+        ]
         parted = sorted(place for place in one["parts_at"].values() if place is not None)
         equal = f"{len(one['parts_at']) - len(parted)} of {len(one['parts_at'])}"
         cells.append(equal + (f", others from token {parted[0] + 1} on" if parted else ""))

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from pipelines.places import warn_of_noise
-    from pipelines.report.latency_table import latency_table, prediction_table
+    from pipelines.report.latency import latency_table, prediction_table
     from predictors.latency.profile import read_profile
 
     paths = [args.data] if args.data.is_file() else sorted(args.data.glob(f"{args.pair or '*'}/latency/*.json"))
@@ -49,12 +49,11 @@ def run(args: argparse.Namespace) -> None:
             print(prediction_table(profile, args.acceptance, *request) + "\n")
     if args.plot:
         from pipelines.outputs import replacing
-        from pipelines.report import plots
-        from pipelines.report.latency import latency_figure
+        from pipelines.report.latency import passes
         from pipelines.report.page import png
 
         with replacing(args.plot) as partial:
-            partial.write_bytes(png(plots.draw(latency_figure, profiles[0])))
+            partial.write_bytes(png(passes(profiles[0])))
         print(args.plot)
 
 

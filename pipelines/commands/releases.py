@@ -168,8 +168,8 @@ def reports(args: Namespace) -> None:
         raise ValueError(f"no report below {args.data}. Run dvc repro (or make repro) first.")
     for page in pages:
         record = json.loads((page.parent / RECORD).read_text())
-        release = record["sections"].get("release", {})
-        print("\n  ".join([str(page), record["decision"], *([release["finding"]] if release else [])]))
-        for row in release["tables"][-1]["rows"] if release else []:
-            if row.get("verdict") == PASSED:
+        release = record["sections"].get("release", {"tables": []})
+        print("\n  ".join([str(page), record["decision"], *([release["finding"]] if "finding" in release else [])]))
+        for row in (row for table in release["tables"] if table["name"] == "verdicts" for row in table["rows"]):
+            if row["verdict"] == PASSED:
                 print(f"  draftwright promote --pair {page.parents[2].name} --predictor {row['bundle']}")

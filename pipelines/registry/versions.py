@@ -194,9 +194,10 @@ def _figures(folder: Path) -> "dict[str, Figure]":
     record = json.loads(path.read_text()) if path.is_file() else {}
     if record.get("family") != "head":
         return {}
-    from pipelines.report.heads import calibration
+    from pipelines.report.fitted import reliability
+    from pipelines.report.page import draw
 
-    return calibration(record)
+    return {"reliability": draw(reliability(record))}
 
 
 def _nested(bundle: Bundle) -> dict[str, str]:

@@ -4,15 +4,19 @@
     gain        its speed-up less one
     rate        Σ amount / Σ cost of one arm's decodes
 
+    block efficiency = emitted / target passes      m_incl = 1 + accepted / segments, of which each ends at a rollback
+    rollback rate = rolled back / levels            deciding = seconds of the rule / seconds of the rounds
+    target idle = waiting / time, after a hit       upkeep = seconds for candidates, guesses and pool / seconds of the rounds
+
 Intervals are 95 %, by delete-one-document jackknife (`predictors.training.intervals`), of logarithms where a value is a ratio of
 rates. What shares no block is undefined. Shape suffixes: D documents, K sums.
 """
 
 import re
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -20,22 +24,18 @@ from numpy.typing import ArrayLike
 
 from pipelines.measuring import names
 from pipelines.measuring.gain import setting_of
-from pipelines.measuring.names import CHAIN, CONFIDENCE, FORK, HF_LOOKUP, METHODS, PLAIN
-from pipelines.report.section import EFFICIENCY, OVER_CHAIN, SPEEDUP, Cell, Metric
-from pipelines.report.text import UNDEFINED, Interval, alone, arm_name, changed, known
+from pipelines.measuring.names import CHAIN, HF_LOOKUP, HUGGING_FACE, PLAIN, PLAIN_FAMILY
+from pipelines.report.section import UNDEFINED, Interval, Table, Unit, arm_name, changed, frame
 from predictors.rounds import PHASES
-from predictors.sampling import SamplingSettings
 from predictors.training import intervals
 
+SPEEDUP, OVER_CHAIN, EFFICIENCY = "speed-up over plain", "gain over best static chain", "block efficiency"
 KEY = ["setting", "prompt", "repeat"]  # of a block of one split
 SAMPLING = ("temperature", "top_k", "top_p")
-MAIN_ARMS = (names.ENTROPY, names.HRAD, names.LENGTH)
-ORDER = (  # of arms and families where they are shown
-    *(PLAIN, names.HF_FORWARD, names.HF_PLAIN, names.HF_ASSISTED, HF_LOOKUP, CHAIN, CONFIDENCE),
-    *MAIN_ARMS,
-)
+FIRST = (PLAIN, PLAIN_FAMILY, HUGGING_FACE, CHAIN)  # families that are shown before others
 PARTS = (*PHASES, "rest")  # of the time
 RATES = {  # by the name of a column of the report: Σ of quantities of decodes over Σ of another
+    "tokens/s": ("tokens", "seconds"),
     EFFICIENCY: ("emitted", "rounds"),
     "m_incl": ("segments+accepted", "segments"),
     "drafted per round": ("levels", "rounds"),
@@ -46,18 +46,15 @@ RATES = {  # by the name of a column of the report: Σ of quantities of decodes 
     "hits per branch point": ("hits", "branch_points"),
     "tokens per pass": ("rounds+accepted", "rounds"),
     "passes with candidates": ("tried", "rounds"),
-    "tokens of those": ("tried+accepted", "tried"),
     "guesses and candidates per pass": ("guessed+drafted", "rounds"),
     "ms/token": ("seconds", "tokens"),
     **{part: (f"seconds_{part}", "seconds") for part in PARTS},
 }
-WHOLE = {EFFICIENCY, *PARTS}  # shown with their intervals
-RIVALS = {SPEEDUP: PLAIN, "over HF prompt lookup": HF_LOOKUP, **{f"over {name}": name for name in METHODS[1:]}}
-GAINS = {OVER_CHAIN: CHAIN, "gain over best static fork": FORK}
+SAME = "same text"
+RIVALS = {SPEEDUP: PLAIN, OVER_CHAIN: CHAIN, "over HF prompt lookup": HF_LOOKUP}
 
 
-@dataclass(frozen=True)
-class By:
+class By(NamedTuple):
     """A choice of decodes: at a sampling ``setting`` (``None``: all), of a ``slice`` (``None``: all)."""
 
     setting: str | None = None
@@ -78,7 +75,11 @@ class TimedArms:
     @cached_property
     def test(self) -> pd.DataFrame:
         """Decodes of test prompts, each with the name of its sampling ``setting``."""
-        return with_settings(self.decodes[self.decodes["split"] == names.TEST].reset_index(drop=True))
+        rows = self.decodes[self.decodes["split"] == names.TEST].reset_index(drop=True)
+        if "setting" in rows:
+            return rows
+        sampled = rows[[*SAMPLING]].itertuples(index=False, name=None)
+        return rows.assign(setting=[setting_of(dict(zip(SAMPLING, one, strict=True))) for one in sampled])
 
     @cached_property
     def settings(self) -> list[str]:
@@ -89,11 +90,6 @@ class TimedArms:
     def slices(self) -> list[str]:
         """Slices of the test prompts, by name."""
         return sorted(self.test["slice"].unique())
-
-    @staticmethod
-    def greedy(setting: str) -> bool:
-        """Tell whether texts at a setting are greedy."""
-        return setting.split(",")[0] == SamplingSettings(0.0).name
 
     @cached_property
     def families(self) -> dict[str, str]:
@@ -117,6 +113,11 @@ class TimedArms:
             raise ValueError(f"no arm of family {family!r} was chosen at {setting}. Run the measure stage again.")
         return choices[family]
 
+    def standing(self, setting: str) -> list[str]:
+        """Arms that stand for their family: those chosen on validation prompts, and all where there was no choice."""
+        chosen = self.choices(setting)
+        return [arm for arm in self.arms(setting) if chosen.get(self.families[arm], arm) == arm]
+
     @cached_property
     def _by_arm(self) -> dict[str, pd.DataFrame]:
         return {str(arm): rows.set_index(KEY).sort_index() for arm, rows in self.test.groupby("arm", sort=False)}
@@ -130,10 +131,6 @@ class TimedArms:
                 parts.append(rows.loc[[setting]])
         rows = pd.concat(parts) if parts else self.test.set_index(KEY).iloc[:0]
         return rows if by.slice is None else rows[rows["slice"] == by.slice]
-
-    def timed(self, arms: Iterable[str], by: By = ALL) -> list[str]:
-        """Keep the ``arms`` that share a block with plain decoding."""
-        return [arm for arm in arms if len(self.pair(arm, PLAIN, by)[0])]
 
     def pair(self, arm: str, over: str, by: By = ALL) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Rows of both on the blocks that they share."""
@@ -149,58 +146,43 @@ class TimedArms:
         """Gain of ``arm``: its speed-up over another, less one."""
         return changed(self.speedup(arm, over, by), lambda ratio: ratio - 1)
 
-    def gained(self, arm: str, over: str, by: By = ALL) -> Cell:
-        """Gain of ``arm`` as a cell; nothing over itself."""
-        same = self.rows(arm, by)["arm"].equals(self.rows(over, by)["arm"])
-        return None if same else self.gain(arm, over, by)
-
     def rate(self, arm: str, amount: str, cost: str, by: By = ALL) -> Interval:
         """Σ of quantities, joined by ``+``, over Σ of another."""
         rows = self.rows(arm, by)
         return rate(rows["document"], rows[amount.split("+")].sum(axis=1, skipna=False), rows[cost])
 
-    def metric(self, name: str, arm: str, by: By = ALL) -> Cell:
-        """A column of the report, by its name."""
+    def metric(self, name: str, arm: str, by: By = ALL) -> Any:
+        """A column of the report, by its name; no gain over itself."""
+        if name == SAME:
+            equal = self.rows(arm, by)["equals_plain"].dropna()
+            return f"{int(equal.sum())}/{len(equal)}" if len(equal) else None
         if name in RATES:
             made = self.rate(arm, *RATES[name], by)
-            return made if name in WHOLE else made["value"]
-        if name in GAINS:
-            return self.gained(arm, GAINS[name], by)
-        return None if arm == RIVALS[name] != PLAIN else self.speedup(arm, RIVALS[name], by)
+            return made if name == EFFICIENCY else made["value"]
+        rival = RIVALS[name]
+        if rival != PLAIN and self.rows(arm, by)["arm"].equals(self.rows(rival, by)["arm"]):
+            return None
+        return self.gain(arm, rival, by) if name.startswith("gain") else self.speedup(arm, rival, by)
 
-    def metrics(self, *columns: str, of: Container[str] | None = None) -> dict[str, Metric]:
-        """Columns by name; nothing of arms outside ``of``."""
+    def table(self, arms: Iterable[str], columns: Sequence[str], by: By, name: str = "", **options: Any) -> Table:
+        """Columns of arms, by their names, on the same decodes."""
+        rows = [{"arm": arm_name(arm)} | {column: self.metric(column, arm, by) for column in columns} for arm in arms]
+        return Table(name or str(by.setting), frame(rows), **options)
 
-        def value(name: str, arm: str, by: By = ALL) -> Cell:
-            return self.metric(name, arm, by) if of is None or arm in of else None
-
-        return {name: partial(value, name) for name in columns}
-
-
-def places(arms: Iterable[str], by: By = ALL) -> dict[str, tuple[str, By]]:
-    """Rows of a table: arms by their names, each on these decodes."""
-    return {arm_name(arm): (arm, by) for arm in arms}
-
-
-def across(metric: Metric, parts: Mapping[str, By]) -> dict[str, Metric]:
-    """A column for every part of the decodes."""
-    return {label: partial(metric, by=by) for label, by in parts.items()}
+    def by_slice(self, column: str, arms: Iterable[str], name: str, setting: str | None = None) -> Table:
+        """A gain or speed-up of arms on every slice."""
+        rows = [
+            {"arm": arm_name(arm)} | {part: self.metric(column, arm, By(setting, part)) for part in self.slices}
+            for arm in arms
+        ]
+        return Table(name, frame(rows), unit=Unit.GAIN if column.startswith("gain") else Unit.TIMES)
 
 
-def with_settings(rows: pd.DataFrame) -> pd.DataFrame:
-    """``rows`` with column ``setting``."""
-    if "setting" in rows:
-        return rows
-    sampled = rows[[*SAMPLING]].itertuples(index=False, name=None)
-    return rows.assign(setting=[setting_of(dict(zip(SAMPLING, one, strict=True))) for one in sampled])
-
-
-def _place(arm: tuple[str, str]) -> tuple[int, float]:
-    """Plain decoding first, then rivals, then families as they were timed; numbered arms by their number."""
+def _place(arm: tuple[str, str]) -> tuple[Any, ...]:
+    """Family by family, numbers in names by size."""
     name, family = arm
-    place = next((place for place, known in enumerate(ORDER) if known in (name, family)), len(ORDER))
-    number = re.search(r"-(\d+(?:\.\d+)?)$", name)
-    return place, float(number[1]) if number and family in (CHAIN, CONFIDENCE, names.ENTROPY) else 0.0
+    parts = [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+    return FIRST.index(family) if family in FIRST else len(FIRST), family, parts
 
 
 def rate(documents: Iterable[str], amount: ArrayLike, cost: ArrayLike) -> Interval:
@@ -225,5 +207,6 @@ def of_rates(documents: Iterable[str], columns: Sequence[ArrayLike], value: Call
     with np.errstate(invalid="ignore", divide="ignore"):
         made = intervals.jackknife(items, np.asarray(list(documents)), of_sums)
     if not np.isfinite(made["value"] or 0.0):
-        return dict(UNDEFINED)
-    return made if known(made) and np.isfinite(made["low"] or 0.0) else alone(made["value"])
+        return UNDEFINED
+    low = made["low"]
+    return made if low is not None and np.isfinite(low) else UNDEFINED | {"value": made["value"]}

@@ -5,50 +5,23 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from pipelines.gate.verdict import VERDICT
 from pipelines.measuring import names
 from pipelines.measuring.gain import setting_of
-from pipelines.measuring.provenance import of_target_alone
-from pipelines.measuring.tables import DECODES, ROUNDS, read_table
+from pipelines.measuring.tables import DECODES, read_table
 from pipelines.outputs import read_json
 from pipelines.places import read_device_profile
-from pipelines.report.comparison import MAIN_ARMS, TimedArms
+from pipelines.report.comparison import TimedArms
 from predictors.latency.profile import LatencyProfile
 
 Record = dict[str, Any]
-MAIN_FAMILIES = (
-    *(names.PLAIN_FAMILY, names.HUGGING_FACE, names.LEARNED),
-    *(names.CHAIN, names.CONFIDENCE, names.ENTROPY, names.LOOKUP, names.TAKEOVER, names.SELECTOR),
-)
 
 
 @dataclass(frozen=True)
 class Measured(TimedArms):
-    """A finished measurement: its ``rounds`` and ``origin`` (provenance), too."""
+    """A finished measurement, with its ``origin`` (provenance)."""
 
-    rounds: pd.DataFrame
     origin: Record
-
-    @property
-    def main(self) -> "Measured":
-        """The measurement without arms that have a section of their own, and choices of them: what the report's first tables
-        show. Of a target alone these have what it drafts for itself."""
-        families = {names.CALIBRATED, *MAIN_FAMILIES} if of_target_alone(self.origin) else MAIN_FAMILIES
-        shown = {arm for arm, family in self.families.items() if family in families or arm in MAIN_ARMS}
-        kept = shown - {names.HF_LOOKUP}
-        choices = [choice for choice in self.findings["choices"] if choice["arm"] in kept]
-        decodes, rounds = (rows[rows["arm"].isin(kept)] for rows in (self.decodes, self.rounds))
-        return replace(self, decodes=decodes, rounds=rounds, findings={**self.findings, "choices": choices})
-
-    @cached_property
-    def counted(self) -> pd.DataFrame:
-        """Decodes of test prompts, each text once: repeats write the same one at temperature 0 and from the same seed."""
-        ordered = self.test.sort_values("repeat", kind="stable")
-        text = ["arm", "setting", "prompt"]
-        again = ordered.duplicated([*text, "seed"]) | (ordered["temperature"] == 0) & ordered.duplicated(text)
-        return ordered[~again].sort_index()
 
     @property
     def exact_format(self) -> str:
@@ -62,20 +35,10 @@ class Measured(TimedArms):
 
 
 def read_measured(folder: Path) -> Measured:
-    """Read the folder of one device.
-
-    Raises
-    ------
-    ValueError
-        If it is missing, incomplete or of another version.
-    """
+    """Read the folder of one device; `ValueError` if it is missing, incomplete or of another version."""
     remedy = f"{folder} holds no finished measurement. Run the measure stage."
     findings, origin = (read_json(folder / name, remedy) for name in (names.FINDINGS, names.PROVENANCE))
-    decodes, rounds = (
-        read_table(folder / name, schema).to_pandas()
-        for name, schema in ((names.DECODES_FILE, DECODES), (names.ROUNDS_FILE, ROUNDS))
-    )
-    return Measured(decodes, findings, rounds, origin)
+    return Measured(read_table(folder / names.DECODES_FILE, DECODES).to_pandas(), findings, origin)
 
 
 @dataclass(frozen=True)
@@ -121,7 +84,7 @@ class Inputs:
         paths = sorted((self.data / "trials").glob(f"*/{self.device}/{VERDICT}"))
         return {path.parent.parent.name: read_json(path) for path in paths}
 
-    def fitted(self, family: str) -> dict[str, Record]:
-        """Read the records of stage ``fit`` on the predictors of a family, by name."""
-        found = {path.stem: read_json(path) for path in sorted((self.data / "fit").glob("*.json"))}
-        return {name: record for name, record in found.items() if record["family"] == family}
+    @cached_property
+    def fitted(self) -> dict[str, Record]:
+        """Records of stage ``fit``, by predictor."""
+        return {path.stem: read_json(path) for path in sorted((self.data / "fit").glob("*.json"))}

@@ -1,86 +1,52 @@
-"""Section ``latency``: what passes cost on this machine, and how well these prices predict the speed of static chains.
+"""Section ``latency`` and the tables of ``draftwright latency``: what passes cost on this machine, and how far to draft
+by that.
 
-A static chain's distribution of the accepted length comes, by depth, from the rounds of all longer static drafts at its sampling
-setting, cut at its own γ. The profile gives the time (`predictors.latency.throughput`). Of what a chain was measured to do, only
-the lengths of its outputs enter its own prediction.
+    draft steps per target pass     target(1) / draft(1)
+    pass of n tokens over one       target(n) / target(1)
+    hidden γ                        tokens that 4 branches grow after their candidates while the target verifies a block of 4:
+                                    the γ at which greedy branch-parallel decoding keeps neither model waiting
 
-    error            predicted / measured - 1, of tokens per second
-    drift            plain decoding's error: no acceptance enters there
-    speed-up error   (1 + error) / (1 + drift) - 1, of the speed-up over plain decoding
+Milliseconds are medians, with quartiles.
 """
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-import pandas as pd
-from matplotlib.figure import Figure
-
-from pipelines.measuring.names import PLAIN, chain_gamma
-from pipelines.report.comparison import By
-from pipelines.report.inputs import Inputs, Measured
-from pipelines.report.latency_table import by_point, contexts_of, costs
-from pipelines.report.plots import curves, picture, whiskers
-from pipelines.report.section import Check, Row, Section, Table
-from pipelines.report.text import NUMBER, SHARE, alone, shown
-from predictors.latency.acceptance import AcceptanceStatistics
+from pipelines.measuring.provenance import commit_of, numerics
+from pipelines.report.inputs import Inputs
+from pipelines.report.section import Interval, Picture, Row, Section, Table, Unit, frame, markdown, shown
+from predictors.latency.acceptance import iid_accepted_law
+from predictors.latency.prices import RoundPrices
 from predictors.latency.profile import LatencyProfile
+from predictors.latency.tables import Latency
 from predictors.latency.throughput import generation_latency
 
-DRAFT_STEP_BAR, ERROR_BAR, RANK_BAR = 1.8, 0.10, 0.9
-DRAFT, TWIN = "draft", "draft_hugging_face"
-ENDS, SPEEDS = ("value", "low", "high"), ("measured, tokens/s", "predicted, tokens/s")
-NOTES = (
+DRAFT, TARGET, ENDS = "draft", "target", ("value", "low", "high")
+STEPS = "draft steps per target pass"
+BLOCK, CANDIDATES = 4, 4  # tokens that the target verifies, and branches that the draft grows meanwhile
+GAMMAS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
+PRICED = {DRAFT, TARGET, "branch_candidates", "branch_drawing", "chain_verification"}  # of hidden γ
+NOTE = (
     "The machine was timed alone, before any decoding, by interleaved calls; brackets are quartiles. "
-    "`draftwright latency` prints every table.",
-    "Drift, the error of plain decoding: how much faster (+) or slower (−) the machine ran while it was profiled.",
-)
-# Median relative error from which on a prediction is none. On one machine it is a few hundredths, and half of it lies beyond what
-# another load or number format explains.
-MOST_APART = 0.5
-APART = (
-    f"Latency profile and clock do not belong together: they are more than {MOST_APART:.0%} apart in the median. One of them was "
-    "measured on another machine or while other jobs ran. Run dvc repro -sf latency@PAIR, then dvc repro."
+    "`draftwright latency` prints every table."
 )
 
 
 def section(inputs: Inputs) -> Section | None:
-    """``None`` where this machine was not profiled."""
-    profile, measured = inputs.profile, inputs.measured
+    """Make the section; ``None`` where this machine was not profiled."""
+    profile = inputs.profile
     if profile is None:
         return None
-    rows = predictions(measured, profile)
-    whole = summary(rows)
-    together = whole["median error"] <= MOST_APART
+    table = costs(profile)
+    told = [*profile.provenance["notes"], *(f"noise: {one}" for one in profile.noise)]
+    differing = mismatches(profile.provenance, inputs.measured.origin)
+    told += [f"the profile has {field} {mine}, the decodes {other}" for field, (mine, other) in differing.items()]
+    finding = f"After {' / '.join(map(str, contexts_of(profile)))} tokens of context a target pass takes "
+    finding += " / ".join(shown(cell["value"], Unit.MS) for cell in table.frame["target pass, ms"]) + " ms"
     if DRAFT in profile.tables:
-        steps = [f"{steps:.1f}" for steps in sorted(map(profile.cost_ratio, contexts_of(profile)))]
-        took = f"as long as {' to '.join(dict.fromkeys((steps[0], steps[-1])))} draft steps"
-        of, error = "static chains' speed-ups are", whole.get("median speedup error")
-    else:
-        took = f"{1e3 * profile.latency('target', tokens=1, context=contexts_of(profile)[-1]).seconds:.2f} ms"
-        of, error = "plain decoding is", whole["median error"]
-    predicted = f"{of} predicted to a median error of {shown(error, SHARE)}"
-    tables, notes = [costs(profile)], list(NOTES)
-    pictures = [picture("latency", "Medians, with quartiles as bands.", latency_figure, profile)]
-    if together:
-        parts = {**{str(setting): part for setting, part in rows.groupby("setting")}, "all": rows}
-        errors: list[Row] = [{"sampling": name, "arms": len(part), **summary(part)} for name, part in parts.items()]
-        title = "Tokens/s of plain decoding and the static chains, predicted against measured"
-        tables.append(Table(errors, title))
-        caption = "Whiskers: the latencies' quartiles."
-        pictures.append(picture("prediction", caption, whiskers, by_arm(rows), SPEEDS, "tokens/s", None))
-    else:
-        notes.append(APART)
-    differing = mismatches(profile.provenance, measured.origin)
-    told = [
-        *profile.provenance["notes"],
-        *(f"the profile has {field} {mine}, the decodes {other}" for field, (mine, other) in differing.items()),
-        *(("noise: " + "; ".join(profile.noise),) if profile.noise else ()),
-    ]
-    finding = f"A target pass takes {took}; {predicted if together else 'profile and clock do not agree'}."
-    notes += [f"Note: {note}." for note in told]
-    return Section("latency", "What a pass costs", finding, tables, pictures, notes, checks=[*_checks(profile, whole)])
+        finding += f", as long as {' / '.join(f'{steps:.1f}' for steps in table.frame[STEPS])} draft steps"
+    notes = [NOTE, *(f"Note: {one}." for one in told)]
+    return Section("latency", "What a pass costs", f"{finding}.", [table], [passes(profile)], notes)
 
 
 def mismatches(*origins: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -94,81 +60,98 @@ def mismatches(*origins: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     return {field: (mine, other) for field, (mine, other) in both.items() if mine != other}
 
 
-def _checks(profile: LatencyProfile, whole: Mapping[str, float]) -> Iterator[Check]:
-    """A draft step by Hugging Face's forward over ours; errors of predictions."""
-    for context in contexts_of(profile) if TWIN in profile.tables else ():
-        slow, fast = (profile.latency(name, rows=1, context=context).seconds for name in (TWIN, DRAFT))
-        yield Check(f"draft step, HF / compact, context {context}", alone(slow / fast), DRAFT_STEP_BAR)
-    for quantity, name in (("tokens/s", "median error"), ("speed-up", "median speedup error")):
-        if name in whole:
-            yield Check(f"predicted {quantity}, median error", alone(whole[name]), ERROR_BAR, SHARE, at_most=True)
-    if "rank correlation" in whole:
-        yield Check("their rank correlation", alone(whole["rank correlation"]), RANK_BAR, NUMBER)
+def contexts_of(profile: LatencyProfile) -> list[int]:
+    """Tokens of context at which passes were timed."""
+    return list(profile.tables[TARGET].axes["context"])
 
 
-def latency_figure(profile: LatencyProfile) -> Figure:
-    """Target pass by tokens, draft pass by rows (quartiles as bands), and what a wider target pass costs in passes of one."""
-    captions = {"target": "Target pass, ms", DRAFT: "Draft pass, ms"}
-    tables = [by_point(profile, name, title) for name, title in captions.items() if name in profile.tables]
-    ratios: list[Row] = [
-        {"tokens": n} | {f"context {context}": profile.verify_ratio(n, context) for context in contexts_of(profile)}
-        for n in profile.tables["target"].axes["tokens"]
+def costs(profile: LatencyProfile) -> Table:
+    """A row for every context; γ is hidden where greedy branch-parallel decoding keeps neither model waiting."""
+    rows, prices = list[Row](), RoundPrices(profile, sampled=False, quiet=False)
+    for context in contexts_of(profile):
+        row: dict[str, Any] = {"context": context}
+        row["target pass, ms"] = _interval(profile.latency(TARGET, tokens=1, context=context))
+        if DRAFT in profile.tables:
+            row["draft step, ms"] = _interval(profile.latency(DRAFT, rows=1, context=context))
+            row[STEPS] = profile.cost_ratio(context)
+        row[f"pass of {BLOCK + 1} tokens over one"] = profile.verify_ratio(BLOCK + 1, context)
+        if profile.tables.keys() >= PRICED:
+            row["hidden γ"] = prices.balanced_gamma(BLOCK, CANDIDATES, context)
+        rows.append(row)
+    return Table("costs", frame(rows), "By tokens of context; hidden γ: longest branches that a target pass hides")
+
+
+def passes(profile: LatencyProfile) -> Picture:
+    """Passes by tokens and rows, and what a wider target pass costs in passes of one."""
+    tables = [by_point(profile, name) for name in (TARGET, DRAFT) if name in profile.tables]
+    return Picture("latency", "Milliseconds: medians, with quartiles as bands.", [*tables, ratios(profile)])
+
+
+def latency_table(profile: LatencyProfile) -> str:
+    """Write costs by context and every table, in milliseconds, as Markdown."""
+    origin: Mapping[str, Any] = profile.provenance
+    facts = [
+        numerics(origin) if "models" in origin else "unknown number formats",
+        f"{origin.get('threads', 'unknown')} threads",
+        f"{profile.table(TARGET).calls} calls a cell",
+        f"commit {commit_of(origin, digits=8)}",
+        origin.get("date", "unknown date"),
     ]
-    return curves([*tables, Table(ratios, "target(n) / target(1)")])
+    title = f"{profile.pair} on {origin.get('device', {}).get('slug', 'an unknown device')}"
+    notes = [*(f"note: {note}" for note in origin.get("notes", [])), *(f"noise: {one}" for one in profile.noise)]
+    tables = [costs(profile), *measured_tables(profile)]
+    return markdown(Section("latency", title, ", ".join(facts), tables, notes=notes), level=1)
 
 
-def predictions(measured: Measured, profile: LatencyProfile) -> pd.DataFrame:
-    """A row for every static arm at every sampling setting: ``measured`` tokens per second and their predicted ``value`` over the
-    same prompts and output lengths; ``low`` and ``high`` follow from the latencies' quartiles."""
-    rows = []
-    for setting in measured.settings:
-        by, sampled = By(setting), not measured.greedy(setting)
-        lengths = {arm: chain_gamma(arm) or 0 for arm in measured.arms(setting) if arm == PLAIN or chain_gamma(arm)}
-        for arm, gamma in lengths.items():
-            longer = [other for other, length in lengths.items() if length > gamma] or [*lengths][-1:]
-            accepted = acceptance(measured, setting, longer).accepted_law(gamma) if gamma else np.ones(1)
-            runs, seconds = measured.rows(arm, by), np.zeros(3)
-            for (prompt, tokens), count in Counter(zip(runs["prompt_tokens"], runs["tokens"], strict=True)).items():
-                one = generation_latency(profile, accepted, gamma, int(prompt), int(tokens), sampled)
-                seconds += count * tokens / np.array(one.speeds(int(tokens)))
-            name, speed = f"γ={gamma}" if gamma else "plain", measured.rate(arm, "tokens", "seconds", by)["value"]
-            known = {"setting": setting, "arm": arm, "name": name, "measured": speed}
-            rows.append(known | dict(zip(ENDS, runs["tokens"].sum() / seconds, strict=True)))
-    table = pd.DataFrame(rows)
-    table["error"] = table["value"] / table["measured"] - 1
-    plain = table["arm"] == PLAIN
-    drift = table["setting"].map(table[plain].set_index("setting")["error"])
-    table["speedup_error"] = ((1 + table["error"]) / (1 + drift) - 1).where(~plain)
-    return table
+def measured_tables(profile: LatencyProfile) -> list[Table]:
+    """Multiples of a target pass of one token, then every table that was measured."""
+    return [ratios(profile), *(by_point(profile, name) for name in profile.tables)]
 
 
-def summary(rows: pd.DataFrame) -> dict[str, float]:
-    """Errors of some predictions, and how well they rank, as far as there are enough to say."""
-    errors, of_speedups = rows["error"].abs(), rows["speedup_error"].abs()
-    made = {
-        "median error": errors.median(),
-        "largest error": errors.max(),
-        "drift": rows.loc[rows["arm"] == PLAIN, "error"].mean(),
-        "median speedup error": of_speedups.median(),
-        "largest speedup error": of_speedups.max(),
-        "rank correlation": rows["measured"].corr(rows["value"], method="spearman"),
+def ratios(profile: LatencyProfile) -> Table:
+    """What verifying n tokens in one pass costs in passes of one."""
+    rows = [
+        {"tokens": n} | {f"context {context}": profile.verify_ratio(n, context) for context in contexts_of(profile)}
+        for n in profile.tables[TARGET].axes["tokens"]
+    ]
+    return Table("target(n) / target(1)", frame(rows), unit=Unit.TIMES)
+
+
+def by_point(profile: LatencyProfile, name: str) -> Table:
+    """A row per point of the first axis, a column per point of the second, if there is one."""
+    table, rows = profile.tables[name], list[Row]()
+    (first, points), *second = table.axes.items()
+    columns: dict[str, dict[str, int]] = {
+        f"{'temperature' if other == 'sampled' else other} {value}": {other: value}
+        for other, values in second
+        for value in values
     }
-    return {name: float(value) for name, value in made.items() if np.isfinite(value)}
+    for point in points:
+        at = {label: _interval(table.at(**{first: point, **place})) for label, place in (columns or {"ms": {}}).items()}
+        rows.append({first: point} | at)
+    return Table(name.replace("_", " "), frame(rows), unit=Unit.MS)
 
 
-def acceptance(measured: Measured, setting: str, arms: Sequence[str]) -> AcceptanceStatistics:
-    """Count acceptance of static drafts in the rounds that nothing cut short."""
-    runs = measured.counted[measured.counted["setting"] == setting]
-    histograms = {arm: runs.loc[runs["arm"] == arm, "uncut_histogram"] for arm in arms}
-    whole = [[row for row in rows if len(row) == (chain_gamma(arm) or 0) + 1] for arm, rows in histograms.items()]
-    return AcceptanceStatistics([np.sum(rows, axis=0).tolist() for rows in whole if rows])
+def prediction_table(
+    profile: LatencyProfile, alpha: float, prompt_tokens: int, new_tokens: int, temperature: float
+) -> str:
+    """Write a row per static length, the fastest in bold, where every drafted token is accepted with probability ``alpha``,
+    independently; brackets: by the latencies' quartiles. `ValueError` without a draft."""
+    if DRAFT not in profile.tables:
+        raise ValueError(f"pair {profile.pair} has no draft model whose tokens are accepted. Leave --acceptance out.")
+    made = {}
+    for gamma in GAMMAS:
+        accepted = iid_accepted_law(alpha, gamma)
+        latency = generation_latency(profile, accepted, gamma, prompt_tokens, new_tokens, temperature > 0)
+        made[f"chain γ={gamma}" if gamma else "plain"] = dict(zip(ENDS, latency.speeds(new_tokens), strict=True))
+    best = max(made, key=lambda name: made[name]["value"])
+    plain = made["plain"]["value"]
+    rows = frame({"": name, "tokens/s": speed, "over plain": speed["value"] / plain} for name, speed in made.items())
+    request = f"{new_tokens} tokens after a prompt of {prompt_tokens}, T={temperature:g}"
+    table = Table(request, rows, marked={best})
+    return markdown(Section("prediction", f"Predicted tokens/s at acceptance {alpha:g}", request, [table]), level=1)
 
 
-def by_arm(rows: pd.DataFrame) -> list[Table]:
-    """A table for each sampling setting: every arm's tokens per second, measured and predicted."""
-    tables = []
-    for setting, own in rows.groupby("setting"):
-        known = [(row, {end: row[end] for end in ENDS}) for row in own.to_dict("records")]
-        made = [{"arm": row["name"], SPEEDS[0]: row["measured"], SPEEDS[1]: predicted} for row, predicted in known]
-        tables.append(Table(made, str(setting)))
-    return tables
+def _interval(latency: Latency) -> Interval:
+    """Median and quartiles."""
+    return {"value": latency.seconds, "low": latency.low, "high": latency.high}

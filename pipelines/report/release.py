@@ -1,24 +1,33 @@
-"""What was decided: above the fold, and in section ``release``: the fastest decoder that tuning found at every sampling setting,
-and the gate's verdicts on bundles.
+"""What was decided, and where it comes from: above the fold, and sections ``release`` and ``origin``.
 
 Tuning chose on validation prompts; a trial scores its choice on test prompts. Gains are tokens from replay times seconds from the
 clock (`pipelines.measuring.gain`), by jackknife over documents.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from textwrap import fill
 
 from pipelines.gate.verdict import INCONCLUSIVE, PASSED, REFUSED, lines
 from pipelines.measuring.gain import Estimate
-from pipelines.measuring.names import CHAIN, HF_ASSISTED, HF_PLAIN, PLAIN
+from pipelines.measuring.names import CHAIN, HF_ASSISTED, HF_PLAIN, PLAIN, PROVENANCE
 from pipelines.measuring.provenance import commit_of, numerics
 from pipelines.outputs import read_json
 from pipelines.places import read_pair
-from pipelines.report.comparison import By
+from pipelines.report.comparison import SPEEDUP, By
 from pipelines.report.inputs import Inputs, Record
-from pipelines.report.plots import picture, whiskers
-from pipelines.report.section import SPEEDUP, Row, Section, Table
-from pipelines.report.text import GAIN, TIMES, Interval, alone, arm_name, changed, listed, shown
+from pipelines.report.section import (
+    UNDEFINED,
+    Interval,
+    Picture,
+    Section,
+    Table,
+    Unit,
+    arm_name,
+    changed,
+    frame,
+    listed,
+    shown,
+)
 from predictors.latency.soundness import noise_warning
 
 AUTO, OURS, WIDTH = "auto", "ours: ", 110
@@ -34,7 +43,7 @@ CAPTION = (
     "chain."
 )
 WON = "Tuned: the best few by replay, compared on the clock on validation prompts"
-JUDGED = "Gate verdicts: gains over the closest rival, and over the gate's reference by sampling setting"
+JUDGED = "Gate verdicts, with gains over the rival that came closest"
 CODE = """from runtime import ModelPair, load_decoder
 
 bundle = "{folder}/auto"
@@ -60,7 +69,7 @@ def front(inputs: Inputs, oracle: dict[str, float]) -> Section:
         read_json(inputs.data / "pair" / "pair.json")["pair"],
         f"{machine}, {device['cores']} cores, {numerics(origin)}, commit {commit_of(origin)}, {origin['date']}",
         decision(inputs),
-        pictures=[picture("front", CAPTION, whiskers, speeds, [SPEEDUP], "times plain decoding", 1.0, across=1)],
+        pictures=[Picture("front", CAPTION, speeds, [SPEEDUP], "times plain decoding", 1.0, across=1)],
         notes=[*filter(None, [warning]), *untimed_chains(inputs)],
         printed=code,
     )
@@ -94,11 +103,10 @@ def decision(inputs: Inputs) -> str:
             known = evidence["gains"].get(PLAIN)
             plain = plain if known is None else Estimate(**known).interval()
         if plain is not None and not (plain["low"] or 0.0) > 0:
-            said.append(
-                f"At {setting} {winner}, tuning's choice, does not surely beat plain decoding: {shown(plain, GAIN)}."
-            )
+            beaten = f"does not surely beat plain decoding: {shown(plain, Unit.GAIN)}."
+            said.append(f"At {setting} {winner}, tuning's choice, {beaten}")
             continue
-        gained = "" if over is None else f": {shown(over, GAIN)} over {arm_name(rival)}"
+        gained = "" if over is None else f": {shown(over, Unit.GAIN)} over {arm_name(rival)}"
         said.append(f"At {setting} {'serve' if plain or over else 'tuning chose'} {winner}{gained}.")
     said += [f"At {listed(unpaid)} nothing is surely faster than plain decoding."] if unpaid else []
     judged = [f"{VERDICTS[gate['verdict']]}."] if gate else []
@@ -116,32 +124,26 @@ def _speeds(inputs: Inputs, setting: str, oracle: float | None) -> Table:
     if over_plain is not None and ours != static:
         made[arm_name(ours)] = changed(over_plain, lambda gain: 1 + gain)
     if oracle is not None and speed is not None:
-        made["oracle"] = alone(oracle * speed)
-    known = {arm: one for arm, one in made.items() if one["value"] is not None}
-    labels = {arm: f"{OURS * (arm == arm_name(ours))}{arm}, {shown(one['value'], TIMES)}" for arm, one in known.items()}
-    rows: list[Row] = [{"": label, SPEEDUP: known[arm]} for arm, label in labels.items()]
-    return Table(rows, setting, {labels.get(arm_name(ours))})
+        made["oracle"] = UNDEFINED | {"value": oracle * speed}
+    labels = {arm: f"{arm}, {shown(one['value'], Unit.TIMES)}" for arm, one in made.items() if one["value"] is not None}
+    labels = {arm: OURS * (arm == arm_name(ours)) + label for arm, label in labels.items()}
+    rows = frame({"arm": label, SPEEDUP: made[arm]} for arm, label in labels.items())
+    return Table(setting, rows, marked={labels.get(arm_name(ours), "")})
 
 
-def section(inputs: Inputs) -> Section | None:
-    """``None`` if nothing was tuned or tried on this machine."""
-    winners, verdicts = [_tuned(choice) for choice in inputs.tuned.values()], inputs.verdicts
-    if not winners and not verdicts:
+def release(inputs: Inputs) -> Section | None:
+    """Make the section on what would be released; ``None`` if nothing was tuned or tried on this machine."""
+    choices, verdicts = inputs.tuned, inputs.verdicts
+    if not choices and not verdicts:
         return None
-    made, outcomes = [], {record["verdict"]: list[str]() for record in verdicts.values()}
-    for row in winners:
-        gain = f", {shown(row['over plain'], TIMES)} over plain decoding" if row["over plain"] else ""
-        made.append(f"{row['winner']} at {row['sampling']}{gain}")
-    for name, record in verdicts.items():
-        outcomes[record["verdict"]].append(name)
-    judged = ", ".join(f"{listed(some)} {outcome}" for outcome, some in outcomes.items())
-    said = [line for record in verdicts.values() for line in lines(record)]
-    chosen = f"Tuning chose {listed(made)}" if made else "Nothing was tuned"
-    finding = f"{chosen}; {f'by the gate {judged}' if judged else 'the gate judged nothing'}."
-    gains = [row for name, record in verdicts.items() for row in _gains(name, record)]
-    printed = "\n".join(fill(line, WIDTH, subsequent_indent="  ") for line in said)
-    tables = [Table(winners, WON), Table(gains, JUDGED)]
-    return Section("release", "What would be released", finding, tables, notes=NOTES, printed=printed)
+    made = listed([f"{arm_name(choice['winner'])} at {setting}" for setting, choice in choices.items()])
+    judged = listed([f"{name} {record['verdict']}" for name, record in verdicts.items()])
+    finding = f"Tuning chose {made}; the gate: {judged}."
+    winners = frame(map(_tuned, choices.values()))
+    gains = frame(_judged(name, record) for name, record in verdicts.items())
+    said = [fill(line, WIDTH, subsequent_indent="  ") for record in verdicts.values() for line in lines(record)]
+    tables = [Table("tuned", winners, WON), Table("verdicts", gains, JUDGED)]
+    return Section("release", "What would be released", finding, tables, notes=NOTES, printed="\n".join(said))
 
 
 def _gain(choice: Record, rival: str | None) -> Interval | None:
@@ -150,7 +152,7 @@ def _gain(choice: Record, rival: str | None) -> Interval | None:
     return None if found is None else found["gain"]
 
 
-def _tuned(choice: Record) -> Row:
+def _tuned(choice: Record) -> Record:
     """The winner at a sampling setting; over the static chain unless it is that chain."""
     over_plain, over_static = (_gain(choice, name) for name in (PLAIN, choice["static"]))
     return {
@@ -164,15 +166,37 @@ def _tuned(choice: Record) -> Row:
     }
 
 
-def _gains(bundle: str, record: Record) -> Iterator[Row]:
-    evidence = record["evidence"]
-    rivals = {rival: Estimate(**one) for rival, one in evidence["gains"].items() if one is not None}
-    if not rivals:
-        yield {"bundle": bundle, "verdict": record["verdict"], "over": None, "gain": None, "estimator": None}
-        return
-    closest, reference = min(rivals, key=lambda rival: rivals[rival].value), arm_name(evidence["reference"])
-    known = {arm_name(closest): rivals[closest]}
-    known |= {f"{reference}, {setting}": Estimate(**one) for setting, one in evidence["settings"].items() if one}
-    for number, (over, one) in enumerate(known.items()):
-        judged = {"bundle": bundle, "verdict": "" if number else record["verdict"], "over": over}
-        yield {**judged, "gain": one.interval(), "estimator": one.basis}
+def _judged(bundle: str, record: Record) -> Record:
+    """The verdict on a bundle, and its gain over the rival that came closest."""
+    rivals = {rival: Estimate(**one) for rival, one in record["evidence"]["gains"].items() if one is not None}
+    closest = min(rivals, key=lambda rival: rivals[rival].value, default=None)
+    found = {"bundle": bundle, "verdict": record["verdict"]}
+    if closest is None:
+        return found
+    return found | {"over": arm_name(closest), "gain": rivals[closest].interval(), "estimator": rivals[closest].basis}
+
+
+def origin(inputs: Inputs, missing: Sequence[str]) -> Section:
+    """Make the section on the provenance of the measurement; ``missing``: names of sections that were left out."""
+    found, facts = inputs.measured.origin, read_json(inputs.data / "pair" / "pair.json")
+    device, models = found["device"], found["models"]
+    gpus = [f"{gpu['name']} ({gpu['memory']}, driver {gpu['driver']})" for gpu in device["gpus"]]
+    apart = [
+        f"{name} {one['compact']:.1e} of 1 + abs(logit)"
+        for name, one in inputs.measured.findings["forward_agreement"].items()
+    ]
+    rows = {
+        "commit": commit_of(found, digits=40),
+        "target": facts["gguf"]["target"]["file"] if "gguf" in facts else facts["target"],
+        "draft": "a drafter trained for it" if "drafter" in facts else facts.get("draft", "none"),
+        "machine": ", ".join([device["cpu"], f"{device['cores']} cores", device["system"], *gpus]),
+        "native bfloat16": ", ".join(device["bfloat16_flags"]) or "none",
+        "number formats": f"{numerics(found)}, {found['threads']} threads",
+        "forwards": ", ".join(f"{name} {model['forward']}" for name, model in models.items()),
+        "logits off Hugging Face's": ", ".join(apart),
+        "versions": ", ".join(f"{package} {version}" for package, version in found["versions"].items()),
+        "parameters, hashes, arms": f"in {PROVENANCE} of the measurement",
+        "not measured": listed(missing),
+    }
+    table = Table("origin", frame({"what": name, "value": value} for name, value in rows.items()), "Of the measurement")
+    return Section("origin", "Where these numbers come from", f"Commit {commit_of(found)}, {found['date']}.", [table])

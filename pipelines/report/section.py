@@ -1,136 +1,171 @@
-"""What a section of the report is: a finding, tables of values and pictures. `pipelines.report.page` renders it.
+"""Sections of the report: a finding, tables as pandas frames, and pictures over tables. How a value is written is decided here.
 
-A cell is a text, a number, a truth value, an `Interval` or nothing. The name of its column says how it is written (`UNITS`).
+A cell is a text, a number, a truth value, an `Interval` or nothing, and the name of its column gives its unit (`UNITS`):
+
+TIMES    1.62x (1.55–1.70)         GAIN     −2.0 % (−5.0…+1.0)     SHARE    12 % (8–15)
+NUMBER   1.62 (1.55–1.70)          WHOLE    1620 (1550–1700)       TEXT     as it is; truth values as yes and no
+MS       1.62 (1.55–1.70), of seconds, three digits                COARSE   −2 % (−15…+11), a gain known to ten points or less
 """
 
-from collections.abc import Callable, Container, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
-from functools import cached_property
-from operator import ge, le
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property, partial
+from typing import Any
 
-from pipelines.report.text import GAIN, MS, NUMBER, SHARE, TEXT, TIMES, UNDEFINED, WHOLE, Interval, shown
+import pandas as pd
+
+from pipelines.measuring.names import CHAIN, PLAIN
 from predictors.rounds import PHASES
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+Interval = dict[str, float | None]  # value, low, high; all None where undefined
+Row = Mapping[str, Any]  # cells by column
+UNDEFINED: Interval = {"value": None, "low": None, "high": None}
+UNKNOWN = "–"
+WIDE = 0.1  # an interval of a gain without decimals
 
-Cell = str | float | int | bool | Interval | None
-Row = Mapping[str, Cell]  # by column
-Metric = Callable[..., Cell]  # of what a row stands for
-SPEEDUP, OVER_CHAIN, EFFICIENCY = "speed-up over plain", "gain over best static chain", "block efficiency"
-COLUMNS = {  # by unit; columns whose names begin with gain are gains, others are texts and counts
-    TIMES: f"{SPEEDUP}; speed-up; over plain; static over plain; rule over plain; oracle over plain; "
-    "over HF prompt lookup; over lookahead; over self_draft; replay alone, validation; with the clock, validation; "
-    "pass of 5 tokens over one; replayed; measured",
-    GAIN: "over best static γ; over static chain; rule over static; oracle over static; regret; "
-    "drift; its rule; forced; at no cost; paper's; oracle",
-    SHARE: "rollback rate; deciding; upkeep; target idle; hits per branch point; passes with candidates; "
-    "gap closed; same text; median error; largest error; median speedup error; largest speedup error; "
-    + "; ".join((*PHASES, "rest")),
-    NUMBER: f"{EFFICIENCY}; m_incl; drafted per round; tokens per pass; tokens of those; "
-    "guesses and candidates per pass; macro AUC; accuracy; "
-    "macro F1; ECE; AUROC; rank correlation; ratio; value; draft steps per target pass",
-    WHOLE: "tokens/s; measured, tokens/s; predicted, tokens/s",
-    MS: "target pass, ms; draft step, ms; drafted token, ms; ms/token",
+
+class Unit(Enum):
+    """How a number is written: its scale, its form, and what follows it."""
+
+    TEXT = 1, "{}", ""
+    TIMES = 1, "{:.2f}", "x"
+    GAIN = 100, "{:+.1f}", " %"
+    COARSE = 100, "{:+.0f}", " %"
+    SHARE = 100, "{:.0f}", " %"
+    NUMBER = 1, "{:.2f}", ""
+    WHOLE = 1, "{:.0f}", ""
+    MS = 1000, "{:#.3g}", ""
+
+
+COLUMNS = {  # by unit; gain … and … over plain are gains and speed-ups, all others texts and counts
+    Unit.TIMES: "over HF prompt lookup; pass of 5 tokens over one",
+    Unit.GAIN: "over static chain; rule over static; oracle over static; regret; drift; its rule; forced; at no cost; oracle",
+    Unit.SHARE: "rollback rate; deciding; upkeep; target idle; hits per branch point; passes with candidates; gap closed; "
+    "median error; largest error; " + "; ".join((*PHASES, "rest")),
+    Unit.NUMBER: "block efficiency; m_incl; drafted per round; tokens per pass; guesses and candidates per pass; AUC; ECE; "
+    "rank correlation; draft steps per target pass",
+    Unit.WHOLE: "tokens/s",
+    Unit.MS: "target pass, ms; draft step, ms; ms/token",
 }
 UNITS = {name: unit for unit, names in COLUMNS.items() for name in names.split("; ")}
+NAMES = {PLAIN: "plain decoding", CHAIN: "best static chain"}  # of arms; all others as `params.yaml` names them
+
+
+def arm_name(arm: str) -> str:
+    """Name an arm as a person reads it."""
+    return NAMES.get(arm, arm)
+
+
+def shown(value: Any, unit: Unit = Unit.TEXT) -> str:
+    """Write a cell.
+
+    Examples
+    --------
+    >>> shown({"value": 1.62, "low": 1.55, "high": 1.7}, Unit.TIMES), shown(0.123, Unit.SHARE), shown(None), shown(True)
+    ('1.62x (1.55–1.70)', '12 %', '–', 'yes')
+    """
+    if isinstance(value, dict):
+        if None in value.values():
+            return shown(value["value"], unit)
+        unit = Unit.COARSE if unit == Unit.GAIN and value["high"] - value["low"] > WIDE else unit
+        low, high = (_number(value[end], unit) for end in ("low", "high"))
+        return f"{shown(value['value'], unit)} ({low}{'…' if low[0] in '+−' else '–'}{high})"
+    if pd.isna(value):
+        return UNKNOWN
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value) if unit == Unit.TEXT or isinstance(value, str) else _number(value, unit) + unit.value[2]
+
+
+def _number(value: float, unit: Unit) -> str:
+    scale, form, _ = unit.value
+    form = "{:.0f}" if unit == Unit.MS and abs(scale * value) >= 99.5 else form
+    return form.format(scale * value).replace("-", "−")
+
+
+def listed(words: Sequence[str]) -> str:
+    """List words in a sentence.
+
+    Examples
+    --------
+    >>> listed(["a", "b", "c"]), listed([])
+    ('a, b and c', 'none')
+    """
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]])) or "none"
+
+
+def changed(interval: Interval, function: Callable[[float], float]) -> Interval:
+    """Apply an increasing ``function`` to the value and to both ends."""
+    return {end: None if value is None else function(value) for end, value in interval.items()}
+
+
+def winners(unit: Unit, bar: float, values: Mapping[str, Interval | None]) -> str:
+    """Say whose whole interval lies above ``bar``, and whose estimate is the highest.
+
+    Examples
+    --------
+    >>> winners(Unit.GAIN, 0.0, {"a": UNDEFINED | {"value": 0.1}, "b": {"value": 0.2, "low": 0.1, "high": 0.3}})
+    'b; highest estimate: b, +20 % (+10…+30)'
+    """
+    known = {name: made for name, made in values.items() if made and made["value"] is not None}
+    best = max(known, key=lambda name: known[name]["value"] or 0.0, default=None)
+    sure = [name for name, made in known.items() if made["low"] is not None and made["low"] > bar]
+    return f"{listed(sure)}; highest estimate: {'none' if best is None else f'{best}, {shown(known[best], unit)}'}"
+
+
+def frame(rows: Iterable[Row]) -> pd.DataFrame:
+    """Make a table's frame: the first column names its rows; others are left out where no row has a value."""
+    cells = [{name: None if cell == UNDEFINED else cell for name, cell in row.items()} for row in rows]
+    return pd.DataFrame(cells, dtype=object).dropna(axis=1, how="all")
 
 
 @dataclass(frozen=True)
 class Table:
-    """``rows`` of cells by column; ``marked`` are the first cells of those that stand out; ``unit``: of columns that `UNITS` does
-    not name. Texts and truth values are written as they are, whatever the unit."""
+    """A ``frame`` of cells (`frame`); ``marked``: first cells of rows that stand out; ``unit`` of columns without an own one."""
 
-    rows: Sequence[Row]
+    name: str  # key within its section
+    frame: pd.DataFrame
     caption: str = ""
-    marked: Set[Cell] = frozenset()
-    unit: str = TEXT
+    marked: Collection[str] = ()
+    unit: Unit = Unit.TEXT
 
-    @cached_property
-    def columns(self) -> list[str]:
-        """Columns of all rows; a row may lack some."""
-        return list(dict.fromkeys(name for row in self.rows for name in row))
-
-    @cached_property
-    def filled(self) -> list[str]:
-        """The columns that are written: the first, which names the rows, and those in which some row has a value."""
-        first, *others = self.columns
-        return [first, *(name for name in others if any(row.get(name) is not None for row in self.rows))]
-
-    def unit_of(self, column: str) -> str:
+    def unit_of(self, column: str) -> Unit:
         """Unit in which a column's values are written; the first column names the rows."""
-        if column == self.columns[0]:
-            return TEXT
-        return GAIN if column.startswith("gain") else UNITS.get(column, self.unit)
+        if column == self.frame.columns[0]:
+            return Unit.TEXT
+        if column.endswith("over plain"):
+            return Unit.TIMES
+        return Unit.GAIN if column.startswith("gain") else UNITS.get(column, self.unit)
 
-    def is_marked(self, row: Row) -> bool:
-        """Tell whether a row stands out."""
-        return row[self.columns[0]] in self.marked
+    @cached_property
+    def texts(self) -> pd.DataFrame:
+        """Every cell as people read it."""
+        return self.frame.apply(lambda cells: cells.map(partial(shown, unit=self.unit_of(str(cells.name)))))
 
-    def only(self, names: Container[Cell]) -> "Table":
-        """The rows whose first cell is one of these."""
-        return replace(self, rows=[row for row in self.rows if row[self.columns[0]] in names])
-
-    def record(self) -> dict[str, Any]:
+    def record(self) -> Row:
         """Return the table for JSON: every row by column names."""
-        rows = [{name: row.get(name) for name in self.columns} for row in self.rows]
-        return {"caption": self.caption, "columns": self.columns, "rows": rows}
-
-
-def grid(
-    label: str, places: Mapping[Any, tuple[Any, ...]], columns: Mapping[str, Metric], caption: str = "", **options: Any
-) -> Table:
-    """A row for every place, by name below ``label``; its cells are the columns' functions of what the place consists of."""
-    rows: list[Row] = []
-    for name, place in places.items():
-        cells = {column: value(*place) for column, value in columns.items()}
-        rows.append({label: name} | {column: None if cell == UNDEFINED else cell for column, cell in cells.items()})
-    return Table(rows, caption, **options)
-
-
-def column(tables: Sequence[Table], name: str) -> dict[str, Interval]:
-    """Intervals of a column, by the first cell of their row and the first words of their table's caption."""
-    return {
-        " at ".join(filter(None, [str(row[table.columns[0]]), table.caption.partition(";")[0]])): cell
-        for table in tables
-        for row in table.rows
-        if isinstance(cell := row.get(name), dict)
-    }
+        rows = self.frame.where(self.frame.notna(), None).to_dict("records")
+        return {"name": self.name, "caption": self.caption, "columns": [*self.frame], "rows": rows}
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure with its ``name`` (of the file, too) and ``caption``."""
+    """A panel for each table, so many ``across``: intervals in its ``columns``, where ``line`` is no gain; or curves."""
 
-    name: str
-    figure: "Figure"
-    caption: str = ""
-
-
-@dataclass(frozen=True)
-class Check:
-    """A bar that the project holds itself to: ``measured`` at least ``bar``, or ``at_most``."""
-
-    name: str
-    measured: Interval
-    bar: float
-    unit: str = TIMES
-    at_most: bool = False
-
-    def row(self) -> Row:
-        """Say in a row whether the measured value meets the bar, and whether its whole interval does."""
-        meets, limit = (le, "most") if self.at_most else (ge, "least")
-        met = {end: None if value is None else meets(value, self.bar) for end, value in self.measured.items()}
-        surely = None if None in met.values() else all(met.values())
-        bar, measured = f"at {limit} {shown(self.bar, self.unit)}", shown(self.measured, self.unit)
-        return {"check": self.name, "bar": bar, "measured": measured, "met": met["value"], "surely": surely}
+    name: str  # of the file, too
+    caption: str
+    tables: Sequence[Table]
+    columns: Sequence[str] = ()
+    label: str = ""
+    line: float = 0.0
+    across: int = 3
 
 
 @dataclass(frozen=True)
 class Section:
     """``name``: its anchor and key; ``finding``: what it comes to, in one sentence; ``notes``: how to read it; ``printed``: fixed
-    width; ``checks`` go to a section of their own. Tables without rows are left out."""
+    width. Tables without rows are left out."""
 
     name: str
     title: str
@@ -139,11 +174,22 @@ class Section:
     pictures: Sequence[Picture] = ()
     notes: Sequence[str] = ()
     printed: str = ""
-    checks: Sequence[Check] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "tables", [table for table in self.tables if table.rows])
+        object.__setattr__(self, "tables", [table for table in self.tables if len(table.frame)])
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> Row:
         """Return the section for JSON: all but the pictures."""
         return {"title": self.title, "finding": self.finding, "tables": [table.record() for table in self.tables]}
+
+
+def markdown(section: Section, level: int = 2) -> str:
+    """Write a section under a heading of that ``level``; marked rows are bold."""
+    parts = [f"{'#' * level} {section.title}", section.finding, *section.notes]
+    for table in section.tables:
+        lines = [[*table.texts], ["---"] * len(table.texts.columns)]
+        lines += [[f"**{cell}**" if row[0] in table.marked else cell for cell in row] for row in table.texts.to_numpy()]
+        rows = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
+        parts += [f"{'#' * (level + 1)} {table.caption or table.name}", "\n".join(rows)]
+    parts += [f"```\n{section.printed}\n```"] if section.printed else []
+    return "\n\n".join([*parts, *(f"![{one.caption}]({one.name}.png)" for one in section.pictures)]) + "\n"

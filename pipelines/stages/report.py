@@ -31,14 +31,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from pipelines.outputs import write_json
     from pipelines.report.inputs import Inputs
-    from pipelines.report.page import html, markdown, write_pictures
+    from pipelines.report.page import html, png
     from pipelines.report.release import front
     from pipelines.report.replayed import oracle
+    from pipelines.report.section import markdown
 
     inputs = Inputs(args.data, read_device(args.device)["slug"])
     made = sections(inputs)
     first, folder = front(inputs, oracle(inputs)), args.output / inputs.device
-    images = write_pictures(folder, [picture for section in (first, *made) for picture in section.pictures])
+    folder.mkdir(parents=True, exist_ok=True)
+    images = {one.name: png(one) for section in (first, *made) for one in section.pictures}
+    for name, image in images.items():
+        (folder / f"{name}.png").write_bytes(image)
     (folder / PAGE).write_text(html(first, made, images))
     (folder / TEXT).write_text("\n".join([f"# {first.finding}", "", *map(markdown, made)]))
     record = {"pair": first.name, "machine": first.title, "decision": first.finding}
@@ -47,14 +51,18 @@ def run(args: argparse.Namespace) -> None:
 
 
 def sections(inputs: "Inputs") -> "list[Section]":
-    """Make the sections in the order in which a reader would ask; those with nothing to say are left out, and the checks of all
-    are one."""
-    from pipelines.report import branches, heads, latency, release, replayed, rules, self_drafting, speed, stopping
-    from pipelines.report.origin import checked, origin_section, pair_section
+    """Make the sections in the order in which a reader would ask; the last names those with nothing to say."""
+    from pipelines.report import fitted, latency, release, replayed, speed
 
-    modules = (release, speed, replayed, latency, branches, stopping, heads, rules, self_drafting)
-    made = {module.__name__.rpartition(".")[2]: module.section(inputs) for module in modules}
+    made = {
+        "release": release.release(inputs),
+        "speed": speed.main(inputs),
+        "replay": replayed.replay(inputs),
+        "latency": latency.section(inputs),
+        **{kind: speed.of_kind(kind, inputs) for kind in speed.KINDS},
+        "fitted": fitted.section(inputs),
+        "rules": replayed.verifiers(inputs),
+    }
     found = [section for section in made.values() if section is not None]
     missing = [name for name, section in made.items() if section is None]
-    agreement = inputs.measured.findings["forward_agreement"]
-    return [*found, pair_section(inputs), checked(found, agreement, missing), origin_section(inputs)]
+    return [*found, release.origin(inputs, missing)]

@@ -13,10 +13,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from pipelines.outputs import write_json
-from pipelines.report.latency_table import measured_tables
+from pipelines.report.latency import measured_tables
 from pipelines.stages import report
 from predictors.latency.profile import LatencyProfile
-from tests.pipelines.hand_made_measured import decodes, head_record, write_measured, write_records
+from tests.pipelines.hand_made_measured import decodes, write_measured, write_records
 from tests.pipelines.hand_made_profile import PROFILE
 from tests.pipelines.hand_made_release import write_release
 from tests.pipelines.hand_made_replay import write_replay
@@ -31,18 +31,10 @@ def write_data(folder: Path) -> None:
     write_json(folder / "device.json", {"slug": "toy-1c"})
     write_measured(folder / "measured" / "toy-1c", decodes())
     write_records(folder / "fit")
-    write_json(folder / "fit" / "hrad.json", head_record("classes"))
-    write_json(folder / "fit" / "length.json", head_record("length"))
     write_json(folder / "pair" / "pair.json", {"pair": "p", "target": "t", "draft": "d"})
     write_replay(folder / "replay" / "toy-1c", cost_ratio=17.0)
     write_release(folder / "tuning", folder / "trials", "toy-1c")
     write_json(folder / "latency" / "toy-1c.json", PROFILE)
-    counts = {"train": 80, "validation": 20, "test": 29}
-    documents = {"train": 8, "validation": 2, "test": 3}
-    write_json(folder / "labels" / "chains.json", {"rows": counts, "documents": documents})
-    shards = [{"name": "part-00000.parquet"}]
-    write_json(folder / "traces" / "texts" / "manifest.json", {"num_rows": 20, "shards": shards})
-    (folder / "traces" / "texts" / "part-00000.parquet").write_bytes(b"x" * 3000)
 
 
 def write_page(data: Path, output: Path) -> Path:
@@ -52,12 +44,10 @@ def write_page(data: Path, output: Path) -> Path:
 
 
 def values(page: Path) -> dict:
-    """Section -> table -> rows, from a page's record. A table's name is what it shows up to the first semicolon."""
+    """Section -> table -> rows, from a page's record."""
     record = json.loads((page / report.RECORD).read_text())
     return {
-        section: {
-            (table["caption"] or "rows").partition(";")[0]: [*map(known, table["rows"])] for table in made["tables"]
-        }
+        section: {table["name"]: [*map(known, table["rows"])] for table in made["tables"]}
         for section, made in record["sections"].items()
         if section not in LEFT_OUT
     }
@@ -66,7 +56,7 @@ def values(page: Path) -> dict:
 def golden(page: Path) -> dict:
     """All that the golden file pins: the page, and the tables of ``draftwright latency``."""
     tables = measured_tables(LatencyProfile.from_record(PROFILE, "profile"))
-    shown = {table.caption.partition(";")[0]: [*map(known, table.rows)] for table in tables}
+    shown = {table.name: [*map(known, table.record()["rows"])] for table in tables}
     made = values(page) | {"draftwright latency": shown}
     return json.loads(json.dumps(rounded(made)))
 

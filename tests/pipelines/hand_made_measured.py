@@ -78,10 +78,6 @@ def family_of(arm: str) -> str:
     return FAMILIES.get(arm) or next((family for prefix, family in PREFIXES.items() if arm.startswith(prefix)), GIVEN)
 
 
-def interval(value: float) -> dict:
-    return {"value": value, "low": value - 0.1, "high": value + 0.1}
-
-
 def decodes(
     speed: dict[str, float] = SPEED, noise: float = 0.05, temperatures: Iterable[float] = (0.0, 1.0)
 ) -> list[dict]:
@@ -191,90 +187,28 @@ def write_measured(folder, rows=None, chosen=CHOSEN, rounds=()) -> None:
     write_json(folder / PROVENANCE, origin)
 
 
-def head_record(target: str) -> dict:
+def head_record() -> dict:
     """What stage ``fit`` says of a head, at two sampling settings; at T=1 its rule loses."""
     bins = [{"from": 0.4, "rows": 10, "confidence": 0.45, "accuracy": 0.5}]
-    metrics = {
-        "macro_auc": 0.7,
-        "macro_auc_interval": interval(0.7),
-        "accuracy": 0.6,
-        "macro_f1": 0.5,
-        "ece": 0.03,
-        "brier": 0.5,
-        "nll": 0.9,
-        "auc": {"none": 0.8, "some": 0.6, "all": None},
-        "confusion": [[5, 3, 1], [2, 9, 2], [0, 4, 3]],
-        "reliability": bins,
-    }
-    names = ("head", "head_uncalibrated", "majority", "previous_label", "draft_confidence")
-
-    def policy(gain: float) -> dict:
-        made = {
-            "tokens_per_second": 100 * (1 + gain),
-            "block_efficiency": 2.0,
-            "submitted": 3.0,
-            "length_accuracy": 0.5,
-        }
-        return made | {"gain": _near(gain)}
-
-    worth = {"macro_auc": 0.71, "gain": None}
+    known = {"macro_auc": 0.7, "ece": 0.03, "reliability": bins}
 
     def part(gain: float) -> dict:
         gains = {"head": gain, "head_argmax": -0.1, "confidence": 0.02, "best_static": 0.0, "oracle": 0.3}
-        policies = {name: policy(value) for name, value in gains.items()}
-        return {"metrics": {name: dict(metrics) for name in names}, "policies": policies, "static_length": 3}
+        return {"metrics": {"head": known}, "policies": _policies(gains), "static_length": 3}
 
-    return {
-        "family": "head",
-        "target": target,
-        "feature_set": "extended",
-        "decoding": "chain",
-        "gamma": 3,
-        "classes": ["none", "some", "all"],
-        "rows": {"train": 100, "validation": 20, "test": 29},
-        "documents": {"train": 10, "validation": 4, "test": 6},
-        "class_shares": {"natural": [0.3, 0.5, 0.2], "training": [0.33, 0.33, 0.34], "test": [0.3, 0.5, 0.2]},
-        "iterations": [{"changed": share, "T=0": worth, "T=1": worth} for share in (0.4, 0.002)],
-        "parts": {"T=0": part(0.05), "T=1": part(-0.04)},
-    }
-
-
-def stop_record(auroc: float) -> dict:
-    """What stage ``fit`` says of a stop model."""
-    gains = {"static": 0.0, "confidence": 0.02, "paper": -0.05, "model": 0.06, "asked": 0.01}
-    gains |= {"asked for nothing": 0.07, "perfect": 0.3}
-    policies = {
-        name: {"tokens_per_second": 100 * (1 + gain), "block_efficiency": 2.0, "submitted": 2.0, "gain": _near(gain)}
-        for name, gain in gains.items()
-    }
-    quality = {"tokens": 400, "accepted": 0.6, "auroc": auroc, "brier": 0.15, "ece": 0.03}
-    return {
-        "family": "stop",
-        "tokens": {"all": quality, "0": quality},
-        "product_bias": {"predicted": [0.6, 0.4], "observed": [0.62, 0.41]},
-        "parts": {"T=1": {"static_length": 2, "epsilon": 0.2, "policies": policies}},
-        "settings": [],
-        "documents": 2,
-        "rounds": 100,
-    }
-
-
-def guess_record(method: str) -> dict:
-    """What stage ``fit`` says of a method."""
-    worth = {"value": 1.4, "low": 1.3, "high": 1.5}
-    counts = {"decoding_efficiency": 1.9, "hit_rate": 0.5, "accept_length": 2.8, "guessed": 5.0, "candidates": 3.0}
-    way = {"method": method}
-    row = {"way": way, "setting": "T=1", "speedup": worth, "tokens_per_second": 70.0, **counts}
-    return {"family": "guess", "method": method, "chosen": way, "rows": [row]}
+    return {"family": "head", "parts": {"T=0": part(0.05), "T=1": part(-0.04)}}
 
 
 def write_records(folder) -> None:
-    """Records of two stop models and of all methods without a draft model, as stage ``fit`` leaves them."""
+    """Records of two heads and two stop models, as stage ``fit`` leaves them."""
+    for name in (HRAD, LENGTH):
+        write_json(folder / f"{name}.json", head_record())
+    gains = {"static": 0.0, "model": 0.06, "asked": 0.01, "asked for nothing": 0.07, "perfect": 0.3}
+    part = {"static_length": 2, "policies": _policies(gains)}
     for name, auroc in (("early_stop-1", 0.8), ("logistic", 0.7)):
-        write_json(folder / f"{name}.json", stop_record(auroc))
-    for method in METHODS:
-        write_json(folder / f"{method}.json", guess_record(method))
+        quality = {"all": {"tokens": 400, "auroc": auroc, "ece": 0.03}}
+        write_json(folder / f"{name}.json", {"family": "stop", "tokens": quality, "parts": {"T=1": part}})
 
 
-def _near(value: float) -> dict:
-    return {"value": value, "low": value - 0.02, "high": value + 0.02}
+def _policies(gains: dict[str, float]) -> dict:
+    return {name: {"gain": {"value": gain, "low": gain - 0.02, "high": gain + 0.02}} for name, gain in gains.items()}

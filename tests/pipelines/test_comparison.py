@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pipelines.report.comparison import of_rates, rate, rate_ratio
-from pipelines.report.text import UNDEFINED
+from pipelines.report.section import UNDEFINED
 
 T_1 = 12.7062  # of one degree of freedom, 97.5 %
 

@@ -5,12 +5,12 @@ import json
 import pandas as pd
 import pytest
 
-from pipelines.measuring.names import DECODES_FILE, FINDINGS, ROUNDS_FILE
+from pipelines.measuring.names import DECODES_FILE, FINDINGS
 from pipelines.outputs import write_json
 from pipelines.report.comparison import ALL, By
 from pipelines.report.inputs import Inputs, read_measured
-from pipelines.report.text import UNDEFINED
-from tests.pipelines.hand_made_measured import MAIN_SPEED, SPEED, decodes, write_measured
+from pipelines.report.section import UNDEFINED
+from tests.pipelines.hand_made_measured import MAIN_SPEED, decodes, write_measured
 
 AT = By("T=0")
 
@@ -68,26 +68,6 @@ def test_a_family_stands_for_what_was_chosen_of_it_at_each_temperature(tmp_path)
         made.chosen("fork", "T=0")
 
 
-def test_greedy_texts_are_counted_once_and_sampled_ones_each(tmp_path):
-    rows = [row for row in decodes(MAIN_SPEED) if row["arm"] != "hrad" or row["repeat"] == 1]
-    write_measured(tmp_path, rows)
-    counted = read_measured(tmp_path).counted.groupby(["arm", "temperature"]).size()
-    assert counted["chain-3", 0.0] == 6 and counted["chain-3", 1.0] == 12
-    assert counted["hrad", 0.0] == 6 and counted["hrad", 1.0] == 6  # in whichever repeat its turn came
-    write_measured(tmp_path, [row | {"seed": 7} for row in rows])
-    again = read_measured(tmp_path).counted.groupby(["arm", "temperature"]).size()
-    assert again["chain-3", 1.0] == 6, "from the same seed comes the same text"
-
-
-def test_main_arms_are_those_without_a_section_of_their_own(tmp_path):
-    write_measured(tmp_path, decodes(SPEED))
-    whole = read_measured(tmp_path)
-    names = "autoregressive plain_hf_forward hf_generate hf_assisted chain-1 chain-3 confidence-0.4 entropy hrad length"
-    assert " ".join(whole.main.families) == names
-    assert set(whole.families) == set(SPEED)
-    assert "fork" in whole.choices("T=0") and "fork" not in whole.main.choices("T=0")
-
-
 def test_what_is_missing_or_of_another_version_is_one_clear_message(tmp_path):
     with pytest.raises(ValueError, match="holds no finished measurement"):
         read_measured(tmp_path)
@@ -96,8 +76,7 @@ def test_what_is_missing_or_of_another_version_is_one_clear_message(tmp_path):
     table.drop(columns="family").to_parquet(tmp_path / DECODES_FILE)
     with pytest.raises(ValueError, match=r"columns \['family'\] are of another version"):
         read_measured(tmp_path)
-    (tmp_path / ROUNDS_FILE).write_bytes(b"no table")
-    table.to_parquet(tmp_path / DECODES_FILE)
+    (tmp_path / DECODES_FILE).write_bytes(b"no table")
     with pytest.raises(ValueError, match="missing or damaged"):
         read_measured(tmp_path)
 
@@ -113,14 +92,12 @@ def test_two_settings_at_one_temperature_are_two(tmp_path):
     assert made.speedup("hrad", "autoregressive")["value"] not in speedups, "the wrong twin"
 
 
-def test_fitted_records_are_those_of_the_family_that_are_there(tmp_path):
+def test_records_of_predictors_are_read_by_name(tmp_path):
     folder = tmp_path / "fit"
     folder.mkdir()
     write_json(folder / "b.json", {"family": "stop"})
-    write_json(folder / "a.json", {"family": "head"})
-    inputs = Inputs(tmp_path, "toy")
-    assert inputs.fitted("stop") == {"b": {"family": "stop"}}
-    assert Inputs(tmp_path / "nowhere", "toy").fitted("stop") == {}
+    assert Inputs(tmp_path, "toy").fitted == {"b": {"family": "stop"}}
+    assert Inputs(tmp_path / "nowhere", "toy").fitted == {}
     (folder / "c.json").write_text("{")
     with pytest.raises(ValueError, match="c.json: missing or damaged"):
-        inputs.fitted("stop")
+        Inputs(tmp_path, "toy").fitted  # noqa: B018

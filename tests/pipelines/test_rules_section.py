@@ -9,7 +9,7 @@ import pytest
 from pipelines.applicability import MARKER
 from pipelines.outputs import write_json
 from pipelines.report.inputs import Inputs
-from pipelines.report.rules import section
+from pipelines.report.replayed import verifiers as section
 from predictors.training.intervals import jackknife
 from predictors.training.labelling import write_labels
 from predictors.training.labelling.trees import TreeLabelConfig, label
@@ -33,10 +33,10 @@ def labelled(tmp_path_factory):
 def test_means_are_of_the_labels_at_test_roots(labelled):
     data, roots = labelled
     made = section(Inputs(data, "toy"))
-    rules, _, actions, _ = made.tables
-    assert [table.caption for table in made.tables] == ["T=0.6", "T=1", "T=0.6, by action", "T=1, by action"]
+    rules, actions, *_ = (table.record()["rows"] for table in made.tables)
+    assert [table.name for table in made.tables] == ["T=0.6", "T=0.6, by action", "T=1", "T=1, by action"]
     here_N = roots.setting_N == 0
-    for row, action in zip(actions.rows, range(3), strict=True):
+    for row, action in zip(actions, range(3), strict=True):
         assert row["action"] == roots.actions[action].name
         values = roots.mean_NKA[here_N, 0, action]
         assert row["specinfer"]["value"] == pytest.approx(values.mean())
@@ -46,10 +46,10 @@ def test_means_are_of_the_labels_at_test_roots(labelled):
             lambda sums_DK: sums_DK[:, 0] / sums_DK[:, 1],
         )
         assert row["specinfer"]["low"] == pytest.approx(wanted["low"])
-    specinfer, block = rules.rows
+    specinfer, block = rules
     assert specinfer["on trees"]["value"] == pytest.approx(roots.mean_NKA[here_N, 0, 2].mean())
     assert block["on chains"]["value"] == pytest.approx(roots.mean_NKA[here_N, 1, :2].mean())
-    assert block["on trees"] is None and block[OVER] is None and actions.rows[2]["block"] is None
+    assert block["on trees"] is None and block.get(OVER) is None and actions[2]["block"] is None
 
 
 def test_differences_are_paired_by_root(tmp_path):
@@ -64,7 +64,7 @@ def test_differences_are_paired_by_root(tmp_path):
     better = replace(labels, table=labels.table.set_column(place, "mean", means))
     write_labels(better, tmp_path / "labels" / "trees.parquet")
     made = section(Inputs(tmp_path, "toy"))
-    for specinfer, block in (table.rows for table in made.tables[:2]):
+    for specinfer, block in (table.record()["rows"] for table in made.tables[::2]):
         assert specinfer[OVER] is None and block[OVER]["value"] == pytest.approx(0.01)
         assert block[OVER]["low"] > 0.009 and block["on trees"]["low"] < specinfer["on trees"]["value"]
     assert "block at T=0.6 and block at T=1" in made.finding

@@ -13,7 +13,7 @@ from pipelines.measuring.names import CALIBRATED, METHODS
 from pipelines.outputs import write_json
 from pipelines.registry.tracking import new_client
 from pipelines.report.inputs import Inputs
-from pipelines.report.self_drafting import section
+from pipelines.report.speed import of_kind
 from pipelines.stages import fit, measure, traces
 from predictors.bundle import read_bundle
 from predictors.contract import ContractError
@@ -122,9 +122,7 @@ def test_the_page_reads_what_was_measured(folder):
     own = inputs.measured.test[inputs.measured.test["family"] == CALIBRATED]
     assert (own["guessed"] > 0).all() and (own["tried"] <= own["rounds"]).all()
     assert own[own["temperature"] == 0]["equals_plain"].all()
-    made = section(inputs)
-    assert [len(table.rows) for table in made.tables] == [7, 7, 2 * 4]
-    assert f"among {len(WAYS)} settings" in made.notes[-1]
-    for check in made.checks:
-        assert 0 < check.measured["value"] < 1
+    made = of_kind("self_drafting", inputs)
+    assert [len(table.frame) for table in made.tables] == [7, 7, 4, 4]
+    assert made.tables[0].frame["upkeep"].dropna().between(0, 1).all()
     json.dumps(made.record(), allow_nan=False)

@@ -12,10 +12,9 @@ from pipelines.measuring.names import CHAIN, DYNAMIC
 from pipelines.outputs import write_json
 from pipelines.prompt_table import FILE, write_prompts
 from pipelines.registry.tracking import Tracking
+from pipelines.report import fitted, speed
+from pipelines.report.comparison import OVER_CHAIN
 from pipelines.report.inputs import Inputs
-from pipelines.report.section import OVER_CHAIN
-from pipelines.report.stopping import section
-from pipelines.report.text import arm_name
 from pipelines.stages import fit, labels, measure, traces
 from predictors.bundle import read_bundle
 from runtime import Randomness, build_decoder, load_decoder
@@ -137,12 +136,12 @@ def test_the_page_reads_what_was_measured(folder):
     assert greedy["equals_plain"].all(), "greedy output is the target's, whatever the rule"
     asked = measured.test.groupby("family")["asked"].min()
     assert asked[DYNAMIC] > 0 == measured.test.groupby("family")["asked"].max()[CHAIN]
-    made = section(inputs)
-    for setting, table in zip(("T=0", "T=1"), made.tables, strict=False):
-        others = {"autoregressive", "chain-1", "chain-3"} - {measured.chosen(CHAIN, setting)}
-        assert {row["rule"] for row in table.rows} == {arm_name(arm) for arm in set(measured.families) - others}
-        assert table.rows[0][OVER_CHAIN] is None, "of the best static chain itself"
-    assert list(dict.fromkeys(row["model"] for row in made.tables[2].rows)) == sorted(STOPPERS)
+    for setting, table in zip(("T=0", "T=1"), speed.of_kind("stopping", inputs).tables, strict=False):
+        shown = table.frame.set_index("arm")[OVER_CHAIN]
+        plain_and_chains = {arm for arm, family in measured.families.items() if family in ("plain", CHAIN)}
+        assert set(shown.index) == {"best static chain", *measured.families} - plain_and_chains, setting
+        assert shown["best static chain"] is None, "of the best static chain itself"
+    assert set(fitted.section(inputs).tables[0].frame["predictor"]) == set(STOPPERS)
 
 
 def test_records_are_functions_of_their_inputs(folder):

@@ -85,7 +85,7 @@ def test_the_run_of_a_head_has_plots_of_its_calibration(copied, capsys):
     write_json(copied / "data/p/fit/hrad.json", record)
     write_json(copied / "data/p/fit/early_stop-1.json", {"family": "stop"})
     register(capsys)
-    for name, plots in (("hrad", {"reliability.png", "confusion.png"}), ("early_stop-1", set()), ("length", set())):
+    for name, plots in (("hrad", {"reliability.png"}), ("early_stop-1", set()), ("length", set())):
         (version,), client = versions(copied, f"p-{name}")
         assert {file.path for file in client.list_artifacts(version.run_id)} == plots
 
