@@ -5,12 +5,10 @@ import shutil
 
 import torch
 
-from predictors.actions import Action
+from predictors.actions import Action, Prices, Traffic
 from predictors.bundle import AUTO, OTHERWISE, bundle_hash, read_bundle, write_bundle
 from predictors.contract import CaptureContract, ServingRange
-from predictors.features import FeatureSpec
-from predictors.latency.actions import Prices, Traffic
-from predictors.network import HRADNetwork
+from predictors.head import FeatureSpec, HRADNetwork
 from predictors.stopping import RESIDUAL, NetworkShape, StopNetwork, StopSpec
 from predictors.survival import SCALARS, SurvivalNetwork
 from predictors.tree_choice import SelectionRule, SelectionSpec, SelectorNetwork, Setting

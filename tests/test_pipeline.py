@@ -201,7 +201,7 @@ def test_nine_predictors_are_fitted_by_default():
 def test_every_recipe_is_a_predictor_that_is_fitted_by_its_name(tmp_path):
     from pipelines.parameters import RECIPES
     from pipelines.stages.fit import FAMILIES, load_predictor
-    from predictors.decision_rule import DecisionRule
+    from predictors.head import DecisionRule
 
     names = list(yaml.safe_load(RECIPES.read_text()))
     path = tmp_path / "params.yaml"

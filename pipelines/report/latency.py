@@ -24,9 +24,8 @@ from pipelines.report.latency_table import by_point, contexts_of, costs
 from pipelines.report.plots import curves, picture, whiskers
 from pipelines.report.section import Check, Row, Section, Table
 from pipelines.report.text import NUMBER, SHARE, alone, shown
-from predictors.latency.acceptance import AcceptanceStatistics
 from predictors.latency.profile import LatencyProfile
-from predictors.latency.throughput import generation_latency
+from predictors.latency.throughput import AcceptanceStatistics, generation_latency
 
 DRAFT_STEP_BAR, ERROR_BAR, RANK_BAR = 1.8, 0.10, 0.9
 DRAFT, TWIN = "draft", "draft_hugging_face"

@@ -17,11 +17,9 @@ from pipelines.measuring.provenance import commit_of, numerics
 from pipelines.report.page import markdown
 from pipelines.report.section import Cell, Metric, Row, Section, Table, grid
 from pipelines.report.text import MS, TIMES, Interval, shown
-from predictors.latency.acceptance import iid_accepted_law
 from predictors.latency.prices import RoundPrices
-from predictors.latency.profile import LatencyProfile
-from predictors.latency.tables import Latency
-from predictors.latency.throughput import generation_latency
+from predictors.latency.profile import Latency, LatencyProfile
+from predictors.latency.throughput import generation_latency, iid_accepted_law
 
 BLOCK, CANDIDATES = 4, 4  # tokens that the target verifies, and branches that the draft grows meanwhile
 GAMMAS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16)

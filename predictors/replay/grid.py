@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from predictors.latency.price_table import PriceTable
-from predictors.latency.prices import RoundPrices
+from predictors.latency.prices import PriceTable, RoundPrices
 from predictors.lookup import LookupSettings
 from predictors.replay.acceptance import BeyondRecordError
 from predictors.replay.text import RecordedText

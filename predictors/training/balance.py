@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from predictors.network import CLASSES
+from predictors.head import CLASSES
 
 BY_SMOTE, CLASS_WEIGHTS, NONE = METHODS = ("smote", "class_weights", "none")
 NEIGHBOURS = 5

@@ -1,6 +1,6 @@
 """Calibrations: of class probabilities by temperature, and of chances of tokens by what thresholds consume, their product.
 
-Temperature scaling on natural-prior rows (Guo et al. 2017), with a fixed prior correction b (`predictors.decision_rule`):
+Temperature scaling on natural-prior rows (Guo et al. 2017), with a fixed prior correction b (`predictors.head`):
 
     t = argmin mean -log softmax_y(l / t + b)
 
@@ -22,7 +22,7 @@ import torch
 from scipy.optimize import least_squares, minimize
 from torch import Tensor
 
-from predictors.decision_rule import Calibration
+from predictors.head import Calibration
 
 LEAST_SCALE = 1e-3  # a scale that would turn the order around is held at almost none
 LEAST = 1e-9

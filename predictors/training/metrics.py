@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from predictors.network import CLASSES
+from predictors.head import CLASSES
 
 BINS = 15
 TINY = 1e-12

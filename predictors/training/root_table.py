@@ -8,8 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from predictors.actions import Action
-from predictors.latency.actions import Traffic
+from predictors.actions import Action, Traffic
 from predictors.schema import ROOT_COLUMNS, ROOT_TRACES_VERSION
 from predictors.training.labelling import Labels
 from predictors.training.trace_table import Manifest, TraceTable

@@ -5,10 +5,9 @@ import json
 import pytest
 
 from pipelines import cli
-from predictors.latency.acceptance import iid_accepted_law
 from predictors.latency.profile import LatencyProfile, read_profile
 from predictors.latency.soundness import noise_warning
-from predictors.latency.throughput import generation_latency
+from predictors.latency.throughput import generation_latency, iid_accepted_law
 from tests.pipelines.hand_made_profile import PROFILE
 
 

@@ -13,9 +13,8 @@ from pipelines.outputs import read_json, write_json
 from pipelines.report import branches, heads, latency, plots, release, self_drafting, stopping
 from pipelines.report import replayed as replay_section
 from pipelines.report.inputs import Inputs, Measured, read_measured
-from predictors.latency.acceptance import AcceptanceStatistics
 from predictors.latency.profile import LatencyProfile
-from predictors.latency.throughput import generation_latency
+from predictors.latency.throughput import AcceptanceStatistics, generation_latency
 from tests.pipelines.hand_made_measured import (
     BRANCH_SPEED,
     MAIN_SPEED,

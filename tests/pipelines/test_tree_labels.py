@@ -17,8 +17,7 @@ from pipelines.stages import fit, traces
 from predictors.actions import Action
 from predictors.bundle import read_bundle
 from predictors.config import parse_config
-from predictors.latency.profile import LatencyProfile
-from predictors.latency.tables import LatencyTable
+from predictors.latency.profile import LatencyProfile, LatencyTable
 from predictors.training.labelling import write_labels
 from predictors.training.labelling.trees import TreeLabelConfig, label
 from predictors.training.root_table import RootTable

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from predictors.latency.acceptance import AcceptanceStatistics, iid_accepted_law, truncated_law
+from predictors.latency.throughput import AcceptanceStatistics, iid_accepted_law, truncated_law
 
 untimed = settings(deadline=None, derandomize=True)
 

@@ -5,11 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from predictors.actions import Action, ActionSet
-from predictors.latency.actions import Prices, Traffic, undisturbed
+from predictors.actions import Action, ActionSet, Prices, Traffic
 from predictors.latency.prices import RoundPrices
-from predictors.latency.profile import LatencyProfile
-from predictors.latency.tables import LatencyTable
+from predictors.latency.profile import LatencyProfile, LatencyTable, undisturbed
 from predictors.sampling import SamplingSettings
 from predictors.tree_choice import RATIO, SURPLUS, SelectionRule, Setting
 from tests.bundles import most_traffic

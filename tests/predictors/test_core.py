@@ -16,9 +16,8 @@ from predictors.contract import (
     ServingRange,
     require_same_identity,
 )
-from predictors.decision_rule import Calibration
-from predictors.features import FeatureSpec, assemble, state_vector
-from predictors.network import HRADNetwork, squared_distance
+from predictors.head import Calibration, FeatureSpec, HRADNetwork, assemble, state_vector
+from predictors.network import squared_distance
 from predictors.rounds import RoundRecord, block_efficiency, mean_accepted_length
 
 

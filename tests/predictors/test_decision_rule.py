@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from predictors.decision_rule import Calibration, ClassSetting, DecisionRule, LengthRule, LengthSetting
+from predictors.head import Calibration, ClassSetting, DecisionRule, LengthRule, LengthSetting
 from predictors.sampling import SamplingSettings
 
 # laws of the accepted length over γ = 3

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.outputs import write_json
-from predictors.latency.profile import LatencyProfile, read_profile
-from predictors.latency.tables import Latency, LatencyTable
+from predictors.latency.profile import Latency, LatencyProfile, LatencyTable, read_profile
 from tests.predictors.affine_profile import PROFILE
 
 # seconds [rows 1, 4; context 100, 200]: not symmetric, and square, so that swapped axes would show

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from predictors.latency.acceptance import AcceptanceStatistics, iid_accepted_law, truncated_law
 from predictors.latency.prices import RoundPrices
 from predictors.latency.profile import LatencyProfile
-from predictors.latency.throughput import generation_latency
+from predictors.latency.throughput import AcceptanceStatistics, generation_latency, iid_accepted_law, truncated_law
 from predictors.rounds import ReplayedRound, RoundRecord
 from tests.predictors.affine_profile import AS_RUN, COSTS, PROFILE, toy_profile
 

@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from predictors.network import Reduction
+from predictors.head import Reduction
 from predictors.training.balance import balance
 from predictors.training.heads.training import fit_reduction
 

@@ -8,13 +8,13 @@ import pytest
 import torch
 import yaml
 
-from predictors.branch_settings import BranchSettings
 from predictors.bundle import Bundle
 from predictors.config import parse_config
 from predictors.controllers import build_controller, learned_controller
 from predictors.latency.prices import RoundPrices
 from predictors.replay.chains import ChainPolicy
 from predictors.replay.decode import Clock
+from predictors.rounds import BranchSettings
 from predictors.training.heads.predictor import HeadFit, HeadPredictor, require_served
 from predictors.training.heads.quality import fit_baselines, length_accuracy
 from predictors.training.heads.rules import Candidates

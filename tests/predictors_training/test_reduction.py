@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from predictors.network import Reduction, squared_distance
+from predictors.head import Reduction
+from predictors.network import squared_distance
 from predictors.training.heads.training import fit_reduction
 
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from predictors.decision_rule import DecisionRule
+from predictors.head import DecisionRule
 from predictors.training.heads.rules import Candidates, choose_rules
 from predictors.training.intervals import jackknife, log_gain
 from predictors.training.rule_choice import choose, fold_of

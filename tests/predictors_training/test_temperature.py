@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from predictors.decision_rule import Calibration
+from predictors.head import Calibration
 from predictors.training.calibration import MAX_TEMPERATURE, MIN_TEMPERATURE, fit_calibration, fit_temperature
 
 

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from predictors.latency.actions import Traffic
+from predictors.actions import Traffic
 from predictors.latency.prices import RoundPrices
-from predictors.latency.profile import LatencyProfile
-from predictors.latency.tables import LatencyTable
+from predictors.latency.profile import LatencyProfile, LatencyTable
 from predictors.training.labelling import read_labels, write_labels
 from predictors.training.labelling.trees import KIND, TreeLabelConfig, label
 from predictors.training.root_table import RootTable

@@ -2,8 +2,7 @@
 
 import pytest
 
-from predictors.branch_settings import CHOICES
-from predictors.rounds import RoundRecord, mean_accepted_length
+from predictors.rounds import CHOICES, RoundRecord, mean_accepted_length
 from runtime import ModelPair, Randomness
 from runtime.branching.draft import BranchConfig, BranchDraft
 from tests.branches import Scripted, branch_decoder, watched

@@ -2,8 +2,8 @@
 
 import pytest
 
-from predictors.branch_settings import CHOICES
 from predictors.contract import ContractError
+from predictors.rounds import CHOICES
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from runtime.decoding.branch_parallel import BranchParallelDecoder
 from runtime.decoding.sequential import SequentialDecoder

@@ -2,8 +2,8 @@
 
 import pytest
 
-from predictors.branch_settings import CHOICES
 from predictors.controllers import Controller, Session
+from predictors.rounds import CHOICES
 from runtime import ModelPair, build_decoder
 from runtime.branching.draft import BranchConfig
 from runtime.decoding.branch_parallel import BranchParallelDecoder

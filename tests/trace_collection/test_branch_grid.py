@@ -9,7 +9,7 @@ import pytest
 from predictors.bundle import read_bundle
 from predictors.controllers import build_controller, learned_controller
 from predictors.latency.prices import RoundPrices
-from predictors.replay.branch_grid import BranchStarts, branch_decoded
+from predictors.replay.branches import BranchStarts, branch_decoded
 from predictors.replay.decode import Clock
 from predictors.replay.grid import Starts
 from runtime.branching.draft import BranchConfig

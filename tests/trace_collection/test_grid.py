@@ -10,7 +10,7 @@ import torch
 
 from predictors.bundle import read_bundle
 from predictors.controllers import build_controller, learned_controller
-from predictors.features import assemble
+from predictors.head import assemble
 from predictors.latency.prices import RoundPrices
 from predictors.replay.chains import ChainPolicy
 from predictors.replay.decode import Clock

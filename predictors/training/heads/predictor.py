@@ -16,10 +16,17 @@ import torch
 from lightning.pytorch.loggers import Logger
 
 from predictors.config import Count, one_of
-from predictors.decision_rule import LENGTH_CHOICES, Calibration, ClassSetting, DecisionRule, LengthRule, LengthSetting
-from predictors.features import FEATURE_SETS
-from predictors.latency.actions import undisturbed
+from predictors.head import (
+    FEATURE_SETS,
+    LENGTH_CHOICES,
+    Calibration,
+    ClassSetting,
+    DecisionRule,
+    LengthRule,
+    LengthSetting,
+)
 from predictors.latency.prices import RoundPrices
+from predictors.latency.profile import undisturbed
 from predictors.replay.acceptance import acceptance_of
 from predictors.schema import SPLITS, TEST, TRAIN, VALIDATION
 from predictors.training.calibration import fit_calibration

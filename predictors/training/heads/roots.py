@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from predictors.features import FeatureSpec, assemble
-from predictors.network import CLASSES
+from predictors.head import CLASSES, FeatureSpec, assemble
 from predictors.replay.policies import remembered
 from predictors.training.labelling import Labels
 from predictors.training.labelling.chains import class_of

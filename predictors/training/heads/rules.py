@@ -17,7 +17,7 @@ from typing import Annotated
 import numpy as np
 
 from predictors.config import Checked, Count, Probability, not_empty
-from predictors.decision_rule import ARGMAX, EXPECTATION, DecisionRule, LengthRule
+from predictors.head import ARGMAX, EXPECTATION, DecisionRule, LengthRule
 from predictors.training.heads.roots import Target
 from predictors.training.heads.served import Choice, Rule, Served
 from predictors.training.rule_choice import RuleChoice, choose_by, fastest, rate_of, table_of

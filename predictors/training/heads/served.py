@@ -15,15 +15,15 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 
-from predictors.branch_settings import BranchSettings
 from predictors.config import Count, one_of
-from predictors.decision_rule import Calibration, DecisionRule, LengthRule
+from predictors.head import Calibration, DecisionRule, HRADNetwork, LengthRule
 from predictors.latency.prices import RoundPrices
 from predictors.latency.profile import LatencyProfile
-from predictors.network import HRADNetwork, squared_distance
-from predictors.replay.branch_grid import BranchStarts, branch_decoded
+from predictors.network import squared_distance
+from predictors.replay.branches import BranchStarts, branch_decoded
 from predictors.replay.grid import Drafts, Starts, Totals, decoded, no_memory
 from predictors.replay.policies import confidence, heads, previous_round, static
+from predictors.rounds import BranchSettings
 from predictors.schema import SPLITS
 from predictors.training.heads.roots import Roots, Rows
 from predictors.training.rule_choice import rate_of

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from predictors.config import Count, Positive, Share, not_empty, of_length, one_of
-from predictors.network import HRADNetwork, Reduction
+from predictors.head import HRADNetwork, Reduction
 from predictors.training.balance import METHODS, balance, natural_shares
 from predictors.training.calibration import prior_shift
 from predictors.training.heads.roots import Rows

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from predictors.config import Checked, at_least
-from predictors.network import CLASSES
+from predictors.head import CLASSES
 from predictors.replay.acceptance import reached
 from predictors.schema import SPLITS, TRAIN
 from predictors.training.labelling import Labels

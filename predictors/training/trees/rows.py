@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from predictors.actions import Action
-from predictors.latency.actions import Prices, Traffic
+from predictors.actions import Action, Prices, Traffic
 from predictors.latency.prices import RoundPrices
 from predictors.latency.profile import LatencyProfile
 from predictors.training.root_table import RootTable
