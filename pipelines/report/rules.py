@@ -16,9 +16,8 @@ from pipelines.report.inputs import Inputs
 from pipelines.report.plots import picture, whiskers
 from pipelines.report.section import EFFICIENCY, Row, Section, Table, column
 from pipelines.report.text import NUMBER, Interval, highest, listed, surely_above
-from predictors.training.labelling import read_labels
-from predictors.training.labelling.trees import KIND
-from predictors.training.root_table import RootTable
+from predictors.training.labelling import TREES, read_labels
+from predictors.training.tables import RootTable
 
 REFERENCE = "traversal"  # or the first rule, where that was not traced
 NOTE = (
@@ -34,7 +33,7 @@ def section(inputs: Inputs) -> Section | None:
     if not path.is_file() or absent(traces):
         return None
     traced = RootTable.read(traces)
-    roots = traced.labelled(read_labels(path, KIND, traced.manifest.content_hash)).rows(TEST)
+    roots = traced.labelled(read_labels(path, TREES, traced.manifest.content_hash)).rows(TEST)
     known = roots.manifest.rules
     reference = REFERENCE if REFERENCE in known else known[0]
     over = f"{EFFICIENCY} over {reference}"

@@ -16,7 +16,7 @@ import numpy as np
 
 from predictors.config import Checked, Positive, Probability
 from predictors.training.labelling import Labels, read_labels
-from predictors.training.text_table import TextTable
+from predictors.training.tables import TextTable
 from predictors.training.trace_table import Manifest
 
 if TYPE_CHECKING:

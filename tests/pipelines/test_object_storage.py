@@ -14,7 +14,7 @@ from pipelines.places import place_of
 from pipelines.scale import workers
 from pipelines.stages import traces
 from pipelines.stages.traces import COLLECTING, TRAINING, loaded
-from predictors.training.text_table import TextTable
+from predictors.training.tables import TextTable
 from tests.pipelines.toy_bench import toy_bench
 from tests.trace_collection.collecting import contents, interrupted
 from trace_collection.collection import collect

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from predictors.head import Reduction
-from predictors.training.balance import balance
-from predictors.training.heads.training import fit_reduction
+from predictors.training.head_training import balance, fit_reduction
 
 
 def rows(none=30, some=60, every=12, seed=0):

@@ -15,11 +15,10 @@ from predictors.latency.prices import RoundPrices
 from predictors.replay.chains import ChainPolicy
 from predictors.replay.decode import Clock
 from predictors.rounds import BranchSettings
-from predictors.training.heads.predictor import HeadFit, HeadPredictor, require_served
-from predictors.training.heads.quality import fit_baselines, length_accuracy
-from predictors.training.heads.rules import Candidates
-from predictors.training.heads.served import Decoding, balanced, best_k_max
-from predictors.training.text_table import TextTable
+from predictors.training.head_predictor import HeadFit, HeadPredictor, require_served
+from predictors.training.head_rules import Candidates, fit_baselines, length_accuracy
+from predictors.training.head_served import Decoding, balanced, best_k_max
+from predictors.training.tables import TextTable
 from runtime import build_decoder
 from tests.predictors.affine_profile import PROFILE, toy_profile
 from tests.predictors_training.conftest import labelled

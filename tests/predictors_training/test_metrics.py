@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import f1_score, roc_auc_score
 
+from predictors.training.calibration import MacroAuc, auc, evaluate, mean_absolute_error
 from predictors.training.intervals import DocumentBootstrap, percentiles
-from predictors.training.metrics import MacroAuc, auc, evaluate, mean_absolute_error
 
 PROBABILITIES = np.array([[0.8, 0.1, 0.1], [0.2, 0.5, 0.3], [0.1, 0.6, 0.3], [0.25, 0.25, 0.5]])
 LABELS = np.array([0, 1, 2, 2])

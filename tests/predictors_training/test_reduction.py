@@ -5,7 +5,7 @@ import torch
 
 from predictors.head import Reduction
 from predictors.network import squared_distance
-from predictors.training.heads.training import fit_reduction
+from predictors.training.head_training import fit_reduction
 
 
 def features(rows=200):

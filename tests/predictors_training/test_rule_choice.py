@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from predictors.head import DecisionRule
-from predictors.training.heads.rules import Candidates, choose_rules
+from predictors.training.head_rules import Candidates, choose_rules
 from predictors.training.intervals import jackknife, log_gain
 from predictors.training.rule_choice import choose, fold_of
 

@@ -7,14 +7,19 @@ import pytest
 import torch
 
 from predictors.config import parse_config
-from predictors.training.labelling import write_labels
-from predictors.training.labelling.trees import TreeLabelConfig, label
+from predictors.training.labelling import LabelConfig, label_trees, write_labels
 from predictors.training.predictor import Materials
-from predictors.training.root_table import RootTable
-from predictors.training.trees.evaluation import calibrated_rule, evaluate_selector, judged, oracle_places, split_oracle
-from predictors.training.trees.predictor import TreePredictor
-from predictors.training.trees.rows import Labelling
-from predictors.training.trees.training import SCORED, TOKENS, Candidate
+from predictors.training.tables import RootTable
+from predictors.training.tree_predictor import (
+    TreePredictor,
+    calibrated_rule,
+    evaluate_selector,
+    judged,
+    oracle_places,
+    split_oracle,
+)
+from predictors.training.tree_rows import Labelling
+from predictors.training.tree_training import SCORED, TOKENS, Candidate
 from predictors.tree_choice import NEVER, SURPLUS, SelectionRule
 from tests.predictors_training.synthetic_roots import write_roots
 from tests.predictors_training.test_trees import CALIBRATION, CONFIG, TOY, labelled, labelling, parts, table, trained
@@ -125,7 +130,7 @@ def fitted(tmp_path_factory):
     """A selector among two candidates, its materials and what was logged."""
     folder = tmp_path_factory.mktemp("fitted")
     roots = RootTable.read(write_roots(folder / "trees"))
-    write_labels(label(roots, TreeLabelConfig()), folder / "trees.parquet")
+    write_labels(label_trees(roots, LabelConfig()), folder / "trees.parquet")
     predictor = TreePredictor(
         "specinfer", (Candidate(), Candidate(states=True)), dataclasses.replace(CONFIG, epochs=15), CALIBRATION
     )

@@ -18,7 +18,7 @@ from predictors.replay.grid import Starts, decoded, no_memory
 from predictors.replay.policies import confidence, heads, previous_round, remembered, static, stopping
 from predictors.stopping import LAW
 from predictors.training.rule_choice import static_length
-from predictors.training.text_table import TextTable
+from predictors.training.tables import TextTable
 from runtime import ModelPair
 from tests.bundles import random_bundle, stop_bundle
 from tests.predictors.affine_profile import AS_RUN

@@ -13,8 +13,8 @@ from predictors.replay.chains import ChainPolicy, replayed
 from predictors.replay.decode import Clock
 from predictors.replay.grid import Drafts, Starts, decoded
 from predictors.replay.policies import confidence, static
-from predictors.training.sources.lookups import Lookups
-from predictors.training.text_table import TextTable
+from predictors.training.source_contest import Lookups
+from predictors.training.tables import TextTable
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from runtime.drafting.chain import LookupConfig
 from tests.bundles import sourced_bundle

@@ -15,7 +15,7 @@ from predictors.controllers import build_controller, learned_controller
 from predictors.monitoring import OLD, RequestCounts, fractions_of
 from predictors.replay.branches import replayed_branches
 from predictors.replay.chains import ChainPolicy, replayed
-from predictors.training.text_table import TextTable
+from predictors.training.tables import TextTable
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from runtime.decoding.sequential import SequentialDecoder
 from runtime.drafting.chain import ChainConfig

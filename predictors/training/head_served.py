@@ -25,9 +25,9 @@ from predictors.replay.grid import Drafts, Starts, Totals, decoded, no_memory
 from predictors.replay.policies import confidence, heads, previous_round, static
 from predictors.rounds import BranchSettings
 from predictors.schema import SPLITS
-from predictors.training.heads.roots import Roots, Rows
+from predictors.training.head_roots import Roots, Rows
 from predictors.training.rule_choice import rate_of
-from predictors.training.text_table import TextTable
+from predictors.training.tables import TextTable
 
 Rule = DecisionRule | LengthRule
 Choice = int | float | Rule

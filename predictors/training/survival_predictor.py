@@ -34,7 +34,7 @@ from predictors.survival import (
 )
 from predictors.training.predictor import Fitted, Materials, Trust, card_of, told, tracked_name
 from predictors.training.rule_choice import RuleChoice, best_of, scored, static_length, static_totals
-from predictors.training.survival.model import (
+from predictors.training.survival_model import (
     SourceChoice,
     SurvivalGrid,
     SurvivalTrainConfig,
@@ -44,7 +44,7 @@ from predictors.training.survival.model import (
     quality,
     token_rows,
 )
-from predictors.training.text_table import TextTable
+from predictors.training.tables import TextTable
 from predictors.training.trainer import Trained, trained
 
 

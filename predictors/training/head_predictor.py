@@ -29,18 +29,21 @@ from predictors.latency.prices import RoundPrices
 from predictors.latency.profile import undisturbed
 from predictors.replay.acceptance import acceptance_of
 from predictors.schema import SPLITS, TEST, TRAIN, VALIDATION
-from predictors.training.calibration import fit_calibration
-from predictors.training.heads.quality import (
+from predictors.training.calibration import MacroAuc, fit_calibration
+from predictors.training.head_roots import CLASS, TARGETS, Roots, Rows
+from predictors.training.head_rules import (
+    Candidates,
+    Chosen,
+    choose_rules,
     fit_baselines,
     measured_metrics,
     measured_policies,
     measured_quality,
     sentence,
+    static_pair,
     tracked,
 )
-from predictors.training.heads.roots import CLASS, TARGETS, Roots, Rows
-from predictors.training.heads.rules import Candidates, Chosen, choose_rules, static_pair
-from predictors.training.heads.served import (
+from predictors.training.head_served import (
     Answered,
     Choice,
     Decoding,
@@ -50,9 +53,8 @@ from predictors.training.heads.served import (
     best_k_max,
     served_texts,
 )
-from predictors.training.heads.training import HeadTrainConfig, TrainedHead, train
-from predictors.training.labelling.chains import KIND
-from predictors.training.metrics import MacroAuc
+from predictors.training.head_training import HeadTrainConfig, TrainedHead, train
+from predictors.training.labelling import CHAINS
 from predictors.training.predictor import Fitted, Materials, Trust, card_of
 
 CONTROLLERS: dict[bool, tuple[str, Any]] = {  # and settings on its card, by whether classes are lengths
@@ -110,7 +112,7 @@ class HeadFit:
     def __init__(self, config: HeadPredictor, materials: Materials) -> None:
         self.config, self.profile = config, materials.profile
         table = materials.text_table
-        labels = materials.labels_of(KIND, table.manifest)
+        labels = materials.labels_of(CHAINS, table.manifest)
         self.manifest, self.settings, self.context = table.manifest, table.settings, table.median_context
         decoding = config.decoding
         if "gamma" in decoding.open:

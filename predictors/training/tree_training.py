@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from predictors.config import Checked, Count, NotNegative, Positive, Share, above, at_most, of_length, one_of
 from predictors.training.trainer import Batches, TrainConfig, Trained, Training, fitted, seeded, standardise
-from predictors.training.trees.rows import Labelling, SelectorRows
+from predictors.training.tree_rows import Labelling, SelectorRows
 from predictors.tree_choice import RATIO, SURPLUS, SelectorNetwork
 
 SHARPNESS = 20.0

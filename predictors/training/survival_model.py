@@ -26,8 +26,7 @@ from predictors.latency.prices import RoundPrices
 from predictors.replay.grid import Columns, Drafts, Path, Starts, Totals
 from predictors.stopping import StopCalibration
 from predictors.survival import FIRST_LUCK, LUCK, REJECTED, SCALARS, Answering, Course, luck_after, numbers_of
-from predictors.training.calibration import product_calibration
-from predictors.training.metrics import binary
+from predictors.training.calibration import binary, product_calibration
 from predictors.training.trainer import Batches, TrainConfig
 
 LENGTHS = (2, 3, 4, 6, 8)  # of the static chains whose rounds are learned from

@@ -13,7 +13,7 @@ from torch import Tensor
 from predictors.actions import Action, Prices, Traffic
 from predictors.latency.prices import RoundPrices
 from predictors.latency.profile import LatencyProfile
-from predictors.training.root_table import RootTable
+from predictors.training.tables import RootTable
 from predictors.tree_choice import SelectionRule, SelectionSpec, Setting, Static, assembled
 
 Judged = tuple[np.ndarray, np.ndarray]  # a selector's expected tokens [N, A] and squared distances [N]

@@ -20,8 +20,8 @@ from predictors.schema import TEST, TRAIN, VALIDATION
 from predictors.training.intervals import log_gain
 from predictors.training.predictor import Fitted, Materials, told, tracked_name
 from predictors.training.rule_choice import RuleChoice, worth
-from predictors.training.sources.contest import Contest, Paced, distances, learned
-from predictors.training.survival.predictor import SurvivalModel, SurvivalPredictor
+from predictors.training.source_contest import Contest, Paced, distances, learned
+from predictors.training.survival_predictor import SurvivalModel, SurvivalPredictor
 
 SURVIVAL, TAKEOVER, SOURCE = "survival", "takeover", "source"
 
