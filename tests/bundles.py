@@ -6,8 +6,7 @@ import shutil
 import torch
 
 from predictors.actions import Action, Prices, Traffic
-from predictors.bundle import AUTO, OTHERWISE, bundle_hash, read_bundle, write_bundle
-from predictors.contract import CaptureContract, ServingRange
+from predictors.bundle import AUTO, OTHERWISE, CaptureContract, ServingRange, bundle_hash, read_bundle, write_bundle
 from predictors.head import FeatureSpec, HRADNetwork
 from predictors.stopping import RESIDUAL, NetworkShape, StopNetwork, StopSpec
 from predictors.survival import SCALARS, SurvivalNetwork

@@ -2,7 +2,7 @@
 they and the head's probabilities are worth on texts that chose nothing.
 
     static         the best length on training and validation texts; of branches, the best pair for drafting and for retention
-    rule           the best candidate, where its gain out of fold is surely one (`training.rule_choice`); elsewhere static
+    rule           the best candidate, where its gain out of fold is surely one (`training.predictor`); elsewhere static
     tried          the best candidate that runs the head, whether it pays or not
 
     head           what is served           head_argmax   the head's likeliest class instead (run, whether it pays or not)
@@ -32,8 +32,7 @@ from predictors.training.calibration import MacroAuc, evaluate, mean_absolute_er
 from predictors.training.head_roots import Rows, Target
 from predictors.training.head_served import Choice, Rule, Served
 from predictors.training.intervals import DocumentBootstrap, percentiles
-from predictors.training.predictor import tracked_name
-from predictors.training.rule_choice import RuleChoice, choose_by, fastest, oracle, rate_of, table_of, worth
+from predictors.training.predictor import RuleChoice, choose_by, fastest, oracle, rate_of, table_of, tracked_name, worth
 
 NEVER = 1.01  # a probability no class reaches
 COST_FACTORS = (0.5, 0.7, 1.0, 1.4, 2.0)  # of a drafted token, in the rule that weighs lengths

@@ -26,7 +26,7 @@ from predictors.replay.policies import confidence, heads, previous_round, static
 from predictors.rounds import BranchSettings
 from predictors.schema import SPLITS
 from predictors.training.head_roots import Roots, Rows
-from predictors.training.rule_choice import rate_of
+from predictors.training.predictor import rate_of
 from predictors.training.tables import TextTable
 
 Rule = DecisionRule | LengthRule

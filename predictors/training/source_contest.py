@@ -21,7 +21,7 @@ from predictors.controllers.source import Seen, SourceRule, root_features, token
 from predictors.controllers.takeover import TakeoverConfig
 from predictors.lookup import LookupSettings
 from predictors.replay.grid import Columns, Drafts, Starts, Totals, first_of
-from predictors.training.rule_choice import RuleChoice, best_of
+from predictors.training.predictor import RuleChoice, best_of
 from predictors.training.survival_model import LENGTHS, SourceChoice
 from predictors.training.survival_predictor import ChainPolicies, SurvivalModel
 

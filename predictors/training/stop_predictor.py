@@ -3,7 +3,7 @@
 Trained on drafted tokens of training texts. Calibrated on them and on validation texts; given rules on validation texts, for the
 depth, verifier, sampling settings and prices that it will serve. Scored once on test texts.
 
-    chosen    argmax over thresholds, products, kept tokens and least lengths, on validation texts (`training.rule_choice`)
+    chosen    argmax over thresholds, products, kept tokens and least lengths, on validation texts (`training.predictor`)
     served    where its gain out of fold is surely one; elsewhere the best static length is drafted, and no model run
     policies  static, confidence, the paper's rule, the model's, forced, asked for nothing, and the oracle's
 
@@ -26,8 +26,19 @@ from predictors.replay.policies import confidence, stopping
 from predictors.schema import TEST, TRAIN, VALIDATION
 from predictors.stopping import BEHIND, StopPrices, StopRule, StopSetting
 from predictors.training.labelling import TOKENS
-from predictors.training.predictor import Fitted, Materials, Trust, card_of, told, tracked_name
-from predictors.training.rule_choice import RuleChoice, best_of, scored, static_length, static_totals
+from predictors.training.predictor import (
+    Fitted,
+    Materials,
+    RuleChoice,
+    Trust,
+    best_of,
+    card_of,
+    scored,
+    static_length,
+    static_totals,
+    told,
+    tracked_name,
+)
 from predictors.training.stop_model import StopModel, StopTrainConfig, WholeDrafts, quality
 
 THRESHOLDS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)

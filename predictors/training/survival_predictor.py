@@ -3,7 +3,7 @@
 Trained on training texts of all sampling settings at once; calibrated on them and on validation texts; given a rate on validation
 texts, for the verifier, settings and prices that it will serve, and for a grid of other prices; scored once on test texts.
 
-    chosen      argmax over ρ and least lengths, by replayed tokens per second on validation texts (`training.rule_choice`)
+    chosen      argmax over ρ and least lengths, by replayed tokens per second on validation texts (`training.predictor`)
     policies    static, the model's, forced, asked for nothing, and the oracle's
 
 Shape suffixes: V rounds, G positions of a chain.
@@ -32,8 +32,19 @@ from predictors.survival import (
     SurvivalRule,
     SurvivalSetting,
 )
-from predictors.training.predictor import Fitted, Materials, Trust, card_of, told, tracked_name
-from predictors.training.rule_choice import RuleChoice, best_of, scored, static_length, static_totals
+from predictors.training.predictor import (
+    Fitted,
+    Materials,
+    RuleChoice,
+    Trust,
+    best_of,
+    card_of,
+    scored,
+    static_length,
+    static_totals,
+    told,
+    tracked_name,
+)
 from predictors.training.survival_model import (
     SourceChoice,
     SurvivalGrid,

@@ -29,8 +29,18 @@ from predictors.training.intervals import DocumentBootstrap, percentiles
 from predictors.training.labelling import TREES
 from predictors.training.predictor import Fitted, Materials, Trust, card_of, told
 from predictors.training.tables import RootTable
-from predictors.training.tree_rows import Judged, Labelling, Outcome, SelectorRows, at
-from predictors.training.tree_training import SCORED, THROUGHPUT, Candidate, SelectorConfig, fit_selector
+from predictors.training.tree_training import (
+    SCORED,
+    THROUGHPUT,
+    Candidate,
+    Judged,
+    Labelling,
+    Outcome,
+    SelectorConfig,
+    SelectorRows,
+    at,
+    fit_selector,
+)
 from predictors.tree_choice import NEVER, RATIO, SURPLUS, SelectionRule, SelectorNetwork
 
 RATE_FACTORS = (0.8, 0.9, 1.0, 1.1, 1.2, 1.3)

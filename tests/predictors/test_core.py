@@ -7,8 +7,7 @@ from typing import Annotated
 import pytest
 import torch
 
-from predictors.config import Checked, Count, Probability, ascending, not_empty, of_length, one_of, parse_config
-from predictors.contract import (
+from predictors.bundle import (
     CaptureContract,
     ContractError,
     Identity,
@@ -16,6 +15,7 @@ from predictors.contract import (
     ServingRange,
     require_same_identity,
 )
+from predictors.config import Checked, Count, Probability, ascending, not_empty, of_length, one_of, parse_config
 from predictors.head import Calibration, FeatureSpec, HRADNetwork, assemble, state_vector
 from predictors.network import squared_distance
 from predictors.rounds import RoundRecord, block_efficiency, mean_accepted_length

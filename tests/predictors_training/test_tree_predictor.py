@@ -18,8 +18,7 @@ from predictors.training.tree_predictor import (
     oracle_places,
     split_oracle,
 )
-from predictors.training.tree_rows import Labelling
-from predictors.training.tree_training import SCORED, TOKENS, Candidate
+from predictors.training.tree_training import SCORED, TOKENS, Candidate, Labelling
 from predictors.tree_choice import NEVER, SURPLUS, SelectionRule
 from tests.predictors_training.synthetic_roots import write_roots
 from tests.predictors_training.test_trees import CALIBRATION, CONFIG, TOY, labelled, labelling, parts, table, trained

@@ -19,10 +19,10 @@ from predictors.training.tree_predictor import (
     judged,
     rates_by_setting,
 )
-from predictors.training.tree_rows import Labelling
 from predictors.training.tree_training import (
     SCORED,
     TOKENS,
+    Labelling,
     SelectorConfig,
     fit_selector,
     log_gain,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from predictors.contract import ContractError
+from predictors.bundle import ContractError
 from predictors.rounds import CHOICES
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from runtime.decoding.branch_parallel import BranchParallelDecoder

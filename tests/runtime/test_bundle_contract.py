@@ -5,8 +5,7 @@ import json
 import pytest
 import torch
 
-from predictors.bundle import bundle_hash, read_bundle
-from predictors.contract import ContractError
+from predictors.bundle import ContractError, bundle_hash, read_bundle
 from runtime import ModelPair, load_decoder
 from tests.bundles import RULES, head_setting, random_bundle
 from tests.toys import tiny_llama

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from predictors.contract import ContractError
+from predictors.bundle import ContractError
 from predictors.controllers.delayed_tree import DelayedTree
 from predictors.sampling import SamplingSettings
 from predictors.tree_choice import SCALARS, scalars_of, state_of

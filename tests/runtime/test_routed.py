@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from predictors.bundle import read_bundle
-from predictors.contract import ContractError
+from predictors.bundle import ContractError, read_bundle
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from runtime.decoding.base import RoutedDecoder
 from tests.ancestral import target_law

@@ -17,7 +17,7 @@ from predictors.replay.decode import Clock
 from predictors.replay.grid import Starts, decoded, no_memory
 from predictors.replay.policies import confidence, heads, previous_round, remembered, static, stopping
 from predictors.stopping import LAW
-from predictors.training.rule_choice import static_length
+from predictors.training.predictor import static_length
 from predictors.training.tables import TextTable
 from runtime import ModelPair
 from tests.bundles import random_bundle, stop_bundle
