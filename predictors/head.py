@@ -287,10 +287,10 @@ class HeadSetting(Checked):
     calibration: Calibration
     static_gamma: Whole
     retained_gamma: Whole
-    rule: Any
-    retention: Any
-    tried: Any
-    tried_retention: Any
+    rule: DecisionRule | LengthRule | None
+    retention: DecisionRule | LengthRule | None
+    tried: DecisionRule | LengthRule
+    tried_retention: DecisionRule | LengthRule
 
     def static(self, retains: bool) -> int:
         """Return the best static length for drafting, or for what is retained of a branch."""
@@ -299,23 +299,3 @@ class HeadSetting(Checked):
     def of(self, retains: bool) -> Any:
         """Return the rule for drafting, or for what is retained of a branch."""
         return self.retention if retains else self.rule
-
-
-@dataclass(frozen=True)
-class ClassSetting(HeadSetting):
-    """Setting whose rules decide on a class."""
-
-    rule: DecisionRule | None
-    retention: DecisionRule | None
-    tried: DecisionRule
-    tried_retention: DecisionRule
-
-
-@dataclass(frozen=True)
-class LengthSetting(HeadSetting):
-    """Setting whose rules decide on a length."""
-
-    rule: LengthRule | None
-    retention: LengthRule | None
-    tried: LengthRule
-    tried_retention: LengthRule

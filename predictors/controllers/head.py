@@ -20,16 +20,7 @@ from torch import Tensor
 from predictors.bundle import REMEDY, Bundle
 from predictors.controllers.base import Session
 from predictors.controllers.learned import LearnedSession, RuledController
-from predictors.head import (
-    CLASSES,
-    Calibration,
-    ClassSetting,
-    DecisionRule,
-    FeatureSpec,
-    LengthSetting,
-    build_network,
-    served_features,
-)
+from predictors.head import CLASSES, Calibration, DecisionRule, FeatureSpec, HeadSetting, build_network, served_features
 from predictors.latency.profile import LatencyProfile
 from predictors.rounds import Forecast
 from predictors.sampling import SamplingSettings
@@ -101,7 +92,7 @@ class HeadPrices:
 class HeadController(RuledController):
     """Controller of an exported head. Subclasses define the meaning of the head's classes."""
 
-    prices_class = HeadPrices
+    setting_class, prices_class = HeadSetting, HeadPrices
     stops_after = False  # with the token that a decision allows last: no distribution is computed only to stop
     instead = "the best static gamma of the nearest captured settings"
     prices: HeadPrices
@@ -184,7 +175,6 @@ class HeadController(RuledController):
 
 class HRAD(HeadController):
     kind = "hrad"
-    setting_class = ClassSetting
 
     @property
     def num_classes(self) -> int:
@@ -201,7 +191,6 @@ class HRAD(HeadController):
 
 class Length(HeadController):
     kind = "length"
-    setting_class = LengthSetting
     stops_after = True
 
     @property

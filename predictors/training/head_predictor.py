@@ -16,15 +16,7 @@ import torch
 from lightning.pytorch.loggers import Logger
 
 from predictors.config import Count, one_of
-from predictors.head import (
-    FEATURE_SETS,
-    LENGTH_CHOICES,
-    Calibration,
-    ClassSetting,
-    DecisionRule,
-    LengthRule,
-    LengthSetting,
-)
+from predictors.head import FEATURE_SETS, LENGTH_CHOICES, Calibration, DecisionRule, HeadSetting, LengthRule
 from predictors.latency.prices import RoundPrices
 from predictors.latency.profile import undisturbed
 from predictors.replay.acceptance import acceptance_of
@@ -57,10 +49,7 @@ from predictors.training.head_training import HeadTrainConfig, TrainedHead, trai
 from predictors.training.labelling import CHAINS
 from predictors.training.predictor import Fitted, Materials, Trust, card_of
 
-CONTROLLERS: dict[bool, tuple[str, Any]] = {  # and settings on its card, by whether classes are lengths
-    False: ("hrad", ClassSetting),
-    True: ("length", LengthSetting),
-}
+KINDS = {False: "hrad", True: "length"}  # controllers, by whether classes are lengths
 Place = tuple[str, int]  # a split, and the number of a setting
 
 
@@ -210,12 +199,12 @@ class HeadFit:
 
     def exported(self, made: Made, rows: Mapping[str, Rows], record: Sequence[Mapping[str, Any]]) -> Fitted:
         spec, target, head = self.roots.spec, self.roots.target, made.head
-        kind, entry = CONTROLLERS[target.ordered]
+        kind = KINDS[target.ordered]
         counted = {**made.rows, TEST: rows[TEST]}
         settings, parts = [], {}
         for place, setting in enumerate(self.settings):
             one, test = made.chosen[place], made.served[TEST, place]
-            settings.append(asdict(entry(setting, test.calibration, *one.static, *one.rules, *one.tried)))
+            settings.append(asdict(HeadSetting(setting, test.calibration, *one.static, *one.rules, *one.tried)))
             parts[setting.name] = self.part(
                 settings[place], one, test, {key: some.at(place) for key, some in rows.items()}
             )

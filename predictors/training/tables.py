@@ -3,11 +3,11 @@
 Shape suffixes: N rows, G slots; of roots D draws, K rules, A actions.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -52,29 +52,6 @@ class TextManifest(Manifest):
             HITS: self.gamma_max * self.candidates,
         }
 
-    def text(
-        self,
-        where: Mapping[str, str],
-        settings: SamplingSettings,
-        prompt_tokens: int,
-        budget: int,
-        columns: Mapping[str, Any],
-        root_NS: np.ndarray | LazyRows,
-    ) -> RecordedText:
-        """Make a text that was recorded in this way; ``where``: its prompt_id, document and slice."""
-        return RecordedText(
-            **where,
-            settings=settings,
-            prompt_tokens=prompt_tokens,
-            budget=budget,
-            verifier=self.verifier,
-            columns=columns,
-            eos_tokens=frozenset(self.eos_tokens),
-            roots=RootStates(root_NS, tuple(self.feature_layers), self.hidden_size),
-            draft_layers=self.stop_spec.draft_layers,
-            reads_states=self.reads_states,
-        )
-
 
 class TextTable(TraceTable[TextManifest]):
     """Table of positions of texts of some splits, those of a text one after the other."""
@@ -116,13 +93,17 @@ class TextTable(TraceTable[TextManifest]):
         for rows in self.text_slices:
             first, root_NS = rows.start, LazyRows(partial(self.column, ROOT), rows)
             states_NGS = LazyRows(partial(self.slots, STATES), rows)
-            yield manifest.text(
-                {name: str(values[first]) for name, values in names.items()},
-                self.settings[self.setting_N[first]],
-                int(columns["position"][first]) - 1,
-                manifest.max_new_tokens,
-                {name: values[rows] for name, values in columns.items()} | {STATES: states_NGS},
-                root_NS,
+            yield RecordedText(
+                **{name: str(values[first]) for name, values in names.items()},
+                settings=self.settings[self.setting_N[first]],
+                prompt_tokens=int(columns["position"][first]) - 1,
+                budget=manifest.max_new_tokens,
+                verifier=manifest.verifier,
+                columns={name: values[rows] for name, values in columns.items()} | {STATES: states_NGS},
+                eos_tokens=frozenset(manifest.eos_tokens),
+                roots=RootStates(root_NS, tuple(manifest.feature_layers), manifest.hidden_size),
+                draft_layers=manifest.stop_spec.draft_layers,
+                reads_states=manifest.reads_states,
             )
 
     def starts(

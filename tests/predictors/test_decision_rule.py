@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from predictors.head import Calibration, ClassSetting, DecisionRule, LengthRule, LengthSetting
+from predictors.head import Calibration, DecisionRule, HeadSetting, LengthRule
 from predictors.sampling import SamplingSettings
 
 # laws of the accepted length over γ = 3
@@ -81,7 +81,7 @@ def test_bad_rules_are_refused(options, message):
 def test_settings_and_calibration_are_checked():
     rule, calibration, settings = LengthRule("argmax", 0.1), Calibration(1.0, (0.0,) * 5), SamplingSettings(0.0)
     with pytest.raises(ValueError, match="static_gamma must be >= 0"):
-        LengthSetting(settings, calibration, -1, 1, rule, rule, rule, rule)
+        HeadSetting(settings, calibration, -1, 1, rule, rule, rule, rule)
     with pytest.raises(ValueError, match="temperature must be > 0"):
         Calibration(0.0, (0.0,) * 5)
     assert calibration.probabilities(torch.zeros(1, 5))[0].tolist() == pytest.approx([0.2] * 5)
@@ -89,5 +89,5 @@ def test_settings_and_calibration_are_checked():
 
 def test_a_setting_keeps_drafting_and_retention_apart():
     rule = DecisionRule(0.3)
-    made = ClassSetting(SamplingSettings(0.0), Calibration(), 4, 8, None, rule, rule, rule)
+    made = HeadSetting(SamplingSettings(0.0), Calibration(), 4, 8, None, rule, rule, rule)
     assert (made.of(False), made.of(True), made.static(False), made.static(True)) == (None, rule, 4, 8)
