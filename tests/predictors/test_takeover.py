@@ -102,8 +102,6 @@ def test_what_the_other_controller_needs_is_passed_on():
     assert changed.otherwise.epsilon == 0.7
     with pytest.raises(ValueError, match="unknown kind 'nobody'"):
         build_controller({"kind": "takeover", "otherwise": {"kind": "nobody"}})
-    with pytest.raises(ValueError, match="match must be >= 1"):
-        build_controller({"kind": "takeover", "match": 0})
 
 
 def stops_at(tops, **options):

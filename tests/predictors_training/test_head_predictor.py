@@ -197,13 +197,9 @@ def test_k_max_is_the_fastest_by_real_sessions(materials):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"feature_set": "papr"}, "feature_set must be one of paper, extended, got 'papr'"),
-        ({"training": {"hidden_sizes": [4]}}, "hidden_sizes must have 2 entries"),
-        ({"decoding": {"method": "trees"}}, "method must be one of chain, branches"),
         ({"decoding": {"gamma": 4, "draft_stage_gamma": 5}}, "draft_stage_gamma=5 exceeds gamma=4"),
         ({"target": "length", "rule": {"epsilon": 0.2}}, "rule is of target 'classes', and target is 'length'"),
         ({"choice": "argmax"}, "choice is of lengths, and target is 'classes'"),
-        ({"candidates": {"epsilons": []}}, "epsilons must name at least one"),
     ],
 )
 def test_bad_settings_are_refused(changes, message):

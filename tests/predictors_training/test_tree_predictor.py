@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from predictors.config import parse_config
 from predictors.training.labelling import LabelConfig, label_trees, write_labels
 from predictors.training.predictor import Materials
 from predictors.training.tables import RootTable
@@ -177,19 +176,3 @@ def test_labels_of_other_traces_are_refused(fitted, tmp_path):
         predictor.fit("x", other)
     with pytest.raises(ValueError, match=r"trees\.parquet does not exist"):
         predictor.fit("x", dataclasses.replace(materials, labels=tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"rule": "nss", "candidates": []}, "candidates must name at least one"),
-        ({"rule": "nss", "candidates": [{"objective": "speed"}]}, "objective must be one of tokens, throughput"),
-        ({"rule": "nss", "training": {"hidden_sizes": [8]}}, "hidden_sizes must have 2 entries"),
-        ({"rule": "nss", "training": {"dropout": 1.0}}, "dropout must be < 1"),
-        ({"rule": "nss", "training": {"epochs": 0}}, "epochs must be >= 1"),
-        ({}, "key 'rule' is missing"),
-    ],
-)
-def test_what_cannot_be_fitted_is_refused(values, message):
-    with pytest.raises(ValueError, match=message):
-        parse_config(TreePredictor, values, "fit")
