@@ -229,24 +229,23 @@ def measured_quality(quality: Mapping[str, Any]) -> dict[str, Any]:
 def tracked(quality: Mapping[str, Any]) -> dict[str, float | None]:
     """Flatten the metrics, each with its setting's name as trackers allow it."""
     found: dict[str, float | None] = {}
-    for name, one in quality["parts"].items():
+    for (name, one), setting in zip(quality["parts"].items(), quality["settings"], strict=True):
         made: dict[str, float | None] = {}
         for which, suffix in (("head", ""), ("head_uncalibrated", "_uncalibrated")):
             metrics = one["metrics"][which]
             made |= {f"test_{key}{suffix}": metrics[key] for key in TRACKED if key in metrics}
         made |= {f"test_tokens_per_second_{key}": worth["tokens_per_second"] for key, worth in one["policies"].items()}
         made["test_gain"] = one["policies"]["head"]["gain"]["value"]
-        made["calibration_temperature"] = one["calibration"]["temperature"]
+        made["calibration_temperature"] = setting["calibration"]["temperature"]
         found |= {f"{key}/{tracked_name(name)}": value for key, value in made.items()}
     return found
 
 
 def sentence(quality: Mapping[str, Any]) -> str:
     told = []
-    for name, one in quality["parts"].items():
+    for (name, one), setting in zip(quality["parts"].items(), quality["settings"], strict=True):
         gain, area = one["policies"]["head"]["gain"], one["metrics"]["head"]["macro_auc"]
-        rules = any(one["thresholds"][which] for which in ("rule", "retention"))
-        served = "its rule" if rules else f"static {one['static_length']}"
+        served = "its rule" if setting["rule"] or setting["retention"] else f"static {one['static_length']}"
         known = "undefined" if area is None else f"{area:.3f}"
         told.append(
             f"{name}: {served}, {gain['value']:+.1%} replayed tokens/s over the best static length, macro AUROC {known}"

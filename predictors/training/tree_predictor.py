@@ -81,16 +81,6 @@ def calibrated_rule(
     return (rules[best], gain) if low is not None and low > 0 else (rules[-1], 0.0)
 
 
-def rates_by_setting(said: Judged, rows: SelectorRows, rule: SelectionRule) -> dict[str, dict[str, float]]:
-    """Measure tokens per second of the ``static`` choice and of the ``selector`` at every sampling setting."""
-    outcomes = {"static": rows.static, "selector": rows.chosen(said, rule)}
-    return {
-        setting: {name: one.at(mask_N).throughput for name, one in outcomes.items()}
-        for setting, mask_N in rows.by_setting.items()
-        if mask_N.any()
-    }
-
-
 def oracle_places(efficiency_NA: np.ndarray, seconds_NA: np.ndarray) -> np.ndarray:
     """Find argmax_a E_a - ρ T_a [N], ρ the throughput of these very choices: the most that any choice per root can reach."""
     places_N = (efficiency_NA / seconds_NA).argmax(axis=1)
@@ -228,8 +218,6 @@ class TreePredictor(Checked):
         rule, gain = calibrated_rule(held, labelling, validation, SCORED[candidate.objective], self.calibration)
         quality = evaluate_selector(said, labelling, rule, test, self.calibration) | {
             "candidate": candidate.name,
-            "validation_tokens_per_second": validation.static.throughput * (1 + gain),
-            "validation": rates_by_setting(held, validation, rule),
             "history": trained.history,
             "best_epoch": trained.best_epoch,
         }
