@@ -98,11 +98,16 @@ def _hit(text: RecordedText, start: int, submitted: int, count: int, config: Bra
     if text.settings.greedy or config.branch_verifier == MATCH:
         return text.number("rank", start, submitted) < count
     hits_C = text.columns["hits"][start - 1, submitted]
-    if count > len(hits_C):
-        raise BeyondRecordError(
-            f"{count} candidates cannot be replayed where {len(hits_C)} were recorded. Raise traces.texts.candidates."
-        )
+    require_hits(count, len(hits_C))
     return bool(text.number("tried", start + submitted) < hits_C[count - 1])
+
+
+def require_hits(count: int, recorded: int) -> None:
+    """Raise `ValueError` if hits of so many candidates were not ``recorded``."""
+    if count > recorded:
+        raise BeyondRecordError(
+            f"{count} candidates cannot be replayed where {recorded} were recorded. Raise traces.texts.candidates."
+        )
 
 
 def require_replayable(text: RecordedText, config: BranchSettings) -> None:
@@ -169,11 +174,7 @@ class BranchStarts:
         if texts[0].settings.greedy or self.config.branch_verifier == MATCH:
             return open_XSP & (self._after("rank") < count_XSP)
         hits_XSPC = self._after("hits")
-        if (open_XSP & (count_XSP > hits_XSPC.shape[-1])).any():
-            raise BeyondRecordError(
-                f"{count_XSP.max()} candidates cannot be replayed where {hits_XSPC.shape[-1]} were recorded. Raise "
-                "traces.texts.candidates."
-            )
+        require_hits(count_XSP[open_XSP].max(initial=0), hits_XSPC.shape[-1])
         which_XSP1 = np.clip(count_XSP - 1, 0, hits_XSPC.shape[-1] - 1)[..., None]
         chance_XSP = np.take_along_axis(hits_XSPC, which_XSP1, axis=-1)[..., 0]
         tried_XSP = self.retained.by_start([onward(one.columns["tried"], len(place_P)) for one in texts])

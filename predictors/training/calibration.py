@@ -185,3 +185,10 @@ def binary(chances_N: np.ndarray, accepted_N: np.ndarray) -> dict[str, Any]:
         "brier": float(np.mean((chances_N - accepted_N) ** 2)),
         "ece": float(gaps.sum() / len(chances_N)),
     }
+
+
+def along_drafts(chances_NG: np.ndarray, survives_NG: np.ndarray, whole_N: np.ndarray) -> dict[str, Any]:
+    """Compare mean Π P̂ along ``whole`` drafts (predicted) with P(N >= n) (observed), empty for none; and count them."""
+    means = {"predicted": np.cumprod(chances_NG[whole_N], axis=1), "observed": survives_NG[whole_N]}
+    bias = {name: values.mean(axis=0).tolist() if whole_N.any() else [] for name, values in means.items()}
+    return {"product_bias": bias, "rounds": int(whole_N.sum())}

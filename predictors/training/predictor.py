@@ -16,7 +16,7 @@ Shape suffixes: R rules, X texts.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -157,10 +157,10 @@ def choose(table_2RX: np.ndarray, static_2X: np.ndarray, document_X: np.ndarray,
 
 def best_of(
     rules: Sequence[Rule], play: Callable[[Rule], Totals], static: Totals, document_X: np.ndarray, folds: int, seed: int
-) -> tuple[Rule, RuleChoice]:
-    """Choose among ``rules`` that ``play`` on the same texts by tokens per second; also judge the choice over ``static``."""
+) -> RuleChoice:
+    """Choose among ``rules`` that ``play`` on the same texts by tokens per second, judged over ``static``."""
     choice = choose(table_of(map(play, rules)), static.sums_2X, document_X, folds, seed)
-    return rules[choice.rule], choice
+    return replace(choice, rule=rules[choice.rule])
 
 
 def choose_by(pick: Pick, static_2X: np.ndarray, document_X: np.ndarray, folds: int, seed: int) -> RuleChoice:

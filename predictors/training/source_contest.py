@@ -180,8 +180,7 @@ class Contest(ChainPolicies):
 
     def best(self, rules: Sequence[Paced], folds: int, seed: int) -> RuleChoice:
         """Find the rule of most tokens per second, and what choosing it gains over the best static chain."""
-        rule, choice = best_of(rules, self.under, self.static(), self.grid.starts.document_X, folds, seed)
-        return replace(choice, rule=rule)
+        return best_of(rules, self.under, self.static(), self.grid.starts.document_X, folds, seed)
 
 
 def learned(train: Contest, context: float) -> SourceRule:

@@ -26,7 +26,7 @@ from torch.nn.functional import logsigmoid
 from predictors.config import Count, Positive, one_of
 from predictors.schema import SPLITS, TRAIN, VALIDATION
 from predictors.stopping import BEFORE, BEHIND, INPUTS, LAW, NetworkShape, RisingCalibration, StopNetwork
-from predictors.training.calibration import binary, product_calibration
+from predictors.training.calibration import along_drafts, binary, product_calibration
 from predictors.training.labelling import Labels
 from predictors.training.tables import STATES, TOPS, TextTable
 from predictors.training.trainer import Batches, TrainConfig, trained
@@ -229,20 +229,14 @@ def mixed(parts: Parts) -> bool:
 
 
 def quality(tokens: TokenRows, drafts: WholeDrafts, chances: Chances) -> dict[str, Any]:
-    """Measure ``chances`` on texts that were never seen: of tested ``tokens``, and by position; and their ``product_bias`` along
-    whole ``drafts``: mean Π P̂ (predicted) and P(N >= n) (observed), empty for none."""
+    """Measure ``chances`` on texts that were never seen: of tested ``tokens``, and by position; and `along_drafts` that are
+    whole."""
     drafted_G, row_N1 = np.arange(len(drafts.slot_G)), np.arange(len(drafts.accepted_N))[:, None]
     chances_NG = np.where(drafts.known_NG, chances(row_N1, drafts.slot_G, drafted_G), 0.0)
     whole_N = np.asarray(drafts.whole_NG.all(axis=1))
-    means = (np.cumprod(chances_NG[whole_N], axis=1), drafts.survives_NG[whole_N])
-    predicted, observed = (values_NG.mean(axis=0).tolist() if whole_N.any() else [] for values_NG in means)
     known = {"all": binary(chances(tokens.row_N, tokens.slot_N, 0), tokens.accepted_N)}
     for position in drafted_G.tolist():
         tested_N = whole_N & (drafts.accepted_N >= position) & drafts.known_NG[:, position]
         if tested_N.any():
             known[str(position)] = binary(chances_NG[tested_N, position], drafts.accepted_N[tested_N] > position)
-    return {
-        "tokens": known,
-        "product_bias": {"predicted": predicted, "observed": observed},
-        "rounds": int(whole_N.sum()),
-    }
+    return {"tokens": known, **along_drafts(chances_NG, drafts.survives_NG, whole_N)}

@@ -139,10 +139,11 @@ class StopPredictor(StopTrainConfig, Trust):
         training and validation texts, the rules on validation texts."""
         length, starts = static_length([train, validation.starts]), validation.starts
         play = partial(validation.stopped, static_length=length)
-        tried, choice = best_of(RULES, play, static_totals(starts, length), starts.document_X, self.folds, self.seed)
+        choice = best_of(RULES, play, static_totals(starts, length), starts.document_X, self.folds, self.seed)
         epsilon = max(EPSILONS, key=lambda epsilon: validation.confidence(epsilon).rate)
-        rule = tried if choice.pays else StopRule(0.0)
-        return StopSetting(model.settings[number], rule, length, tried, model.calibrations[number]), choice, epsilon
+        rule = choice.rule if choice.pays else StopRule(0.0)
+        setting = StopSetting(model.settings[number], rule, length, choice.rule, model.calibrations[number])
+        return setting, choice, epsilon
 
     def _scored(self, test: StopPolicies, made: StopSetting, epsilon: float) -> dict[str, Any]:
         """Score every policy's tokens per second on texts that chose nothing."""

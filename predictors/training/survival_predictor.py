@@ -222,8 +222,8 @@ class SurvivalPredictor(Trust):
         tried = product(self.shares, self.least)
         rules = [SurvivalRule(rate * share, least, draft.rule.follows) for share, least in tried]
         document_X = validation.starts.document_X
-        rule, choice = best_of(rules, played.asked, always, document_X, self.folds, self.seed)
-        return replace(played.made, rule=rule, pays=choice.pays), choice
+        choice = best_of(rules, played.asked, always, document_X, self.folds, self.seed)
+        return replace(played.made, rule=choice.rule, pays=choice.pays), choice
 
 
 def _scored(test: ChainPolicies) -> dict[str, Any]:
