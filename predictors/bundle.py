@@ -32,6 +32,11 @@ SCHEMA_VERSION = 1
 LAYER_NUMBERING = "hf_hidden_states"  # 0: the embedding, i: the output of block i; the last one is after the final norm
 STATE_PREDICTS = "next_token"  # the state at position i predicts token i + 1
 WEIGHTS_TOLERANCE = 2.0**-8  # relative; a cast to bfloat16 moves a weight by up to 2^-9
+TENSORS, CARD = "controller.safetensors", "card.json"
+REMEDY = "Export the bundle again (dvc repro)."
+CARD_KEYS = ("kind", "contract", "decoder")
+OTHERWISE = "otherwise"  # card of another controller inside a bundle's, whose tensors are those of that one
+AUTO = "auto"  # kind of a bundle that names a decoder for each of several sampling settings (``routes``)
 
 
 class ContractError(ValueError):
@@ -133,13 +138,6 @@ def _show(value: Any) -> str:
         return "unknown"
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
-
-
-TENSORS, CARD = "controller.safetensors", "card.json"
-REMEDY = "Export the bundle again (dvc repro)."
-CARD_KEYS = ("kind", "contract", "decoder")
-OTHERWISE = "otherwise"  # card of another controller inside a bundle's, whose tensors are those of that one
-AUTO = "auto"  # kind of a bundle that names a decoder for each of several sampling settings (``routes``)
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,8 @@ CLASSES = ("none", "some", "all")  # H-RAD's
 PREVIOUS_SCALARS = ("previous_unknown", "previous_accepted_share", "previous_none", "previous_all")
 FIRST_LAW_SCALARS = ("first_confidence", "first_entropy")
 FEATURE_SETS = {"paper": (), "extended": PREVIOUS_SCALARS + FIRST_LAW_SCALARS}
+NONE, SOME, ALL = 0, 1, 2
+ARGMAX, EXPECTATION = LENGTH_CHOICES = ("argmax", "expectation")
 
 
 @dataclass(frozen=True)
@@ -185,10 +187,6 @@ def build_network(spec: FeatureSpec, tensors: Mapping[str, Tensor], source: str)
         return HRADNetwork(spec.state_size, len(spec.scalars), reduced_size, (first, second), num_classes=classes)
 
     return loaded(sized, tensors, f"{source}: the tensors do not fit the card's feature spec")
-
-
-NONE, SOME, ALL = 0, 1, 2
-ARGMAX, EXPECTATION = LENGTH_CHOICES = ("argmax", "expectation")
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,13 @@ from torch import Tensor
 from predictors.config import Checked, Count, one_of
 
 PHASES = ("draft", "target", "verify", "controller", "wait")
+K_RULES: dict[str, Callable[[float], int]] = {"floor": math.floor, "ceil": math.ceil}
+CHOICES = {
+    "k_rule": ("floor", "ceil", "const"),
+    "branch_verifier": ("match", "rrs", "hybrid"),
+    "retention": ("posterior", "prior"),
+    "draft_stage": ("idle", "preverify"),
+}
 
 
 class Forecast(NamedTuple):
@@ -130,15 +137,6 @@ def hit_rate(rounds: Sequence[RoundRecord]) -> float:
 
 def _ratio(numerator: float, denominator: float) -> float:
     return numerator / denominator if denominator else float("nan")
-
-
-K_RULES: dict[str, Callable[[float], int]] = {"floor": math.floor, "ceil": math.ceil}
-CHOICES = {
-    "k_rule": ("floor", "ceil", "const"),
-    "branch_verifier": ("match", "rrs", "hybrid"),
-    "retention": ("posterior", "prior"),
-    "draft_stage": ("idle", "preverify"),
-}
 
 
 @dataclass(frozen=True)

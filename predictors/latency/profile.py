@@ -26,6 +26,41 @@ import numpy as np
 from predictors.config import parse_config
 
 QUARTILES = ("median", "low", "high")
+SCHEMA = 2
+REMEDY = "Measure the profile on this machine again (dvc repro)."
+# Table -> axes. A pass costs `rows` or `tokens` nodes behind `context` committed tokens.
+AXES = {
+    "draft": ("rows", "context"),  # one draft pass over new nodes: 1 is a chain's step, more a level of a tree
+    "draft_first": ("rows", "context"),  # a round's first, over all that was committed, of a draft that reads states
+    "target": ("tokens", "context"),  # one target pass over the newest token and the drafted ones
+    "draft_hugging_face": ("rows", "context"),  # the same by bare Hugging Face
+    "target_hugging_face": ("tokens", "context"),
+    "draft_prefill": ("tokens",),  # opening a state and committing a prompt
+    "target_prefill": ("tokens",),
+    "plain": ("context",),  # a token of plain decoding as it runs, behind passes of its own model
+    "chain_drawing": ("drafted", "sampled"),  # a round's laws and draws; sampled: 0 greedy, 1 temperature 1
+    "chain_verification": ("drafted", "sampled"),  # the rest of a round outside the models
+    "tree_drawing": ("drafted", "sampled"),  # drafted counts distinct nodes
+    "tree_verification": ("drafted", "sampled"),
+    # verification of sampled trees by other rules than traversal
+    "verification_nss": ("drafted",),
+    "verification_naive_tree": ("drafted",),
+    "verification_spectr": ("drafted",),
+    "verification_specinfer": ("drafted",),
+    "verification_khisti": ("drafted",),
+    # branch-parallel decoding: work of the draft outside its passes, and of the verdict on candidates
+    "branch_candidates": ("rows", "sampled"),  # from the law at the branch point to as many candidates as rows
+    "branch_drawing": ("rows", "sampled"),  # one level of branches behind them: laws, draws, bookkeeping
+    "branch_verdict": ("candidates", "sampled"),
+    "reading": ("entropy",),  # a draft law's confidence by the host, and with 1 its entropy too
+    "predictor": ("features",),  # one decision of a small MLP, with all that it reads
+    "guessing": ("guessed",),  # a model drafting for itself: a pass's candidates, and upkeep of so many guesses
+    "stopping": ("features",),  # asking a stop model of so many numbers
+    "survival": ("positions",),  # asking the survival model about so many tokens behind the last draft pass
+    "selection": ("features",),  # choosing a delayed tree from so many numbers of hidden states, and both models' laws
+}
+FIRST = "draft_first"
+DRAFT_PASSES = ("draft", FIRST, "draft_prefill")
 
 
 @dataclass(frozen=True)
@@ -141,45 +176,6 @@ def _read(values: np.ndarray, grid: Sequence[int], coordinate: float) -> np.ndar
         return values[right] + (share - 1) * np.maximum(values[right] - values[right - 1], 0)
     # weights rather than a slope: exact at grid points
     return (1 - share) * values[right - 1] + share * values[right]
-
-
-SCHEMA = 2
-REMEDY = "Measure the profile on this machine again (dvc repro)."
-
-# Table -> axes. A pass costs `rows` or `tokens` nodes behind `context` committed tokens.
-AXES = {
-    "draft": ("rows", "context"),  # one draft pass over new nodes: 1 is a chain's step, more a level of a tree
-    "draft_first": ("rows", "context"),  # a round's first, over all that was committed, of a draft that reads states
-    "target": ("tokens", "context"),  # one target pass over the newest token and the drafted ones
-    "draft_hugging_face": ("rows", "context"),  # the same by bare Hugging Face
-    "target_hugging_face": ("tokens", "context"),
-    "draft_prefill": ("tokens",),  # opening a state and committing a prompt
-    "target_prefill": ("tokens",),
-    "plain": ("context",),  # a token of plain decoding as it runs, behind passes of its own model
-    "chain_drawing": ("drafted", "sampled"),  # a round's laws and draws; sampled: 0 greedy, 1 temperature 1
-    "chain_verification": ("drafted", "sampled"),  # the rest of a round outside the models
-    "tree_drawing": ("drafted", "sampled"),  # drafted counts distinct nodes
-    "tree_verification": ("drafted", "sampled"),
-    # verification of sampled trees by other rules than traversal
-    "verification_nss": ("drafted",),
-    "verification_naive_tree": ("drafted",),
-    "verification_spectr": ("drafted",),
-    "verification_specinfer": ("drafted",),
-    "verification_khisti": ("drafted",),
-    # branch-parallel decoding: work of the draft outside its passes, and of the verdict on candidates
-    "branch_candidates": ("rows", "sampled"),  # from the law at the branch point to as many candidates as rows
-    "branch_drawing": ("rows", "sampled"),  # one level of branches behind them: laws, draws, bookkeeping
-    "branch_verdict": ("candidates", "sampled"),
-    "reading": ("entropy",),  # a draft law's confidence by the host, and with 1 its entropy too
-    "predictor": ("features",),  # one decision of a small MLP, with all that it reads
-    "guessing": ("guessed",),  # a model drafting for itself: a pass's candidates, and upkeep of so many guesses
-    "stopping": ("features",),  # asking a stop model of so many numbers
-    "survival": ("positions",),  # asking the survival model about so many tokens behind the last draft pass
-    "selection": ("features",),  # choosing a delayed tree from so many numbers of hidden states, and both models' laws
-}
-
-FIRST = "draft_first"
-DRAFT_PASSES = ("draft", FIRST, "draft_prefill")
 
 
 @dataclass(frozen=True, eq=False)

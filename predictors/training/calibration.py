@@ -38,6 +38,8 @@ LEAST_SCALE = 1e-3  # a scale that would turn the order around is held at almost
 LEAST = 1e-9
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.02, 50.0
 STEPS = 60
+BINS = 15
+TINY = 1e-12
 
 
 def fit_temperature(logits: Tensor, labels: Tensor, bias: Tensor) -> float:
@@ -90,10 +92,6 @@ def product_calibration(
     scale, bias, rise = (float(value) for value in found.x)
     moved = least_squares(gaps, (bias, rise) if rises else (bias,)).x.tolist()
     return scale, moved[0], moved[1] if rises else 0.0
-
-
-BINS = 15
-TINY = 1e-12
 
 
 def evaluate(probabilities_NC: np.ndarray, labels_N: np.ndarray, classes: Sequence[str] = CLASSES) -> dict[str, Any]:

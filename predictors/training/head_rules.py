@@ -36,6 +36,9 @@ from predictors.training.predictor import RuleChoice, choose_by, fastest, oracle
 
 NEVER = 1.01  # a probability no class reaches
 COST_FACTORS = (0.5, 0.7, 1.0, 1.4, 2.0)  # of a drafted token, in the rule that weighs lengths
+TRACKED = ("accuracy", "mean_absolute_error", "macro_f1", "macro_auc", "nll", "brier", "ece")
+SHOWN = (*TRACKED, "macro_auc_interval", "auc")
+Baseline = Callable[[Rows], np.ndarray]  # probabilities [P, L] of rows
 
 
 @dataclass(frozen=True)
@@ -121,11 +124,6 @@ def choose_rules(held: Served, rules: Sequence[Rule], candidates: Candidates) ->
     epsilon = max(zip(soft, candidates.epsilons, strict=True), key=lambda one: one[0].rate)[1]
     served = choice.rule if choice.pays else (None, None)
     return Chosen(static, served, (rules[best], rules[kept]), epsilon, choice)
-
-
-TRACKED = ("accuracy", "mean_absolute_error", "macro_f1", "macro_auc", "nll", "brier", "ece")
-SHOWN = (*TRACKED, "macro_auc_interval", "auc")
-Baseline = Callable[[Rows], np.ndarray]  # probabilities [P, L] of rows
 
 
 def fit_baselines(train: Rows) -> dict[str, Baseline]:

@@ -40,6 +40,7 @@ from predictors.training.trainer import Batches, TrainConfig, Trained, Training,
 BY_SMOTE, CLASS_WEIGHTS, NONE = METHODS = ("smote", "class_weights", "none")
 NEIGHBOURS = 5
 FAINT = 2.0**-10  # so small that probabilities which travel with standardised features choose no neighbours
+DRAWN, EXPECTED = TARGETS = ("drawn", "expected")
 
 
 @dataclass(frozen=True)
@@ -133,9 +134,6 @@ def _smote(features: Tensor, labels: Tensor, counts: Tensor, seed: int) -> tuple
 
 def _show(counts: dict[str, int], unit: str = "rows") -> str:
     return ", ".join(f"{count} {unit} of class {name!r}" for name, count in counts.items())
-
-
-DRAWN, EXPECTED = TARGETS = ("drawn", "expected")
 
 
 @dataclass(frozen=True)

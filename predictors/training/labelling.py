@@ -44,6 +44,7 @@ CHAINS, TOKENS, TREES = ("chains", "tokens", "trees")
 LABELS_VERSION = 3
 METADATA_KEY = b"draftwright"
 REMEDY = "Run the labels stage again."
+TOO_LATE = "fewer than gamma tokens of text left"
 
 
 @dataclass(frozen=True)
@@ -89,9 +90,6 @@ def read_labels(path: Path, kind: str, traces_sha256: str) -> Labels:
         if record.get(name) != wanted:
             raise ValueError(f"{path}: {name} is {record.get(name)!r} where {wanted!r} is needed. {REMEDY}")
     return Labels(kind, table, record["traces_sha256"], record["facts"], record["report"])
-
-
-TOO_LATE = "fewer than gamma tokens of text left"
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,10 @@ from predictors.replay.grid import Starts, Totals, decoded
 from predictors.replay.policies import static
 from predictors.training.intervals import log_gain
 
+Rule = TypeVar("Rule")
+# from a mask [X] of texts: what was chosen on them, with its tokens and seconds [2, X] on all
+Pick = Callable[[np.ndarray], tuple[Any, np.ndarray]]
+
 
 @dataclass(frozen=True)
 class Materials:
@@ -123,11 +127,6 @@ class Predictor(Protocol):
         """Fit the predictor called ``name``; curves go to ``logger``. `ValueError` if a trace, a label table or a price that it
         needs is missing."""
         ...
-
-
-Rule = TypeVar("Rule")
-# from a mask [X] of texts: what was chosen on them, with its tokens and seconds [2, X] on all
-Pick = Callable[[np.ndarray], tuple[Any, np.ndarray]]
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,9 @@ from predictors.training.predictor import RuleChoice, best_of
 from predictors.training.survival_model import LENGTHS, SourceChoice
 from predictors.training.survival_predictor import ChainPolicies, SurvivalModel
 
+LEAST_SCALE = 1e-3
+MIDDLE = LENGTHS[len(LENGTHS) // 2]
+
 
 @dataclass(frozen=True)
 class Lookups:
@@ -136,10 +139,6 @@ class Lookups:
 
     def _column(self, name: str) -> np.ndarray:
         return self.starts.by_start([one.columns[name] for one in self.starts.texts])
-
-
-LEAST_SCALE = 1e-3
-MIDDLE = LENGTHS[len(LENGTHS) // 2]
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,8 @@ from predictors.training.trainer import Batches, TrainConfig, trained
 
 SOFT, HARD = LABELS = ("soft", "hard")
 ROWS_AT_ONCE = 2000
+# of rows and slots, each after so many tokens
+Chances = Callable[[np.ndarray, np.ndarray, np.ndarray | int], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -138,8 +140,6 @@ class WholeDrafts:
 
 
 Parts = Sequence[tuple[np.ndarray, WholeDrafts]]  # logits [N, G] of rows, and drafts from them
-# of rows and slots, each after so many tokens
-Chances = Callable[[np.ndarray, np.ndarray, np.ndarray | int], np.ndarray]
 
 
 @dataclass(frozen=True)

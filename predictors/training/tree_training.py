@@ -45,6 +45,9 @@ from predictors.tree_choice import (
 )
 
 Judged = tuple[np.ndarray, np.ndarray]  # a selector's expected tokens [N, A] and squared distances [N]
+SHARPNESS = 20.0
+TOKENS, THROUGHPUT = OBJECTIVES = ("tokens", "throughput")
+SCORED = {TOKENS: (SURPLUS, RATIO), THROUGHPUT: (RATIO,)}  # what the outputs of either can be scored by
 
 
 @dataclass(frozen=True)
@@ -192,11 +195,6 @@ class Labelling:
             np.array([static.rate for static in statics])[table.setting_N],
             table,
         )
-
-
-SHARPNESS = 20.0
-TOKENS, THROUGHPUT = OBJECTIVES = ("tokens", "throughput")
-SCORED = {TOKENS: (SURPLUS, RATIO), THROUGHPUT: (RATIO,)}  # what the outputs of either can be scored by
 
 
 def token_error(logs_BA: Tensor, efficiency_BA: Tensor, mean_A: Tensor) -> Tensor:
