@@ -58,7 +58,7 @@ def stopping(
     asked_XS = np.where(aside_XS, asked_L[np.minimum(far_XS + 1, cap_XS)], asked_L[passes_XS])
     submitted_XS = np.where(aside_XS, np.minimum(end_XS, cap_XS), submitted_XS)
     passes_XS = np.where(aside_XS, np.minimum(end_XS + 1, cap_XS), passes_XS)
-    return Drafts.of(submitted_XS[..., None], passes_XS[..., None], asked_XS[..., None])
+    return Drafts.of(submitted_XS[..., None], passes_XS[..., None], asked=asked_XS[..., None])
 
 
 def heads(

@@ -112,7 +112,7 @@ class SurvivalGrid:
 
     def totals(self, path: Path, question: float) -> Totals:
         submitted_V, looked_up_V, asked_V, _ = path.drafted
-        drafts = Drafts.of(submitted_V, submitted_V - looked_up_V, asked_V, looked_up=looked_up_V)
+        drafts = Drafts.of(submitted_V, submitted_V - looked_up_V, asked=asked_V, looked_up=looked_up_V)
         return self.starts.decoded(path, drafts, question)
 
 
