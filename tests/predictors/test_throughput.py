@@ -96,10 +96,6 @@ def test_a_shorter_chains_law_is_the_longer_ones_cut(alpha, gamma, more):
     assert cut.tolist() == pytest.approx(iid_accepted_law(alpha, gamma).tolist(), abs=1e-12)
 
 
-untimed = settings(deadline=None, derandomize=True)
-PROBABILITIES = st.floats(0, 1)
-
-
 def chain_round(drafted, context, sampled):
     """Seconds of a chain's round, straight from the costs."""
     passes = sum(COSTS["draft"](1, context + place) for place in range(drafted))
@@ -239,7 +235,7 @@ def test_generation_against_simulation(sampled):
 
 
 @untimed
-@given(PROBABILITIES, st.integers(0, 3), st.integers(1, 6))
+@given(st.floats(0, 1), st.integers(0, 3), st.integers(1, 6))
 def test_generation_against_enumeration(alpha, gamma, new_tokens):
     """Over all sequences of outcomes of as many rounds as there can be."""
     law = iid_accepted_law(alpha, gamma)
