@@ -108,10 +108,14 @@ def _check(hint: Any, value: Any, name: str) -> None:
 
 
 def _given(options: Iterable[Any], value: Any) -> Any:
-    """Return the hint of a value that may be left out: of several, the dataclass for a mapping or an object of one."""
+    """Return the hint of a value that may be left out: of several, for a mapping or an object of one, a dataclass, and of those
+    the first that knows all keys."""
     some = [option for option in options if option is not types.NoneType]
     nested = isinstance(value, Mapping) or dataclasses.is_dataclass(value)
-    return next((option for option in some if nested and dataclasses.is_dataclass(option)), some[0])
+    known = [option for option in some if nested and dataclasses.is_dataclass(option)]
+    if isinstance(value, Mapping):
+        known.sort(key=lambda option: not set(value) <= {field.name for field in dataclasses.fields(option)})
+    return (known or some)[0]
 
 
 class ByName(Mapping[str, Any]):

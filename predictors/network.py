@@ -1,11 +1,9 @@
-"""Base of learned controllers' networks, and the head: an MLP that classifies, over a fixed reduction of the features.
+"""Base of learned controllers' networks, over a fixed reduction of the features.
 
-    r = (x - μ) / σ,  for states optionally  r = C (x - μ) / σ / s       (C: PCA components, s: their standard deviations)
-    logits = W3 relu(W2 relu(W1 r + b1) + b2) + b3                        (256 and 64 hidden units; dropout in training)
+    r = (x - μ) / σ
 
-H-RAD's classes: 0 all rejected, 1 some accepted, 2 all γ accepted; the explicit length predictor has one class per accepted
-length 0..γ. The reduction is fitted on training rows and stored with the head, so a caller passes raw features. Shape suffixes:
-B rows, S state size, C scalars, R reduced state size, L classes.
+μ and σ are of the training rows and stored with the network, so a caller passes raw features. Shape suffixes: B rows, F features,
+R reduced ones.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,9 +13,6 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from predictors.features import FeatureSpec
-
-CLASSES = ("none", "some", "all")  # H-RAD's
 SKETCH = 4  # coordinates of reduced features that a forecast carries
 Network = TypeVar("Network", bound=nn.Module)
 
@@ -105,61 +100,3 @@ def loaded(make: Callable[[], Network], tensors: Mapping[str, Tensor], misfit: s
     except (KeyError, RuntimeError) as error:
         raise ValueError(f"{misfit} ({error}). Export it again.") from error
     return network.eval()
-
-
-class Reduction(Standardised):
-    """Standardisation of all columns and, for the state columns, an optional PCA. Parameters are buffers: never trained."""
-
-    components: Tensor
-    component_scale: Tensor
-
-    def __init__(self, state_size: int, num_scalars: int, reduced_size: int | None) -> None:
-        super().__init__(state_size + num_scalars)
-        self.state_size = state_size
-        self.output_size = (reduced_size or state_size) + num_scalars
-        self.register_buffer("components", torch.zeros(reduced_size or 0, state_size))
-        self.register_buffer("component_scale", torch.ones(reduced_size or 0))
-
-    def reduced(self, features: Tensor) -> Tensor:
-        """Reduce raw features [B, S + C] to unit-variance ones [B, R + C]."""
-        standard = super().reduced(features)
-        if not len(self.components):
-            return standard
-        state, scalars = standard.split([self.state_size, standard.shape[1] - self.state_size], dim=1)
-        return torch.cat([state @ self.components.T / self.component_scale, scalars], dim=1)
-
-
-class HRADNetwork(Judging):
-    """Network of a head: class logits [B, L] of raw features [B, S + C], by reduction and MLP. ``reduced_size=None`` keeps all
-    state columns, as the paper's head does; ``num_classes`` by default H-RAD's."""
-
-    def __init__(
-        self,
-        state_size: int,
-        num_scalars: int,
-        reduced_size: int | None,
-        hidden_sizes: tuple[int, int] = (256, 64),
-        dropout: float = 0.4,
-        num_classes: int = len(CLASSES),
-    ) -> None:
-        super().__init__()
-        self.num_classes = num_classes
-        self.reduction = Reduction(state_size, num_scalars, reduced_size)
-        self.head = Mlp((self.reduction.output_size, *hidden_sizes), num_classes, nn.ReLU, dropout)
-
-    def reduced(self, features: Tensor) -> Tensor:
-        return self.reduction.reduced(features)
-
-    def outputs(self, reduced: Tensor) -> Tensor:
-        return self.head(reduced)
-
-
-def build_network(spec: FeatureSpec, tensors: Mapping[str, Tensor], source: str) -> HRADNetwork:
-    """Build the head with ``tensors`` as weights, in evaluation mode; sizes are read from them and checked against ``spec``."""
-
-    def sized() -> HRADNetwork:
-        reduced_size = tensors["reduction.components"].shape[0] or None
-        first, second, classes = (len(tensors[f"head.{layer}.weight"]) for layer in (0, 3, 6))
-        return HRADNetwork(spec.state_size, len(spec.scalars), reduced_size, (first, second), num_classes=classes)
-
-    return loaded(sized, tensors, f"{source}: the tensors do not fit the card's feature spec")

@@ -72,7 +72,7 @@ TEXT_COLUMNS = {
     "newest": "int32",  # the last committed token
     "token": "int32",  # the text's own, in front of which the root is
     "target_probability": "float32",  # of that token under the target's processed distribution; 1 at temperature 0
-    "root": "root<float16>",  # the target's state in front of the round (`predictors.features.state_vector`)
+    "root": "root<float16>",  # the target's state in front of the round (`predictors.head.state_vector`)
     "match": "int32",  # most last tokens of prompt and text that occurred before (`predictors.lookup`)
     "seen": "int32",  # earlier occurrences of the last few tokens of the match
     "agreed": "int32",  # of them those that went on with the first token of the lookup

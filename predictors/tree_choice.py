@@ -33,9 +33,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from predictors.actions import Action
+from predictors.actions import Action, Prices
 from predictors.config import Checked, one_of
-from predictors.latency.actions import Prices
 from predictors.network import Mlp, Standardised, loaded
 from predictors.sampling import SamplingSettings
 from predictors.signals import TreeRoot

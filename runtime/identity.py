@@ -1,4 +1,4 @@
-"""Identity of a pair's models, for the capture contract (`predictors.contract`), and whether they share a vocabulary."""
+"""Identity of a pair's models, for the capture contract (`predictors.bundle`), and whether they share a vocabulary."""
 
 import hashlib
 import json
@@ -9,7 +9,7 @@ from dataclasses import asdict
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from predictors.contract import Identity, ModelIdentity, require_same_identity
+from predictors.bundle import Identity, ModelIdentity, require_same_identity
 from runtime.adapter import LanguageModel
 from runtime.causal_model import CausalLanguageModel, sampled_weights
 from runtime.eagle3.drafter import Eagle3Drafter

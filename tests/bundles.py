@@ -1,16 +1,14 @@
 """Small bundles for a pair: random learned controllers without any training, settings alone, and ``auto`` of them."""
 
+import copy
 import dataclasses
 import shutil
 
 import torch
 
-from predictors.actions import Action
-from predictors.bundle import AUTO, OTHERWISE, bundle_hash, read_bundle, write_bundle
-from predictors.contract import CaptureContract, ServingRange
-from predictors.features import FeatureSpec
-from predictors.latency.actions import Prices, Traffic
-from predictors.network import HRADNetwork
+from predictors.actions import Action, Prices, Traffic
+from predictors.bundle import AUTO, OTHERWISE, CaptureContract, ServingRange, bundle_hash, read_bundle, write_bundle
+from predictors.head import FeatureSpec, HRADNetwork
 from predictors.stopping import RESIDUAL, NetworkShape, StopNetwork, StopSpec
 from predictors.survival import SCALARS, SurvivalNetwork
 from predictors.tree_choice import SelectionRule, SelectionSpec, SelectorNetwork, Setting
@@ -23,6 +21,21 @@ RULES = {"hrad": {"epsilon": 0.5}, "length": {"choice": "argmax", "draft_cost": 
 def most_traffic(action):
     """Of rollouts that never meet."""
     return Traffic(float(action.most_nodes), float(action.k * max(0, action.l2 - 1)))
+
+
+CHAIN = {"method": "speculative", "drafter": {"kind": "chain", "gamma": 3}, "verifier": "block"}
+
+
+def _written(folder, pair, card, temperatures=(0.0, 1.0), change=None, network=None, layers=()):
+    """Write ``card``, made for ``pair``, and ``network``, if there is one; ``change(card)`` edits the card before export."""
+    settings = tuple((temperature, 0.0, 1.0) for temperature in temperatures)
+    serving = ServingRange(str(pair.target.dtype).removeprefix("torch."), settings, min_context=1, max_context=200)
+    contract = CaptureContract(pair_identity(pair, layers), serving, provenance={})
+    card = {"contract": contract.to_json(), "max_distance": 1e9, "decoder": copy.deepcopy(CHAIN)} | card
+    if change is not None:
+        change(card)
+    write_bundle(folder, card, {} if network is None else network.state_dict())
+    return folder
 
 
 def random_bundle(
@@ -49,21 +62,15 @@ def random_bundle(
         if feature_set == "extended":
             network.reduction.components.normal_()
         network.head[-1].weight.mul_(20)
-    serving = _serving(pair, temperatures)
-    contract = CaptureContract(pair_identity(pair, LAYERS), serving, provenance={})
     card = {
         "kind": kind,
-        "contract": contract.to_json(),
         "feature_spec": dataclasses.asdict(spec),
         "settings": [head_setting(temperature, num_classes, RULES[kind], setting) for temperature in temperatures],
         "max_distance": max_distance,
         "prices": {"profile_hash": "none"},
-        "decoder": {"method": "speculative", "drafter": {"kind": "chain", "gamma": gamma}, "verifier": "block"},
+        "decoder": CHAIN | {"drafter": {"kind": "chain", "gamma": gamma}},
     }
-    if change is not None:
-        change(card)
-    write_bundle(folder, card, network.state_dict())
-    return folder
+    return _written(folder, pair, card, temperatures, change, network, LAYERS)
 
 
 def head_setting(temperature, num_classes, rule, changes):
@@ -82,16 +89,12 @@ def head_setting(temperature, num_classes, rule, changes):
 
 def settings_bundle(folder, pair, decoder):
     """Write settings alone: a ``decoder`` configuration, made for ``pair``."""
-    contract = CaptureContract(pair_identity(pair, ()), _serving(pair, (0.0, 1.0)), provenance={})
-    write_bundle(folder, {"kind": "fixed", "contract": contract.to_json(), "decoder": decoder}, {})
-    return folder
+    return _written(folder, pair, {"kind": "fixed", "decoder": decoder})
 
 
 def auto_bundle(folder, pair, routes):
     """Write a bundle of kind ``auto`` without any bundle in it."""
-    contract = CaptureContract(pair_identity(pair, ()), _serving(pair, (0.0, 1.0)), provenance={})
-    write_bundle(folder, {"kind": AUTO, "contract": contract.to_json(), "decoder": {}, "routes": routes}, {})
-    return folder
+    return _written(folder, pair, {"kind": AUTO, "decoder": {}, "routes": routes})
 
 
 def routed_bundle(folder, pair, bundle, decoder):
@@ -123,27 +126,17 @@ def stop_bundle(
         network.head[-1].bias.zero_()
     card = {
         "kind": kind,
-        "contract": CaptureContract(pair_identity(pair, ()), _serving(pair, temperatures), provenance={}).to_json(),
         "stop_spec": dataclasses.asdict(spec),
         "inputs": inputs,
         "network": dataclasses.asdict(shape),
         "settings": [
-            {
-                "settings": {"temperature": temperature},
-                "rule": {"threshold": 0.5, "min_tokens": 0, **rule},
-                "static_length": 1,
-                "tried": {"threshold": 0.5, "min_tokens": 0, **rule},
-            }
+            {"settings": {"temperature": temperature}, "static_length": 1}
+            | {name: {"threshold": 0.5, "min_tokens": 0, **rule} for name in ("rule", "tried")}
             for temperature in temperatures
         ],
-        "max_distance": 1e9,
         "prices": {"draft_cost": 0.1, "gamma": 3, "context": 40.0, "profile_hash": "none"},
-        "decoder": {"method": "speculative", "drafter": {"kind": "chain", "gamma": 3}, "verifier": "block"},
     }
-    if change is not None:
-        change(card)
-    write_bundle(folder, card, network.state_dict())
-    return folder
+    return _written(folder, pair, card, temperatures, change, network)
 
 
 def survival_bundle(folder, pair, seed=0, temperatures=(0.0, 1.0), change=None, rate=1.0, pays=True, **rule):
@@ -156,17 +149,11 @@ def survival_bundle(folder, pair, seed=0, temperatures=(0.0, 1.0), change=None, 
     setting = {"rule": {"rate": rate, **rule}, "pays": pays, "static_length": 1, "costs": [1.0, 1.3, 1.5, 1.8]}
     card = {
         "kind": "survival",
-        "contract": CaptureContract(pair_identity(pair, ()), _serving(pair, temperatures), provenance={}).to_json(),
         "scalars": list(SCALARS),
         "settings": [{"settings": {"temperature": temperature}, **setting} for temperature in temperatures],
-        "max_distance": 1e9,
         "prices": {"cost_ratio": 8.0, "context": 40.0, "profile_hash": "none"},
-        "decoder": {"method": "speculative", "drafter": {"kind": "chain", "gamma": 3}, "verifier": "block"},
     }
-    if change is not None:
-        change(card)
-    write_bundle(folder, card, network.state_dict())
-    return folder
+    return _written(folder, pair, card, temperatures, change, network)
 
 
 SIMPLE = {"match": 2, "length": 2, "tail": 1}
@@ -199,15 +186,6 @@ def sourced_bundle(
     return folder
 
 
-def _serving(pair, temperatures):
-    return ServingRange(
-        dtype=str(pair.target.dtype).removeprefix("torch."),
-        settings=tuple((temperature, 0.0, 1.0) for temperature in temperatures),
-        min_context=1,
-        max_context=200,
-    )
-
-
 ACTIONS = (Action(1, 1, 0), Action(1, 2, 0), Action(2, 0, 1), Action(2, 1, 1))
 
 
@@ -238,27 +216,19 @@ def selector_bundle(
         features = torch.randn(200, spec.state_size + spec.num_scalars)
         features[:, -9:-3].abs_()
         network.head[-1].bias.sub_(network.eval()(features).mean(0))
-    serving = _serving(pair, temperatures)
     worth = tuple(3.0 - place for place in range(len(actions)))
     settings = tuple(Setting(temperature, 0, 1.0, 10.0, worth) for temperature in temperatures)
     prices = Prices((1, 100), ((0.01,) * len(actions), (0.02,) * len(actions)), 0.0, "none")
     card = {
         "kind": "delayed_tree",
-        "contract": CaptureContract(pair_identity(pair, contract_layers), serving, provenance={}).to_json(),
         "selection_spec": dataclasses.asdict(spec),
         "rule": dataclasses.asdict(SelectionRule("surplus", 1.0, margin, 1e9, settings)),
         "prices": dataclasses.asdict(prices),
         "traffic": [dataclasses.asdict(most_traffic(action)) for action in actions],
-        "decoder": {
-            "method": "speculative",
-            "drafter": {"kind": "delayed_tree", **dataclasses.asdict(actions[0])},
-            "verifier": verifier,
-        },
+        "decoder": CHAIN
+        | {"drafter": {"kind": "delayed_tree", **dataclasses.asdict(actions[0])}, "verifier": verifier},
     }
-    if change is not None:
-        change(card)
-    write_bundle(folder, card, network.state_dict())
-    return folder
+    return _written(folder, pair, card, temperatures, change, network, contract_layers)
 
 
 def controller_bundle(kind, folder, pair, **options):

@@ -20,7 +20,7 @@ from pipelines.stages.prompts import PromptParameters
 from pipelines.stages.traces import CONFIGS
 from predictors.bundle import read_bundle, write_bundle
 from predictors.latency.profile import read_profile
-from predictors.training.text_table import TextTable
+from predictors.training.tables import TextTable
 from runtime import ModelPair, load_decoder
 from tests.bundles import random_bundle, selector_bundle, sourced_bundle, stop_bundle, survival_bundle
 from tests.pipelines.hand_made_profile import PROFILE

@@ -16,7 +16,7 @@ from pipelines import PACKAGES
 from pipelines.cli import COMMANDS, module_of
 from pipelines.parameters import RECIPES, read_section
 from pipelines.stages.fit import FAMILIES, load_predictor
-from predictors.decision_rule import DecisionRule
+from predictors.head import DecisionRule
 
 ROOT = Path(__file__).parent.parent
 DRAFTER = "data/${item.pair}/drafter"  # named by what the pair's folder says

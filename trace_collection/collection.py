@@ -16,8 +16,8 @@ import pyarrow as pa
 import torch
 import transformers
 
+from predictors.bundle import CaptureContract, ServingRange
 from predictors.config import Checked, Count, Whole
-from predictors.contract import CaptureContract, ServingRange
 from predictors.sampling import SamplingSettings
 from predictors.schema import MANIFEST, SPLITS, Prompt
 from runtime import ModelPair, Randomness

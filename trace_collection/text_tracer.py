@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from predictors.features import state_vector
+from predictors.head import state_vector
 from predictors.lookup import founds
 from predictors.replay.acceptance import reached
 from predictors.sampling import SamplingSettings

@@ -28,7 +28,7 @@ from predictors.replay.decode import plain_rounds
 from predictors.replay.text import RecordedText
 from predictors.rounds import ReplayedRound
 from predictors.sampling import SamplingSettings
-from predictors.training.text_table import TextTable
+from predictors.training.tables import TextTable
 from runtime import Decoder, ModelPair
 from runtime.decoding.sequential import SequentialDecoder
 from runtime.drafting.chain import ChainConfig

@@ -20,7 +20,7 @@ from predictors.replay.chains import ChainPolicy, replayed
 from predictors.replay.text import RecordedText
 from predictors.sampling import SamplingSettings
 from predictors.schema import TEST
-from predictors.training.text_table import TextTable
+from predictors.training.tables import TextTable
 
 if TYPE_CHECKING:
     from runtime.drafting import Drafter

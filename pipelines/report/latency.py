@@ -15,11 +15,9 @@ from typing import Any
 from pipelines.measuring.provenance import commit_of, numerics
 from pipelines.report.inputs import Inputs
 from pipelines.report.section import Interval, Picture, Row, Section, Table, Unit, frame, markdown, shown
-from predictors.latency.acceptance import iid_accepted_law
 from predictors.latency.prices import RoundPrices
-from predictors.latency.profile import LatencyProfile
-from predictors.latency.tables import Latency
-from predictors.latency.throughput import generation_latency
+from predictors.latency.profile import Latency, LatencyProfile
+from predictors.latency.throughput import generation_latency, iid_accepted_law
 
 DRAFT, TARGET, ENDS = "draft", "target", ("value", "low", "high")
 STEPS = "draft steps per target pass"

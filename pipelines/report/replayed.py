@@ -39,9 +39,8 @@ from pipelines.report.section import (
     shown,
     winners,
 )
-from predictors.training.labelling import read_labels
-from predictors.training.labelling.trees import KIND
-from predictors.training.root_table import RootTable
+from predictors.training.labelling import TREES, read_labels
+from predictors.training.tables import RootTable
 
 BEST = "best rule"
 SIMPLE = (CONFIDENCE, ENTROPY, LOOKUP, TAKEOVER)  # families of simple rules: validation texts choose one of each
@@ -206,7 +205,7 @@ def verifiers(inputs: Inputs) -> Section | None:
     if not path.is_file() or absent(traces):
         return None
     traced = RootTable.read(traces)
-    roots = traced.labelled(read_labels(path, KIND, traced.manifest.content_hash)).rows(names.TEST)
+    roots = traced.labelled(read_labels(path, TREES, traced.manifest.content_hash)).rows(names.TEST)
     rules, chain_A = roots.manifest.rules, np.array([action.is_chain for action in roots.actions])
     place = rules.index(REFERENCE) if REFERENCE in rules else 0
     over, gains, tables = f"{EFFICIENCY} over {rules[place]}", dict[str, Interval | None](), list[Table]()

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 
 FAMILIES = {
-    "head": "heads.predictor.HeadPredictor",
-    "stop": "stops.predictor.StopPredictor",
-    "survival": "survival.predictor.SurvivalPredictor",
-    "source": "sources.predictor.SourcePredictor",
-    "tree": "trees.predictor.TreePredictor",
+    "head": "head_predictor.HeadPredictor",
+    "stop": "stop_predictor.StopPredictor",
+    "survival": "survival_predictor.SurvivalPredictor",
+    "source": "source_predictor.SourcePredictor",
+    "tree": "tree_predictor.TreePredictor",
     "guess": "guesses.GuessPredictor",
 }
 PLACES = {name: name for name in ("latency", "traces", "labels", "fit", "bundles")}  # below a pair's data folder

@@ -29,21 +29,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from pipelines.outputs import replacing, write_json
-    from predictors.training.labelling import chains, tokens, trees, write_labels
-    from predictors.training.root_table import RootTable
-    from predictors.training.text_table import TextTable
+    from predictors.training import labelling
+    from predictors.training.tables import RootTable, TextTable
 
     # by kind the table of its traces, its configuration, and what labels them
     known: dict[str, tuple[Any, type[Any], Callable[[Any, Any], Labels]]] = {
-        "chains": (TextTable, chains.ChainLabelConfig, chains.label),
-        "tokens": (TextTable, tokens.TokenLabelConfig, tokens.label),
-        "trees": (RootTable, trees.TreeLabelConfig, trees.label),
+        labelling.CHAINS: (TextTable, labelling.ChainLabelConfig, labelling.label_chains),
+        labelling.TOKENS: (TextTable, labelling.LabelConfig, labelling.label_tokens),
+        labelling.TREES: (RootTable, labelling.LabelConfig, labelling.label_trees),
     }
     table, config, label = known[args.kind]
     parameters = load_parameters(config, args.pair, f"labels.{args.kind}", args.params)
     labels = label(table.read(args.traces), parameters)
     with replacing(args.output) as partial:
-        write_labels(labels, partial)
+        labelling.write_labels(labels, partial)
     if args.report is not None:
         write_json(args.report, labels.report | labels.facts | {"traces_sha256": labels.traces_sha256})
     print(f"{args.kind}: {labels.table.num_rows} rows; {labels.report}")

@@ -27,9 +27,8 @@ from pipelines.measuring.measurement_log import Blocks
 from pipelines.outputs import write_json
 from pipelines.parameters import load_parameters
 from pipelines.places import warn_of_noise
-from predictors.latency.profile import LatencyProfile
+from predictors.latency.profile import LatencyProfile, LatencyTable
 from predictors.latency.soundness import Finding, findings, waiting_noise
-from predictors.latency.tables import LatencyTable
 from runtime import ModelPair
 from runtime.causal_model import CausalLanguageModel
 from runtime.eagle3.drafter import Eagle3Drafter

@@ -31,7 +31,7 @@ from pipelines.places import place_of, read_device, read_device_profile
 from predictors.bundle import CARD, bundle_hash
 from predictors.latency.soundness import noise_warning
 from predictors.replay.text import RecordedText
-from predictors.training.text_table import TextTable
+from predictors.training.tables import TextTable
 from trace_collection.shards import bytes_of
 
 LEAST_TEXTS = 64  # that are worth a process, which starts and reads as long as 55 texts take (10 s on an AMD EPYC)

@@ -34,8 +34,7 @@ from pipelines.outputs import digest, replacing, write_json
 from pipelines.parameters import add_pair_arguments, is_fitted, load_parameters
 from pipelines.places import add_place_arguments, fill_in, read_device, read_device_profile
 from pipelines.terminal import LINES, add_json_argument, brief, recording
-from predictors.bundle import AUTO, bundle_hash, write_bundle
-from predictors.contract import CaptureContract, ServingRange
+from predictors.bundle import AUTO, CaptureContract, ServingRange, bundle_hash, write_bundle
 from predictors.monitoring import KEY
 from predictors.sampling import SamplingSettings
 from runtime.identity import pair_identity

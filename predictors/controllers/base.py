@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from predictors.actions import Action
-from predictors.bundle import Bundle
-from predictors.contract import CaptureContract
+from predictors.bundle import Bundle, CaptureContract
 from predictors.rounds import Forecast, RoundRecord
 from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, NextLaw, Root, TreeRoot

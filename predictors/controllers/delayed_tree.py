@@ -14,10 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from predictors.actions import Action
+from predictors.actions import Action, Prices, Traffic
 from predictors.bundle import Bundle
 from predictors.controllers.learned import LARGEST_FACTOR, LearnedController, LearnedSession
-from predictors.latency.actions import Prices, Traffic
 from predictors.latency.prices import RoundPrices
 from predictors.latency.profile import LatencyProfile
 from predictors.sampling import SamplingSettings

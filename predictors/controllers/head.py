@@ -4,7 +4,7 @@
                                             s = 2: draft all γ        (SpecBranch, section 4)
     length    n = rule(P(a | features))     draft exactly n tokens    (SpecBranch's Fig. 3 and Table 19; after AdaEAGLE)
 
-Rules are the papers' argmax or chosen (`predictors.decision_rule`). The ``paper`` feature set decides before drafting; the
+Rules are the papers' argmax or chosen (`predictors.head`). The ``paper`` feature set decides before drafting; the
 ``extended`` set reads the draft's first distribution and decides before its token is drawn: its pass is paid even where nothing
 is drafted. Both are lossless. Every captured sampling setting has a calibration and rules of its own, for drafting and for what
 is retained of a branch that survived; where none pays, the best static γ is planned and no head is run.
@@ -20,10 +20,8 @@ from torch import Tensor
 from predictors.bundle import REMEDY, Bundle
 from predictors.controllers.base import Session
 from predictors.controllers.learned import LearnedSession, RuledController
-from predictors.decision_rule import Calibration, ClassSetting, DecisionRule, LengthSetting
-from predictors.features import FeatureSpec, served_features
+from predictors.head import CLASSES, Calibration, DecisionRule, FeatureSpec, HeadSetting, build_network, served_features
 from predictors.latency.profile import LatencyProfile
-from predictors.network import CLASSES, build_network
 from predictors.rounds import Forecast
 from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, NextLaw, Root
@@ -94,7 +92,7 @@ class HeadPrices:
 class HeadController(RuledController):
     """Controller of an exported head. Subclasses define the meaning of the head's classes."""
 
-    prices_class = HeadPrices
+    setting_class, prices_class = HeadSetting, HeadPrices
     stops_after = False  # with the token that a decision allows last: no distribution is computed only to stop
     instead = "the best static gamma of the nearest captured settings"
     prices: HeadPrices
@@ -171,13 +169,12 @@ class HeadController(RuledController):
         return calibration.probabilities(said[: self.num_classes]), distance, tuple(sketch)
 
     def features(self, root: Root, law: NextLaw | None) -> Tensor:
-        """Read raw features [1, S + C] of a round (`predictors.features`)."""
+        """Read raw features [1, S + C] of a round (`predictors.head`)."""
         return served_features(self.spec, root, law)
 
 
 class HRAD(HeadController):
     kind = "hrad"
-    setting_class = ClassSetting
 
     @property
     def num_classes(self) -> int:
@@ -194,7 +191,6 @@ class HRAD(HeadController):
 
 class Length(HeadController):
     kind = "length"
-    setting_class = LengthSetting
     stops_after = True
 
     @property

@@ -13,9 +13,8 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from predictors.bundle import Bundle, read_bundle
+from predictors.bundle import Bundle, CaptureContract, read_bundle
 from predictors.config import parse_config
-from predictors.contract import CaptureContract
 from predictors.controllers.base import Controller, GraphMaker, Rerun, Session
 from predictors.latency.profile import LatencyProfile
 from predictors.network import Judging

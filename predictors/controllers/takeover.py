@@ -18,9 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeVar
 
 import numpy as np
-from torch import Tensor
 
-from predictors.actions import Action
 from predictors.bundle import OTHERWISE, Bundle
 from predictors.config import Checked, Count, NotNegative, Positive, Whole, parse_config
 from predictors.controllers.base import Controller, GraphMaker, Session, Sourced
@@ -28,7 +26,7 @@ from predictors.latency.profile import LatencyProfile
 from predictors.lookup import Found
 from predictors.rounds import Forecast, RoundRecord
 from predictors.sampling import SamplingSettings
-from predictors.signals import DrawnToken, NextLaw, Root, TreeRoot
+from predictors.signals import Root
 
 Numbers = TypeVar("Numbers", int, np.ndarray)
 PASSED_ON = ("layers", "draft_layers", "actions", "reads_views", "follows_one_draft", "horizon", "verifier", "contract")
@@ -39,6 +37,8 @@ class SourcedSession(Session):
 
     def __init__(self, inner: Session) -> None:
         self.inner = inner
+        for hook in ("tree", "stop_before", "stops_before", "stop_after", "branch_count"):
+            setattr(self, hook, getattr(inner, hook))
         self._looks_up = False  # this round
         self._previous: RoundRecord | None = None  # of the other controller's rounds the last
 
@@ -55,21 +55,6 @@ class SourcedSession(Session):
     def plan(self, root: Root) -> int | None:
         self._looks_up = False
         return self.inner.plan(self._own(root))
-
-    def tree(self, root: TreeRoot) -> Action:
-        return self.inner.tree(root)
-
-    def stop_before(self, law: NextLaw) -> bool | Tensor:
-        return self.inner.stop_before(law)
-
-    def stops_before(self, laws: Sequence[NextLaw]) -> list[bool]:
-        return self.inner.stops_before(laws)
-
-    def stop_after(self, drawn: DrawnToken) -> bool | Tensor:
-        return self.inner.stop_after(drawn)
-
-    def branch_count(self, law: NextLaw) -> int | None:
-        return self.inner.branch_count(law)
 
     def end_round(self, outcome: RoundRecord) -> None:
         if not self._looks_up:

@@ -1,7 +1,11 @@
-"""The latency profile: what the passes of one model pair and the work between them cost on one machine.
+"""The latency profile: what the passes of one model pair and the work between them cost on one machine, in tables of seconds.
 
     cost ratio    c(l)    = target(1, l) / draft(1, l)      a target pass in draft steps, at context l
     verify ratio  v(n, l) = target(n, l) / target(1, l)     a pass over n tokens in passes over one
+
+Between grid points a table is read multilinearly, above the grid along the last segment, where one that falls counts as level,
+and below the grid at the edge. Median and quartiles are read each on their own; beyond the grid, where their lines may cross, the
+spread is widened to hold the median.
 
 Source: specification of drafting, sections 0 and 10. c is SpecBranch's; the paper on improved multi-candidate decoding calls its
 inverse c. Here c is measured, never rounded to a whole number. No table says what passes cost while both models are at work.
@@ -9,17 +13,21 @@ inverse c. Here c is measured, never rounded to a whole number. No table says wh
 
 import hashlib
 import json
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from predictors.config import parse_config
-from predictors.latency.tables import Latency, LatencyTable
+import numpy as np
 
+from predictors.config import parse_config
+
+QUARTILES = ("median", "low", "high")
 SCHEMA = 2
 REMEDY = "Measure the profile on this machine again (dvc repro)."
-
 # Table -> axes. A pass costs `rows` or `tokens` nodes behind `context` committed tokens.
 AXES = {
     "draft": ("rows", "context"),  # one draft pass over new nodes: 1 is a chain's step, more a level of a tree
@@ -51,9 +59,123 @@ AXES = {
     "survival": ("positions",),  # asking the survival model about so many tokens behind the last draft pass
     "selection": ("features",),  # choosing a delayed tree from so many numbers of hidden states, and both models' laws
 }
-
 FIRST = "draft_first"
 DRAFT_PASSES = ("draft", FIRST, "draft_prefill")
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Median ``seconds`` and their quartiles ``low`` and ``high``."""
+
+    seconds: float
+    low: float
+    high: float
+
+    def speeds(self, tokens: float) -> tuple[float, float, float]:
+        """Tokens per second if ``tokens`` took so long: by the median, the slow and the fast quartile."""
+        return tokens / self.seconds, tokens / self.high, tokens / self.low
+
+
+@dataclass(frozen=True, eq=False)
+class LatencyTable:
+    """Measured seconds on a grid; `ValueError` for one that is none.
+
+    Examples
+    --------
+    >>> seconds = np.array([0.001, 0.003])
+    >>> LatencyTable({"tokens": (1, 5)}, seconds, seconds, seconds, calls=40).at(tokens=2).seconds
+    0.0015
+    """
+
+    axes: Mapping[str, Sequence[int]]  # ascending whole numbers by name, in the order of the arrays' dimensions
+    median: np.ndarray  # seconds [grid of the first axis, of the second, ...] of the calls
+    low: np.ndarray  # their lower quartile
+    high: np.ndarray  # their upper one
+    calls: int  # timed ones behind every cell
+
+    def __post_init__(self) -> None:
+        for name, grid in self.axes.items():
+            _require_grid(name, grid)
+        shape = tuple(len(grid) for grid in self.axes.values())
+        for name, array in (("median", self.median), ("low", self.low), ("high", self.high)):
+            if np.shape(array) != shape:
+                sizes = ", ".join(f"{axis}: {size}" for axis, size in zip(self.axes, shape, strict=True))
+                raise ValueError(f"{name} has the shape {np.shape(array)}, which does not fit the axes ({sizes}).")
+            wrong = array[~(np.isfinite(array) & (array > 0))]
+            if wrong.size:
+                raise ValueError(f"{name} holds {wrong[0]}, and a latency is a finite number of seconds > 0.")
+        if not ((self.low <= self.median) & (self.median <= self.high)).all():
+            raise ValueError("a median lies outside its quartiles: low <= median <= high must hold in every cell.")
+        if self.calls < 1:
+            raise ValueError(f"calls must be >= 1, got {self.calls}.")
+
+    def at(self, **coordinates: float) -> Latency:
+        """The latency at one coordinate per axis; `ValueError` naming the axes for a missing or unknown one."""
+        return _at(self, tuple(coordinates.items()))
+
+    @cached_property
+    def _values(self) -> np.ndarray:
+        """Median, low and high [axes in alphabetical order ..., 3]: beyond the grid the order of reading matters."""
+        table = self.with_axes(sorted(self.axes))
+        return np.stack([table.median, table.low, table.high], axis=-1)
+
+    def with_axes(self, names: Sequence[str]) -> "LatencyTable":
+        """Return the table with its axes in the order of ``names``; `ValueError` if they are not its axes."""
+        if set(names) != set(self.axes):
+            raise ValueError(f"the axes are {', '.join(self.axes)}, and must be {', '.join(names)}.")
+        if list(names) == list(self.axes):
+            return self
+        order = [list(self.axes).index(name) for name in names]
+        median, low, high = (np.transpose(array, order) for array in (self.median, self.low, self.high))
+        return LatencyTable({name: self.axes[name] for name in names}, median, low, high, self.calls)
+
+    def scaled(self, factor: float) -> "LatencyTable":
+        """Return the table with all seconds times ``factor``."""
+        return LatencyTable(self.axes, factor * self.median, factor * self.low, factor * self.high, self.calls)
+
+    def of(self, seconds: np.ndarray) -> "LatencyTable":
+        """Return a table of the same grid with these ``seconds`` alone, without a spread."""
+        return LatencyTable(self.axes, seconds, seconds, seconds, self.calls)
+
+    def to_record(self) -> dict[str, Any]:
+        """A JSON mapping, its axes in alphabetical order: a writer that sorts keys then leaves them as the arrays have them."""
+        table = self.with_axes(sorted(self.axes))
+        return {
+            "axes": {name: [int(point) for point in grid] for name, grid in table.axes.items()},
+            "median": table.median.tolist(),
+            "low": table.low.tolist(),
+            "high": table.high.tolist(),
+            "calls": table.calls,
+        }
+
+
+@lru_cache(maxsize=2**16)  # replay reads a few thousand places millions of times
+def _at(table: LatencyTable, coordinates: tuple[tuple[str, float], ...]) -> Latency:
+    axes, places, values = table.axes, dict(coordinates), table._values
+    if places.keys() != axes.keys():
+        raise ValueError(f"this table takes the coordinates {', '.join(axes)}, got {sorted(places)}.")
+    for name in sorted(axes):
+        values = _read(values, axes[name], places[name])
+    seconds, low, high = values.tolist()
+    return Latency(seconds, min(low, seconds), max(high, seconds))
+
+
+def _require_grid(name: str, grid: Sequence[int]) -> None:
+    whole = isinstance(grid, Sequence) and bool(grid) and all(isinstance(point, int | np.integer) for point in grid)
+    if not whole or any(right <= left for left, right in pairwise(grid)):
+        raise ValueError(f"axis {name} must be ascending whole numbers, got {grid!r}.")
+
+
+def _read(values: np.ndarray, grid: Sequence[int], coordinate: float) -> np.ndarray:
+    """``values`` [grid, ...] at ``coordinate`` of their first dimension."""
+    if len(grid) == 1 or coordinate <= grid[0]:
+        return values[0]
+    right = min(bisect_left(grid, coordinate), len(grid) - 1)
+    share = (coordinate - grid[right - 1]) / (grid[right] - grid[right - 1])
+    if share > 1:
+        return values[right] + (share - 1) * np.maximum(values[right] - values[right - 1], 0)
+    # weights rather than a slope: exact at grid points
+    return (1 - share) * values[right - 1] + share * values[right]
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,6 +261,18 @@ class LatencyProfile:
         if isinstance(record, Mapping) and record.get("schema") != SCHEMA:
             raise ValueError(f"{where}: schema {record.get('schema')} is not this version's, which reads {SCHEMA}.")
         return parse_config(LatencyProfile, record, where)
+
+
+def undisturbed(profile: LatencyProfile) -> LatencyProfile:
+    """The profile without what neighbours on the machine added, to some cells more than to others: fast quartiles, and no cell
+    dearer than a larger one (more rows, tokens, nodes or context)."""
+    tables = {}
+    for name, table in profile.tables.items():
+        seconds = table.low
+        for axis in range(seconds.ndim):
+            seconds = np.flip(np.minimum.accumulate(np.flip(seconds, axis), axis), axis)
+        tables[name] = table.of(seconds)
+    return replace(profile, tables=tables)
 
 
 def read_profile(path: str | Path) -> LatencyProfile:

@@ -19,8 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from predictors.latency.prices import RoundPrices
-from predictors.latency.profile import LatencyProfile
-from predictors.latency.tables import LatencyTable
+from predictors.latency.profile import LatencyProfile, LatencyTable
 
 # Kernels of some wider shapes really are faster: up to a fifth was seen (float32, 5 rows against 4).
 CLEARLY = 1.25

@@ -4,14 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
-from predictors.branch_settings import BranchSettings
 from predictors.controllers.base import Controller
 from predictors.latency.prices import RoundPrices
 from predictors.latency.profile import LatencyProfile
 from predictors.replay.branches import replayed_branches
 from predictors.replay.chains import ChainPolicy, replayed
 from predictors.replay.text import RecordedText
-from predictors.rounds import ReplayedRound
+from predictors.rounds import BranchSettings, ReplayedRound
 
 COUNTS = ("submitted", "passes", "accepted", "asked", "looked_up")  # of rounds
 

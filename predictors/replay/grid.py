@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from predictors.latency.price_table import PriceTable
-from predictors.latency.prices import RoundPrices
+from predictors.latency.prices import PriceTable, RoundPrices
 from predictors.lookup import LookupSettings
 from predictors.replay.acceptance import BeyondRecordError
 from predictors.replay.text import RecordedText
@@ -176,17 +175,10 @@ class Drafts:
     looked_up: np.ndarray
 
     @staticmethod
-    def of(
-        submitted: np.ndarray,
-        passes: np.ndarray | None = None,
-        asked: np.ndarray | None = None,
-        confidences: np.ndarray | None = None,
-        looked_up: np.ndarray | None = None,
-    ) -> "Drafts":
+    def of(submitted: np.ndarray, passes: np.ndarray | None = None, **others: np.ndarray) -> "Drafts":
         """Make drafts without what is left out; ``passes``: as many as tokens."""
-        none = np.zeros_like(submitted)
-        others = (none if one is None else one for one in (asked, confidences, looked_up))
-        return Drafts(submitted, submitted if passes is None else passes, *others)
+        none = dict.fromkeys(("asked", "confidences", "looked_up"), np.zeros_like(submitted))
+        return Drafts(submitted, submitted if passes is None else passes, **none | others)
 
     def at(self, places: Columns) -> "Drafts":
         """Take the drafts in rounds [V] at texts, starts and states."""

@@ -17,7 +17,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from predictors.decision_rule import DecisionRule, LengthRule
+from predictors.head import DecisionRule, LengthRule
 from predictors.replay.grid import Drafts, Memory, Starts, first_of
 from predictors.stopping import StopRule
 
@@ -58,7 +58,7 @@ def stopping(
     asked_XS = np.where(aside_XS, asked_L[np.minimum(far_XS + 1, cap_XS)], asked_L[passes_XS])
     submitted_XS = np.where(aside_XS, np.minimum(end_XS, cap_XS), submitted_XS)
     passes_XS = np.where(aside_XS, np.minimum(end_XS + 1, cap_XS), passes_XS)
-    return Drafts.of(submitted_XS[..., None], passes_XS[..., None], asked_XS[..., None])
+    return Drafts.of(submitted_XS[..., None], passes_XS[..., None], asked=asked_XS[..., None])
 
 
 def heads(
@@ -106,7 +106,7 @@ def _paid(starts: Starts, length: int, passes: int) -> Drafts:
 
 
 def previous_round(gamma: int) -> Memory:
-    """Reduce the round before to what features know of it (`predictors.features.scalar_features`), one of ``gamma`` + 2 states:
+    """Reduce the round before to what features know of it (`predictors.head.scalar_features`), one of ``gamma`` + 2 states:
     0 nothing, 1 + a that a of ``gamma`` tokens were accepted."""
 
     def state(accepted: np.ndarray, submitted: np.ndarray) -> np.ndarray:

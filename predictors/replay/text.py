@@ -51,7 +51,7 @@ class LazyRows:
 
 @dataclass(frozen=True)
 class RootStates:
-    """Target states at every row: ``states_NS`` (`predictors.features.state_vector`) of ``layers``, each of ``hidden_size``
+    """Target states at every row: ``states_NS`` (`predictors.head.state_vector`) of ``layers``, each of ``hidden_size``
     numbers, and an embedding."""
 
     states_NS: np.ndarray | LazyRows

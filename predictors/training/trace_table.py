@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from predictors.bundle import CaptureContract
 from predictors.config import parse_config
-from predictors.contract import CaptureContract
 from predictors.sampling import SamplingSettings
 from predictors.schema import MANIFEST
 

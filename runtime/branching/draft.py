@@ -15,10 +15,9 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from predictors.branch_settings import BranchSettings
 from predictors.config import NotNegative, one_of
 from predictors.controllers import Controller, Session
-from predictors.rounds import RoundRecord
+from predictors.rounds import BranchSettings, RoundRecord
 from predictors.signals import DrawnToken, NextLaw, Root
 from runtime.adapter import LanguageModel, Row
 from runtime.branching.candidates import NO_BRANCHES, Branches, Candidates, Pending, Verdict, draw_candidates

@@ -23,9 +23,9 @@ import numpy as np
 import torch
 
 from predictors.config import Checked, Count, Whole, ascending, at_least, not_empty, one_of
-from predictors.features import FEATURE_SETS
+from predictors.head import FEATURE_SETS
+from predictors.latency.profile import LatencyTable
 from predictors.latency.soundness import Place
-from predictors.latency.tables import LatencyTable
 from runtime.tree import DraftLaw
 from runtime.verification.top_down import NODE_SOLVERS
 

@@ -20,9 +20,7 @@ from torch import Tensor
 
 from predictors.actions import ActionSet
 from predictors.controllers.base import Rerun
-from predictors.decision_rule import Calibration
-from predictors.features import FEATURE_SETS, FeatureSpec, served_features
-from predictors.network import HRADNetwork
+from predictors.head import FEATURE_SETS, Calibration, FeatureSpec, HRADNetwork, served_features
 from predictors.sampling import SamplingSettings
 from predictors.signals import BothModels, DrawnToken, NextLaw, Root, TreeRoot, token_numbers
 from predictors.stopping import BEFORE, LAW, NetworkShape, StopNetwork, StopSpec, features_of

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from predictors.latency.tables import LatencyTable
+from predictors.latency.profile import LatencyTable
 
 MILLISECOND = 1e-3
 

@@ -274,3 +274,16 @@ def test_help_imports_no_heavy_library():
 import sys, pipelines.stages.labels, pipelines.stages.fit, pipelines.commands.releases, pipelines.commands.ready_pairs
 print([name for name in ("torch", "mlflow", "lightning", "sklearn", "pyarrow") if name in sys.modules])"""
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+
+
+def test_all_families_and_their_references_load_at_most_a_hundred_files():
+    code = """
+import sys, pipelines.cli
+import pipelines.measuring.reference, pipelines.measuring.provenance, pipelines.registry.tracking
+import runtime.presets, runtime.drafting.chain, runtime.branching.draft
+from pipelines.stages import fit
+from predictors.controllers import CONTROLLERS
+[*map(fit.predictor_class, fit.FAMILIES), *CONTROLLERS.values()]
+own = [name for name in sys.modules if name.partition(".")[0] in ("pipelines", "predictors", "runtime")]
+assert len(own) <= 100, sorted(own)"""
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -8,10 +8,9 @@ import pytest
 import runtime.latency
 from pipelines import cli
 from pipelines.stages import latency as profile
-from predictors.latency.acceptance import iid_accepted_law
 from predictors.latency.profile import LatencyProfile, read_profile
 from predictors.latency.soundness import noise_warning, waiting_noise
-from predictors.latency.throughput import generation_latency
+from predictors.latency.throughput import generation_latency, iid_accepted_law
 from tests.pipelines.hand_made_profile import PROFILE
 from tests.pipelines.toy_bench import toy_bench
 

@@ -20,7 +20,7 @@ from predictors.latency.prices import RoundPrices
 from predictors.replay.branches import replayed_branches
 from predictors.replay.chains import ChainPolicy, replayed
 from predictors.replay.decode import Clock
-from predictors.training.text_table import TextTable
+from predictors.training.tables import TextTable
 from runtime import Randomness, build_decoder
 from runtime.branching.draft import BranchConfig
 from tests.bundles import random_bundle, selector_bundle, stop_bundle

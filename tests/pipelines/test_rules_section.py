@@ -11,9 +11,8 @@ from pipelines.outputs import write_json
 from pipelines.report.inputs import Inputs
 from pipelines.report.replayed import verifiers as section
 from predictors.training.intervals import jackknife
-from predictors.training.labelling import write_labels
-from predictors.training.labelling.trees import TreeLabelConfig, label
-from predictors.training.root_table import RootTable
+from predictors.training.labelling import LabelConfig, label_trees, write_labels
+from predictors.training.tables import RootTable
 from tests.predictors_training.synthetic_roots import write_roots
 
 OVER = "block efficiency over specinfer"
@@ -25,7 +24,7 @@ def labelled(tmp_path_factory):
     data = tmp_path_factory.mktemp("data")
     table = RootTable.read(write_roots(data / "traces" / "trees"))
     (data / "labels").mkdir()
-    labels = label(table, TreeLabelConfig())
+    labels = label_trees(table, LabelConfig())
     write_labels(labels, data / "labels" / "trees.parquet")
     return data, table.labelled(labels).rows("test")
 
@@ -55,7 +54,7 @@ def test_means_are_of_the_labels_at_test_roots(labelled):
 def test_differences_are_paired_by_root(tmp_path):
     """Roots differ far more than rules: unpaired, nothing would be known of the difference."""
     table = RootTable.read(write_roots(tmp_path / "traces" / "trees"))
-    labels = label(table, TreeLabelConfig())
+    labels = label_trees(table, LabelConfig())
     mean_NKA = np.array(labels.table.column("mean").to_pylist()).reshape(len(table), 2, 3)
     mean_NKA[:, 1] = mean_NKA[:, 0] + 0.01  # block, as if it took trees and kept a little more
     place = labels.table.schema.get_field_index("mean")

@@ -18,7 +18,7 @@ from pipelines.places import place_of
 from pipelines.scale import devices, workers
 from pipelines.stages import traces
 from pipelines.stages.traces import COLLECTING, TRAINING, loaded
-from predictors.training.text_table import TextTable
+from predictors.training.tables import TextTable
 from tests.pipelines.scale_tasks import KilledCollector, deadly, refused, slow, wrong
 from tests.pipelines.toy_bench import toy_bench
 from tests.trace_collection.collecting import contents, interrupted

@@ -15,8 +15,7 @@ from pipelines.registry.tracking import new_client
 from pipelines.report.inputs import Inputs
 from pipelines.report.speed import of_kind
 from pipelines.stages import fit, measure, traces
-from predictors.bundle import read_bundle
-from predictors.contract import ContractError
+from predictors.bundle import ContractError, read_bundle
 from predictors.latency.profile import LatencyProfile
 from runtime import ModelPair, build_decoder, load_decoder
 from tests.pipelines.toy_bench import toy_bench, toy_pair

@@ -17,11 +17,9 @@ from pipelines.stages import fit, traces
 from predictors.actions import Action
 from predictors.bundle import read_bundle
 from predictors.config import parse_config
-from predictors.latency.profile import LatencyProfile
-from predictors.latency.tables import LatencyTable
-from predictors.training.labelling import write_labels
-from predictors.training.labelling.trees import TreeLabelConfig, label
-from predictors.training.root_table import RootTable
+from predictors.latency.profile import LatencyProfile, LatencyTable
+from predictors.training.labelling import LabelConfig, label_trees, write_labels
+from predictors.training.tables import RootTable
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from runtime.drafting import DRAFTERS
 from runtime.verification import VERIFIERS
@@ -70,7 +68,7 @@ def folder(tmp_path_factory, template_db):
         traces.run(args)
         args.labels, args.traces, args.latency = place / "labels", place / "traces", place / "latency"
         args.labels.mkdir()
-        write_labels(label(RootTable.read(args.trees), TreeLabelConfig()), args.labels / "trees.parquet")
+        write_labels(label_trees(RootTable.read(args.trees), LabelConfig()), args.labels / "trees.parquet")
         args.predictor = [f"delayed_tree-{rule}" for rule in RULES]
         args.fit, args.bundles = place / "fit", place / "bundles"
         fit.run(args)

@@ -4,8 +4,7 @@ import itertools
 
 import numpy as np
 
-from predictors.latency.profile import LatencyProfile
-from predictors.latency.tables import LatencyTable
+from predictors.latency.profile import LatencyProfile, LatencyTable
 
 COSTS = {
     "draft": lambda rows, context: 1 + 0.25 * rows + context / 64,

@@ -5,11 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from predictors.actions import Action, ActionSet
-from predictors.latency.actions import Prices, Traffic, undisturbed
+from predictors.actions import Action, ActionSet, Prices, Traffic
 from predictors.latency.prices import RoundPrices
-from predictors.latency.profile import LatencyProfile
-from predictors.latency.tables import LatencyTable
+from predictors.latency.profile import LatencyProfile, LatencyTable, undisturbed
 from predictors.sampling import SamplingSettings
 from predictors.tree_choice import RATIO, SURPLUS, SelectionRule, Setting
 from tests.bundles import most_traffic
@@ -56,15 +54,8 @@ def test_the_time_of_a_step_by_hand():
     )
     expected = passes + COSTS["target"](10, at) + drawing(2, 7) + COSTS["tree_verification"](9, 1)
     assert step_seconds(PROFILE, "traversal", tree, made, at) == pytest.approx(expected)
-
-
-def test_the_time_of_a_chain_by_hand():
-    """Four passes of one row; block verification costs what it costs on chains."""
-    at = 20
-    passes = sum(COSTS["draft"](1, at + place) for place in range(4))
-    outside = COSTS["chain_drawing"](4, 1) + COSTS["chain_verification"](4, 1)
-    seconds = step_seconds(PROFILE, "block", Action(1, 4, 0), Traffic(4, 0), at)
-    assert seconds == pytest.approx(passes + COSTS["target"](5, at) + outside)
+    chain = RoundPrices(PROFILE, sampled=True, quiet=False).chain(4, at)
+    assert step_seconds(PROFILE, "block", Action(1, 4, 0), Traffic(4, 0), at) == pytest.approx(chain)
 
 
 def test_every_rule_has_its_own_price():

@@ -76,11 +76,8 @@ def test_a_law_that_retention_left_saves_a_pass_and_one_that_stopped_idle_drafti
 
 
 def test_a_round_without_branches_is_the_targets():
+    """Or a level that a controller wanted no candidates for: there is nothing to grow or to verify."""
     assert seconds(LAST) == pytest.approx(9.5 + 4 + 0.5)
-
-
-def test_a_point_without_candidates_costs_what_drawing_them_does():
-    """A level that a controller wanted no candidates for: there is nothing to grow or to verify."""
     none = dataclasses.replace(RETAINED, levels=1, drafted=0, candidates=0)
     assert seconds(none) == pytest.approx(9 + 0.5 * 3 + 64 / 16 + 0.5 + 0.25 * 2)
 
@@ -106,12 +103,11 @@ def test_a_request_is_its_prefills_and_its_rounds():
     made = of_medians(PROFILE, sampled=True).branch_request(iter(rounds), 63)
     total = (10 + 63 / 2) + sum(seconds(each, sampled=True) for each in rounds)  # the draft's prefill hides
     assert made == pytest.approx(total)
-
-
-def test_a_slow_drafts_prefill_is_the_one_that_counts():
     tables = {**PROFILE.tables, "draft_prefill": level(PROFILE.tables["draft_prefill"], 100)}
     slow = LatencyProfile(tables, "toy", {}, {})
-    assert of_medians(slow).branch_request([], 64) == pytest.approx(100)
+    assert of_medians(slow).branch_request([], 64) == pytest.approx(100), (
+        "a slow draft's prefill is the one that counts"
+    )
 
 
 @pytest.mark.parametrize(("submitted", "candidates", "context"), [(0, 1, 1), (4, 4, 64), (8, 2, 200), (6, 9, 10)])

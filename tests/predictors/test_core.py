@@ -7,8 +7,7 @@ from typing import Annotated
 import pytest
 import torch
 
-from predictors.config import Checked, Count, Probability, ascending, not_empty, of_length, one_of, parse_config
-from predictors.contract import (
+from predictors.bundle import (
     CaptureContract,
     ContractError,
     Identity,
@@ -16,9 +15,9 @@ from predictors.contract import (
     ServingRange,
     require_same_identity,
 )
-from predictors.decision_rule import Calibration
-from predictors.features import FeatureSpec, assemble, state_vector
-from predictors.network import HRADNetwork, squared_distance
+from predictors.config import Checked, Count, Probability, ascending, not_empty, of_length, one_of, parse_config
+from predictors.head import Calibration, FeatureSpec, HRADNetwork, assemble, state_vector
+from predictors.network import squared_distance
 from predictors.rounds import RoundRecord, block_efficiency, mean_accepted_length
 
 
@@ -154,8 +153,6 @@ def test_assemble_extended_scalars():
 def test_feature_sets():
     assert spec("paper").decides_before_drafting and not spec("extended").decides_before_drafting
     assert spec("paper").state_size == 7 and spec("paper").scalars == ()
-    with pytest.raises(ValueError, match="feature_set must be one of paper, extended, got 'all'"):
-        spec("all")
 
 
 def test_reduction_standardises_and_projects():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from predictors.decision_rule import Calibration, ClassSetting, DecisionRule, LengthRule, LengthSetting
+from predictors.head import Calibration, DecisionRule, HeadSetting, LengthRule
 from predictors.sampling import SamplingSettings
 
 # laws of the accepted length over γ = 3
@@ -66,28 +66,7 @@ def test_a_row_by_itself_is_decided_as_among_others():
         assert alone == lengths(choice, 0.2)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"choice": "mode", "draft_cost": 0.1}, "choice must be one of argmax, expectation, got 'mode'"),
-        ({"choice": "argmax", "draft_cost": -0.1}, "draft_cost must be >= 0"),
-    ],
-)
-def test_bad_rules_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        LengthRule(**options)
-
-
-def test_settings_and_calibration_are_checked():
-    rule, calibration, settings = LengthRule("argmax", 0.1), Calibration(1.0, (0.0,) * 5), SamplingSettings(0.0)
-    with pytest.raises(ValueError, match="static_gamma must be >= 0"):
-        LengthSetting(settings, calibration, -1, 1, rule, rule, rule, rule)
-    with pytest.raises(ValueError, match="temperature must be > 0"):
-        Calibration(0.0, (0.0,) * 5)
-    assert calibration.probabilities(torch.zeros(1, 5))[0].tolist() == pytest.approx([0.2] * 5)
-
-
 def test_a_setting_keeps_drafting_and_retention_apart():
     rule = DecisionRule(0.3)
-    made = ClassSetting(SamplingSettings(0.0), Calibration(), 4, 8, None, rule, rule, rule)
+    made = HeadSetting(SamplingSettings(0.0), Calibration(), 4, 8, None, rule, rule, rule)
     assert (made.of(False), made.of(True), made.static(False), made.static(True)) == (None, rule, 4, 8)

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.outputs import write_json
-from predictors.latency.profile import LatencyProfile, read_profile
-from predictors.latency.tables import Latency, LatencyTable
+from predictors.latency.profile import Latency, LatencyProfile, LatencyTable, read_profile
 from tests.predictors.affine_profile import PROFILE
 
 # seconds [rows 1, 4; context 100, 200]: not symmetric, and square, so that swapped axes would show
@@ -30,52 +29,40 @@ def profile(**changes):
     return LatencyProfile(**{"tables": tables, "pair": "toy", "settings": {}, "provenance": {}} | changes)
 
 
-def test_exact_at_grid_points():
-    draft = draft_table()
-    for row, rows in enumerate((1, 4)):
-        for column, context in enumerate((100, 200)):
-            cell = DRAFT[row, column]
-            assert draft.at(rows=rows, context=context) == Latency(cell, cell - 0.5, cell + 1.0)
+@pytest.mark.parametrize(
+    ("rows", "context", "seconds"),
+    [
+        *(
+            (rows, context, DRAFT[row, column])
+            for row, rows in enumerate((1, 4))
+            for column, context in [(0, 100), (1, 200)]
+        ),
+        (1, 150, 1.5),
+        (2, 100, 1 + 2 / 3),
+        (2, 125, 1.25 + 1.0),  # at context 125: 1.25 for one row and 4.25 for four; two rows are a third of the way
+        (1, 400, 2 + 2 * 1),  # above the grid the last segment goes on
+        (7, 100, 3 + 2),
+        (7, 300, 13 + 10),  # at context 300: 3 for one row, 13 for four; seven rows are one segment further
+        (1, 5, 1),  # below the grid the edge stands
+        (0, 150, 1.5),
+    ],
+)
+def test_a_table_is_read_between_and_beyond_its_grid(rows, context, seconds):
+    read = draft_table().at(rows=rows, context=context)
+    assert (read.seconds, read.low, read.high) == pytest.approx((seconds, seconds - 0.5, seconds + 1.0))
 
 
-def test_linear_between_grid_points():
-    draft = draft_table()
-    assert draft.at(rows=1, context=150).seconds == pytest.approx(1.5)
-    assert draft.at(rows=2, context=100).seconds == pytest.approx(1 + 2 / 3)
-    # at context 125: 1.25 for one row and 4.25 for four; two rows are a third of the way
-    assert draft.at(context=125, rows=2).seconds == pytest.approx(1.25 + 1.0)
-    assert draft.at(rows=2, context=125).high == pytest.approx(3.25)
-
-
-def test_every_segment_has_its_own_slope():
-    curve = table({"tokens": (1, 2, 5)}, [1, 3, 6])
-    assert [curve.at(tokens=tokens).seconds for tokens in (1.5, 2, 3, 4, 5)] == pytest.approx([2, 3, 4, 5, 6])
-
-
-def test_above_the_grid_the_last_segment_goes_on():
-    draft = draft_table()
-    assert draft.at(rows=1, context=400).seconds == pytest.approx(2 + 2 * 1)
-    assert draft.at(rows=7, context=100).seconds == pytest.approx(3 + 2)
-    # at context 300: 3 for one row, 13 for four; seven rows are one segment further
-    assert draft.at(rows=7, context=300).seconds == pytest.approx(13 + 10)
-
-
-def test_below_the_grid_the_edge_stands():
-    draft = draft_table()
-    assert draft.at(rows=1, context=5) == draft.at(rows=1, context=100)
-    assert draft.at(rows=0, context=150) == draft.at(rows=1, context=150)
-    assert table({"tokens": (2, 4)}, [3, 1]).at(tokens=1).seconds == 3
-
-
-def test_a_falling_last_segment_is_level_beyond():
-    falling = table({"tokens": (1, 2, 4)}, [1, 3, 2])
-    assert falling.at(tokens=3).seconds == pytest.approx(2.5)
-    assert falling.at(tokens=100).seconds == 2
-
-
-def test_a_single_point_is_a_constant():
-    constant = table({"features": (64,), "bytes": (1, 3)}, [[1, 2]])
-    assert [constant.at(features=f, bytes=2).seconds for f in (1, 64, 9000)] == pytest.approx([1.5] * 3)
+@pytest.mark.parametrize(
+    ("grid", "median", "at", "seconds"),
+    [
+        ((1, 2, 5), [1, 3, 6], (1.5, 2, 3, 4, 5), [2, 3, 4, 5, 6]),  # every segment has its own slope
+        ((1, 2, 4), [1, 3, 2], (3, 100), [2.5, 2]),  # a falling last segment is level beyond
+        ((2, 4), [3, 1], (1,), [3]),
+        ((64,), [2], (1, 64, 9000), [2, 2, 2]),  # a single point is a constant
+    ],
+)
+def test_segments(grid, median, at, seconds):
+    assert [table({"tokens": grid}, median).at(tokens=tokens).seconds for tokens in at] == pytest.approx(seconds)
 
 
 def test_the_spread_holds_the_median_where_the_lines_cross():

@@ -5,9 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from predictors.latency.profile import LatencyProfile
+from predictors.latency.profile import LatencyProfile, LatencyTable
 from predictors.latency.soundness import CLEARLY, MOST_SPREAD, Place, findings, noise_warning
-from predictors.latency.tables import LatencyTable
 
 MILLISECOND = 1e-3
 TARGET = [[8.0, 9.0], [9.0, 10.0], [12.0, 14.0], [20.0, 24.0]]  # tokens 1, 2, 5, 9; context 32, 512

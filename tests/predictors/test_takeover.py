@@ -102,8 +102,6 @@ def test_what_the_other_controller_needs_is_passed_on():
     assert changed.otherwise.epsilon == 0.7
     with pytest.raises(ValueError, match="unknown kind 'nobody'"):
         build_controller({"kind": "takeover", "otherwise": {"kind": "nobody"}})
-    with pytest.raises(ValueError, match="match must be >= 1"):
-        build_controller({"kind": "takeover", "match": 0})
 
 
 def stops_at(tops, **options):
@@ -120,6 +118,7 @@ def stops_at(tops, **options):
 def test_confidence_by_token_and_by_product():
     tops = [0.9, 0.8, 0.9, 0.7, 0.9]
     assert stops_at(tops, epsilon=0.75) == 3 and stops_at(tops, epsilon=0.6) == 5
+    assert stops_at([0.5] * 5, epsilon=0.6, min_tokens=2) == 2
     assert stops_at(tops, epsilon=0.6, product=True) == 3, "0.9 · 0.8 · 0.9 · 0.7 = 0.45"
     assert (
         stops_at(tops, epsilon=0.95, product=True) == 1

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from predictors.training.labelling import write_labels
-from predictors.training.labelling.chains import ChainLabelConfig, label
+from predictors.training.labelling import ChainLabelConfig, label_chains, write_labels
 from predictors.training.predictor import Materials
 from tests.predictors.affine_profile import PROFILE
 from tests.predictors_training.stages import GAMMA, PARAMETERS, fit, prepare, write_parameters
@@ -28,9 +27,9 @@ def materials(tmp_path_factory, traces) -> Materials:
 
 
 def labelled(traces: Path, folder: Path) -> Materials:
-    from predictors.training.text_table import TextTable
+    from predictors.training.tables import TextTable
 
-    labels = label(TextTable.read(traces / "texts"), ChainLabelConfig(GAMMA))
+    labels = label_chains(TextTable.read(traces / "texts"), ChainLabelConfig(GAMMA))
     write_labels(labels, folder / "chains.parquet")
     return Materials(traces / "texts", traces / "trees", traces / "guesses", folder, PROFILE)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from predictors.actions import Action
-from predictors.contract import CaptureContract, Identity, ModelIdentity, ServingRange
+from predictors.bundle import CaptureContract, Identity, ModelIdentity, ServingRange
 from predictors.schema import ROOT_COLUMNS, ROOT_TRACES_VERSION
 from predictors.tree_choice import SCALARS, SelectionSpec
 from trace_collection.shards import columns_of, shard_name, trace_schema, write_manifest, write_shard

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from predictors.contract import CaptureContract, Identity, ModelIdentity, ServingRange
+from predictors.bundle import CaptureContract, Identity, ModelIdentity, ServingRange
 from predictors.replay.acceptance import accepted, reached
 from predictors.replay.text import onward
 from predictors.schema import TEXT_COLUMNS, TEXT_TRACES_VERSION

@@ -8,10 +8,9 @@ import pytest
 
 from pipelines.cli import main
 from predictors.replay.acceptance import accepted, reached
-from predictors.training.heads.roots import Target
-from predictors.training.labelling import read_labels, write_labels
-from predictors.training.labelling.chains import TOO_LATE, ChainLabelConfig, class_of, label
-from predictors.training.text_table import TextTable
+from predictors.training.head_roots import Target
+from predictors.training.labelling import TOO_LATE, ChainLabelConfig, class_of, label_chains, read_labels, write_labels
+from predictors.training.tables import TextTable
 from predictors.training.trace_table import list_column
 from tests.predictors_training.synthetic_texts import BUDGET, LENGTH, chains, synthetic_texts, write_texts
 
@@ -35,7 +34,7 @@ def test_classes():
 
 def test_every_label_is_what_the_text_says_of_a_chain_from_there(texts):
     """From the ratios in front of the root and the text's own numbers, as replays accept; another verifier is another label."""
-    _, accepted_N, reached_NG = columns(label(texts, ChainLabelConfig(GAMMA)))
+    _, accepted_N, reached_NG = columns(label_chains(texts, ChainLabelConfig(GAMMA)))
     found, expected, others = [], [], []
     for text in texts.texts():
         for start in range(1, text.length - GAMMA + 1):
@@ -48,7 +47,7 @@ def test_every_label_is_what_the_text_says_of_a_chain_from_there(texts):
 
 
 def test_greedy_labels_hold_no_chance(texts):
-    row_N, accepted_N, reached_NG = columns(label(texts, ChainLabelConfig(GAMMA)))
+    row_N, accepted_N, reached_NG = columns(label_chains(texts, ChainLabelConfig(GAMMA)))
     greedy = np.array([setting.greedy for setting in texts.settings])[texts.setting_N[row_N]]
     assert set(reached_NG[greedy].ravel()) == {0.0, 1.0} != set(reached_NG[~greedy].ravel())
     assert np.array_equal(reached_NG[greedy].sum(axis=1), accepted_N[greedy])
@@ -57,7 +56,7 @@ def test_greedy_labels_hold_no_chance(texts):
 
 
 def test_expected_classes_are_the_mean_of_drawn_ones(texts):
-    _, accepted_N, reached_NG = columns(label(texts, ChainLabelConfig(GAMMA)))
+    _, accepted_N, reached_NG = columns(label_chains(texts, ChainLabelConfig(GAMMA)))
     for name in ("classes", "length"):
         target = Target(name, GAMMA)
         expected_NL = target.expected(reached_NG)
@@ -67,13 +66,13 @@ def test_expected_classes_are_the_mean_of_drawn_ones(texts):
 
 
 def test_a_root_whose_text_ends_too_soon_is_dropped_even_where_a_rejection_was_seen(texts):
-    labels = label(texts, ChainLabelConfig(GAMMA))
+    labels = label_chains(texts, ChainLabelConfig(GAMMA))
     row_N, accepted_N, _ = columns(labels)
     left = BUDGET - texts.column("place")
     assert np.array_equal(row_N, np.flatnonzero(left >= GAMMA))
     assert labels.report["dropped"] == {TOO_LATE: int((left < GAMMA).sum())}
     longer = dict(
-        zip(*columns(label(texts, ChainLabelConfig(2)))[:2], strict=True)
+        zip(*columns(label_chains(texts, ChainLabelConfig(2)))[:2], strict=True)
     )  # of two tokens more roots are known
     cut = {row: count for row, count in longer.items() if left[row] < GAMMA}
     tempting = [*accepted_N, *(count for count in cut.values() if count < 2)]  # keep what is known
@@ -82,7 +81,7 @@ def test_a_root_whose_text_ends_too_soon_is_dropped_even_where_a_rejection_was_s
 
 
 def test_the_report_counts_by_split_slice_and_setting(texts):
-    report = label(texts, ChainLabelConfig(GAMMA)).report
+    report = label_chains(texts, ChainLabelConfig(GAMMA)).report
     assert report["documents"] == {"train": 40, "validation": 28, "test": 14}
     for split, classes in report["classes"].items():
         assert sum(classes.values()) == report["rows"][split]
@@ -100,7 +99,7 @@ def changed(tmp_path, change):
 def test_a_document_or_prompt_in_two_splits_is_refused(tmp_path, column):
     table = changed(tmp_path, lambda text: text | {column: "one"} if text["document"].endswith("/0") else text)
     with pytest.raises(ValueError, match=f"{column} 'one' stands in split 'train' and in split 'validation'"):
-        label(table, ChainLabelConfig(GAMMA))
+        label_chains(table, ChainLabelConfig(GAMMA))
 
 
 @pytest.mark.parametrize(
@@ -114,16 +113,11 @@ def test_a_class_without_training_rows_or_a_split_without_any_is_refused(tmp_pat
         return text | (rejected if split == "train" else {"split": "validation"})
 
     with pytest.raises(ValueError, match=words):
-        label(changed(tmp_path, change), ChainLabelConfig(GAMMA))
-
-
-def test_bad_settings_are_refused():
-    with pytest.raises(ValueError, match="gamma must be >= 2, got 1"):
-        ChainLabelConfig(1)
+        label_chains(changed(tmp_path, change), ChainLabelConfig(GAMMA))
 
 
 def test_labels_are_joined_to_their_own_traces_only(texts, tmp_path):
-    labels = label(texts, ChainLabelConfig(GAMMA))
+    labels = label_chains(texts, ChainLabelConfig(GAMMA))
     write_labels(labels, tmp_path / "chains.parquet")
     assert read_labels(tmp_path / "chains.parquet", "chains", texts.manifest.content_hash).table.equals(labels.table)
     with pytest.raises(ValueError, match="traces_sha256"):

@@ -11,13 +11,12 @@ from predictors.bundle import Bundle
 from predictors.config import parse_config
 from predictors.controllers import build_controller, learned_controller
 from predictors.replay.chains import ChainPolicy, replayed
-from predictors.training.calibration import prior_shift
-from predictors.training.heads import predictor, training
-from predictors.training.heads.predictor import HeadFit, HeadPredictor, changed
-from predictors.training.heads.roots import Rows
-from predictors.training.heads.training import HeadTrainConfig, train
-from predictors.training.metrics import MacroAuc
-from predictors.training.text_table import TextTable
+from predictors.training import head_predictor, head_training
+from predictors.training.calibration import MacroAuc, prior_shift
+from predictors.training.head_predictor import HeadFit, HeadPredictor, changed
+from predictors.training.head_roots import Rows
+from predictors.training.head_training import HeadTrainConfig, train
+from predictors.training.tables import TextTable
 from tests.predictors_training.conftest import labelled
 from tests.predictors_training.stages import FAST, GAMMA, HEAD
 from tests.predictors_training.synthetic_texts import synthetic_texts, write_texts
@@ -126,10 +125,12 @@ def test_rows_settle(materials, monkeypatch):
     """Most rows change with the first policy that is served, few with the second. Counted are those of the last training."""
     counts = []
     monkeypatch.setattr(
-        predictor, "train", lambda *rows_and_others: counts.append(len(rows_and_others[0])) or train(*rows_and_others)
+        head_predictor,
+        "train",
+        lambda *rows_and_others: counts.append(len(rows_and_others[0])) or train(*rows_and_others),
     )
     quality = replace(CONFIG, target="length", iterations=2).fit("length", materials).quality
-    shares = [one["changed"] for one in quality["iterations"]]
+    shares = quality["changed"]
     assert shares[0] > 3 * shares[1]
     assert counts[0] != counts[1] == quality["rows"]["train"]
     assert (
@@ -158,7 +159,7 @@ def test_expected_targets_train_too_and_keep_to_their_rows(made, rows, monkeypat
     expected = train(rows["train"], rows["validation"], config(targets="expected"))
     assert auc_on_test(made, rows, expected) > 0.7
     seen = {}
-    monkeypatch.setattr(training, "fitted", lambda module, drawn, *others: seen.update(made=drawn) or 1 / 0)
+    monkeypatch.setattr(head_training, "fitted", lambda module, drawn, *others: seen.update(made=drawn) or 1 / 0)
     with pytest.raises(ZeroDivisionError):
         train(rows["train"], rows["validation"], config(targets="expected"))
     chances, count = seen["made"].columns[1], len(rows["train"])

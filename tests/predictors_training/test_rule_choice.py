@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from predictors.decision_rule import DecisionRule
-from predictors.training.heads.rules import Candidates, choose_rules
+from predictors.head import DecisionRule
+from predictors.training.head_rules import Candidates, choose_rules
 from predictors.training.intervals import jackknife, log_gain
-from predictors.training.rule_choice import choose, fold_of
+from predictors.training.predictor import choose, fold_of
 
 DOCUMENTS = np.repeat([f"d{number}" for number in range(30)], 2)
 

@@ -13,9 +13,9 @@ from predictors.controllers.survival import Survival
 from predictors.lookup import LookupSettings
 from predictors.replay.chains import ChainPolicy
 from predictors.replay.decode import Clock
-from predictors.training.sources.contest import _hazard
-from predictors.training.sources.predictor import SOURCE, TAKEOVER, SourcePredictor
-from predictors.training.text_table import TextTable
+from predictors.training.source_contest import _hazard
+from predictors.training.source_predictor import SOURCE, TAKEOVER, SourcePredictor
+from predictors.training.tables import TextTable
 from tests.predictors_training.synthetic_drafts import BAD, GOOD, LONG
 from tests.predictors_training.synthetic_texts import GAMMA_MAX
 from tests.predictors_training.test_stops import materials_in

@@ -14,15 +14,22 @@ from predictors.replay.acceptance import BeyondRecordError, reached
 from predictors.replay.chains import ChainPolicy
 from predictors.replay.decode import Clock
 from predictors.stopping import RESIDUAL, NetworkShape, RisingCalibration
+from predictors.training import stop_predictor as rules
 from predictors.training.calibration import product_calibration
-from predictors.training.labelling import write_labels
-from predictors.training.labelling.tokens import KIND, TokenLabelConfig, label
+from predictors.training.labelling import TOKENS, LabelConfig, label_tokens, write_labels
 from predictors.training.predictor import Materials
-from predictors.training.stops import predictor as rules
-from predictors.training.stops.model import StopModel, fit_calibration, log_loss, quality
-from predictors.training.stops.predictor import StopPredictor
-from predictors.training.stops.rows import HARD, SlotFeatures, TokenRows, WholeDrafts
-from predictors.training.text_table import TextTable
+from predictors.training.stop_model import (
+    HARD,
+    SlotFeatures,
+    StopModel,
+    TokenRows,
+    WholeDrafts,
+    fit_calibration,
+    log_loss,
+    quality,
+)
+from predictors.training.stop_predictor import StopPredictor
+from predictors.training.tables import TextTable
 from tests.predictors.affine_profile import toy_profile
 from tests.predictors_training.synthetic_drafts import drafted_texts
 from tests.predictors_training.synthetic_texts import GAMMA_MAX, SPEC, write_texts
@@ -43,7 +50,7 @@ def materials_in(folder: Path, **options) -> Materials:
     """Synthetic texts and their labels."""
     texts, labels = write_texts(folder / "texts", drafted_texts(**options)), folder / "labels"
     labels.mkdir()
-    write_labels(label(TextTable.read(texts), TokenLabelConfig()), labels / f"{KIND}.parquet")
+    write_labels(label_tokens(TextTable.read(texts), LabelConfig()), labels / f"{TOKENS}.parquet")
     return Materials(texts, folder, folder, labels, PROFILE)
 
 
@@ -66,7 +73,7 @@ def table(materials):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_trained_model_knows_what_its_inputs_tell(table, name):
-    config, labels = replace(MODELS[name], calibrated_tokens=GAMMA_MAX), label(table, TokenLabelConfig())
+    config, labels = replace(MODELS[name], calibrated_tokens=GAMMA_MAX), label_tokens(table, LabelConfig())
     model = StopModel(table, labels, config)
     features = model.features["test"]
     drafts = WholeDrafts.of(features, GAMMA_MAX - features.sees)
@@ -81,7 +88,7 @@ def test_a_trained_model_knows_what_its_inputs_tell(table, name):
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_texts_too_short_for_a_whole_draft_promise_nothing(table):
     config = replace(MODELS["early_stop-1"], calibrated_tokens=3)
-    model = StopModel(table, label(table, TokenLabelConfig()), config)
+    model = StopModel(table, label_tokens(table, LabelConfig()), config)
     drafts = WholeDrafts.of(model.features["test"], GAMMA_MAX)
     short = drafts.take(~drafts.whole_NG.all(axis=1))
     measured = quality(model.tokens["test"], short, partial(model.chances, "test"))
@@ -143,7 +150,7 @@ def test_mismatches_weigh_in_soft_labels_too():
 
 def test_calibration_reaches_as_far_as_was_recorded(table):
     config = replace(MODELS["specdecpp"], epochs=1)
-    labels = label(table, TokenLabelConfig())
+    labels = label_tokens(table, LabelConfig())
     configs = (replace(config, calibrated_tokens=tokens) for tokens in (GAMMA_MAX + 1, GAMMA_MAX - 1))
     made, most = (StopModel(table, labels, one).calibrations for one in configs)
     assert made == most
@@ -155,7 +162,7 @@ def test_calibration_reaches_as_far_as_was_recorded(table):
 @pytest.mark.parametrize("inputs", ["before", "behind"])
 def test_tokens_are_read_where_their_state_is(table, inputs):
     """In front of a token at its own slot, after it at the next one, where there is one."""
-    labels, part = label(table, TokenLabelConfig()), table.rows("validation")
+    labels, part = label_tokens(table, LabelConfig()), table.rows("validation")
     features = SlotFeatures(part, inputs)
     tokens = TokenRows.of(features, labels, HARD)
     rows = labels.table.filter(np.isin(labels.table.column("row"), part.index)).to_pandas()

@@ -9,9 +9,9 @@ from predictors.bundle import Bundle
 from predictors.controllers.survival import Survival
 from predictors.replay.chains import ChainPolicy
 from predictors.replay.decode import Clock
-from predictors.training.survival.model import SurvivalTrainConfig
-from predictors.training.survival.predictor import SurvivalPredictor
-from predictors.training.text_table import TextTable
+from predictors.training.survival_model import SurvivalTrainConfig
+from predictors.training.survival_predictor import SurvivalPredictor
+from predictors.training.tables import TextTable
 from tests.predictors.affine_profile import toy_profile
 from tests.predictors_training.synthetic_texts import GAMMA_MAX
 from tests.predictors_training.test_stops import materials_in

@@ -6,15 +6,18 @@ import numpy as np
 import pytest
 import torch
 
-from predictors.config import parse_config
-from predictors.training.labelling import write_labels
-from predictors.training.labelling.trees import TreeLabelConfig, label
+from predictors.training.labelling import LabelConfig, label_trees, write_labels
 from predictors.training.predictor import Materials
-from predictors.training.root_table import RootTable
-from predictors.training.trees.evaluation import calibrated_rule, evaluate_selector, judged, oracle_places, split_oracle
-from predictors.training.trees.predictor import TreePredictor
-from predictors.training.trees.rows import Labelling
-from predictors.training.trees.training import SCORED, TOKENS, Candidate
+from predictors.training.tables import RootTable
+from predictors.training.tree_predictor import (
+    TreePredictor,
+    calibrated_rule,
+    evaluate_selector,
+    judged,
+    oracle_places,
+    split_oracle,
+)
+from predictors.training.tree_training import SCORED, TOKENS, Candidate, Labelling
 from predictors.tree_choice import NEVER, SURPLUS, SelectionRule
 from tests.predictors_training.synthetic_roots import write_roots
 from tests.predictors_training.test_trees import CALIBRATION, CONFIG, TOY, labelled, labelling, parts, table, trained
@@ -125,7 +128,7 @@ def fitted(tmp_path_factory):
     """A selector among two candidates, its materials and what was logged."""
     folder = tmp_path_factory.mktemp("fitted")
     roots = RootTable.read(write_roots(folder / "trees"))
-    write_labels(label(roots, TreeLabelConfig()), folder / "trees.parquet")
+    write_labels(label_trees(roots, LabelConfig()), folder / "trees.parquet")
     predictor = TreePredictor(
         "specinfer", (Candidate(), Candidate(states=True)), dataclasses.replace(CONFIG, epochs=15), CALIBRATION
     )
@@ -173,19 +176,3 @@ def test_labels_of_other_traces_are_refused(fitted, tmp_path):
         predictor.fit("x", other)
     with pytest.raises(ValueError, match=r"trees\.parquet does not exist"):
         predictor.fit("x", dataclasses.replace(materials, labels=tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"rule": "nss", "candidates": []}, "candidates must name at least one"),
-        ({"rule": "nss", "candidates": [{"objective": "speed"}]}, "objective must be one of tokens, throughput"),
-        ({"rule": "nss", "training": {"hidden_sizes": [8]}}, "hidden_sizes must have 2 entries"),
-        ({"rule": "nss", "training": {"dropout": 1.0}}, "dropout must be < 1"),
-        ({"rule": "nss", "training": {"epochs": 0}}, "epochs must be >= 1"),
-        ({}, "key 'rule' is missing"),
-    ],
-)
-def test_what_cannot_be_fitted_is_refused(values, message):
-    with pytest.raises(ValueError, match=message):
-        parse_config(TreePredictor, values, "fit")

@@ -2,9 +2,8 @@
 
 import pytest
 
-from predictors.branch_settings import CHOICES
 from predictors.latency.prices import require_possible
-from predictors.rounds import ReplayedRound, RoundRecord
+from predictors.rounds import CHOICES, ReplayedRound, RoundRecord
 from runtime import ModelPair, Randomness
 from runtime.branching.draft import BranchConfig, BranchDraft
 from tests.branches import branch_decoder, watched

@@ -3,9 +3,9 @@ what its controller plans."""
 
 import pytest
 
-from predictors.branch_settings import CHOICES
-from predictors.contract import ContractError
+from predictors.bundle import ContractError
 from predictors.controllers import Controller, Session
+from predictors.rounds import CHOICES
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from runtime.branching.draft import BranchConfig
 from runtime.decoding.branch_parallel import BranchParallelDecoder

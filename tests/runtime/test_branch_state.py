@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from predictors.branch_settings import CHOICES
+from predictors.rounds import CHOICES
 from runtime import ModelPair, Randomness
 from runtime.branching.draft import BranchDraft
 from runtime.compact.state import CompactState

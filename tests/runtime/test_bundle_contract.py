@@ -5,8 +5,7 @@ import json
 import pytest
 import torch
 
-from predictors.bundle import bundle_hash, read_bundle
-from predictors.contract import ContractError
+from predictors.bundle import ContractError, bundle_hash, read_bundle
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from runtime.decoding.base import RoutedDecoder

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from predictors.actions import Action
-from predictors.contract import ContractError
+from predictors.bundle import ContractError
 from predictors.controllers import Controller, Session
 from predictors.controllers.delayed_tree import DelayedTree
 from predictors.sampling import SamplingSettings

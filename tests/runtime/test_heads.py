@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from predictors.controllers import build_controller
-from predictors.features import assemble, state_vector
+from predictors.head import assemble, state_vector
 from predictors.rounds import RoundRecord
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from tests.bundles import random_bundle

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import pytest
 import torch
 
-from predictors.latency.actions import undisturbed
+from predictors.latency.profile import undisturbed
 from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, NextLaw, Root, token_numbers
 from predictors.survival import numbers_of

@@ -7,10 +7,17 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
+import pytest
 import torch
 
 from trace_collection.collection import collect
+from trace_collection.texts import TextTraceConfig
 
+GAMMA = 5
+TEXTS = TextTraceConfig(
+    gamma_max=GAMMA, candidates=4, prompts=(0, 1, 3), max_new_tokens=24, layers=2, top=4, prompts_per_shard=2, threads=1
+)
+COUNTS = ("tokens", "rounds", "submitted", "passes", "accepted", "asked")
 Prompt = collections.namedtuple("Prompt", "id document slice split tokens")
 
 
@@ -73,3 +80,12 @@ def middle(limits: list, place: int, chance) -> float:
     met = {float(one[place - depth, depth]) for one in limits for depth in range(min(one.shape[1], place + 1))}
     ends = np.array(sorted({0.0, *(limit for limit in met if 0 < limit < 1), 1.0}))
     return float((ends[:-1] + ends[1:])[int(chance.categorical(torch.from_numpy(np.diff(ends))))] / 2)
+
+
+def differing(totals, decodes):
+    """Texts whose totals, counts exactly and seconds to rounding, are not those of the real controller's ``decodes``."""
+    for place, real in enumerate(decodes):
+        counts = [int(getattr(totals, f"{name}_X")[place]) for name in COUNTS]
+        seconds = pytest.approx(real.seconds, rel=1e-9)
+        if counts != [getattr(real, name) for name in COUNTS] or totals.seconds_X[place] != seconds:
+            yield counts, real

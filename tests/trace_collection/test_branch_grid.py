@@ -9,13 +9,14 @@ import pytest
 from predictors.bundle import read_bundle
 from predictors.controllers import build_controller, learned_controller
 from predictors.latency.prices import RoundPrices
-from predictors.replay.branch_grid import BranchStarts, branch_decoded
+from predictors.replay.branches import BranchStarts, branch_decoded
 from predictors.replay.decode import Clock
 from predictors.replay.grid import Starts
 from runtime.branching.draft import BranchConfig
 from tests.bundles import random_bundle
 from tests.predictors.affine_profile import PROFILE
-from tests.trace_collection.test_grid import COUNTS, drafts_of, far, pair, texts  # noqa: F401
+from tests.trace_collection.collecting import differing
+from tests.trace_collection.test_grid import drafts_of, far
 
 CONFIGS = [
     BranchConfig(gamma=4, k_max=2),
@@ -25,12 +26,12 @@ CONFIGS = [
 ]
 
 
-def starts_of(texts, greedy, config):  # noqa: F811
+def starts_of(texts, greedy, config):
     chosen = [text for text in texts if text.settings.greedy == greedy]
     return BranchStarts.of(Starts.of(chosen, config.gamma, "block", RoundPrices(PROFILE, not greedy)), config)
 
 
-def controllers(pair, place):  # noqa: F811
+def controllers(pair, place):
     yield build_controller({"kind": "fixed"})
     yield build_controller({"kind": "confidence", "epsilon": 0.5})
     retention = {"epsilon": 0.2, "none_probability": 0.9, "all_probability": 0.2}
@@ -59,22 +60,18 @@ def totals_of(starts, controller):
 
 def differences(starts, controller, totals):
     """Texts whose totals are not those of the controller's own session."""
-    for place, one in enumerate(starts.retained.texts):
-        real = Clock(PROFILE).branches(one, controller, starts.config, starts.retained.verifier)
-        counts = [int(getattr(totals, f"{name}_X")[place]) for name in COUNTS]
-        seconds = pytest.approx(real.seconds, rel=1e-9)
-        if counts != [getattr(real, name) for name in COUNTS] or totals.seconds_X[place] != seconds:
-            yield counts, real
+    served = controller, starts.config, starts.retained.verifier
+    return list(differing(totals, (Clock(PROFILE).branches(one, *served) for one in starts.retained.texts)))
 
 
 @pytest.mark.parametrize("greedy", [True, False])
 @pytest.mark.parametrize("config", CONFIGS)
-def test_totals_are_those_of_real_sessions(pair, texts, tmp_path, greedy, config):  # noqa: F811
+def test_totals_are_those_of_real_sessions(pair, texts, tmp_path, greedy, config):
     starts, seen = starts_of(texts, greedy, config), 0
     for controller in controllers(pair, tmp_path):
         with warnings.catch_warnings(action="ignore"):  # of rounds that are bypassed
             totals = totals_of(starts, controller)
-            assert not list(differences(starts, controller, totals)), controller.kind
+            assert not differences(starts, controller, totals), controller.kind
         seen += totals.path.places[2].sum()
     assert seen > 10, "no branch survives"
 
@@ -88,7 +85,7 @@ def one_stage(starts):
 
 
 @pytest.mark.parametrize("twin", [shifted, one_stage])
-def test_wrong_twins_are_found_out(pair, texts, tmp_path, twin):  # noqa: F811
+def test_wrong_twins_are_found_out(pair, texts, tmp_path, twin):
     starts = starts_of(texts, True, CONFIGS[1])
     with warnings.catch_warnings(action="ignore"):
-        assert any(list(differences(starts, one, totals_of(twin(starts), one))) for one in controllers(pair, tmp_path))
+        assert any(differences(starts, one, totals_of(twin(starts), one)) for one in controllers(pair, tmp_path))

@@ -134,12 +134,17 @@ def test_shards_of_other_code_are_collected_again(pair, prompts, tmp_path):
         assert gather(made("texts", pair, prompts), tmp_path, code=code)["kept"] == kept
 
 
-@pytest.mark.parametrize("change", [{"seed": 1}, {"prompts_per_shard": 4}])
-def test_changed_parameters_never_mix_with_old_shards(pair, prompts, tmp_path, change):
+@pytest.mark.parametrize(
+    ("changes", "placed"),
+    [({"seed": 1}, {}), ({"prompts_per_shard": 4}, {}), ({}, {"document": "other"}), ({}, {"slice": "other"})],
+)
+def test_changed_parameters_and_places_never_mix_with_old_shards(pair, prompts, tmp_path, changes, placed):
     gather(made("texts", pair, prompts), tmp_path)
-    assert gather(made("texts", pair, prompts, **change), tmp_path)["kept"] == 0
+    others = [prompt._replace(**placed) for prompt in prompts]
+    assert gather(made("texts", pair, others, **changes), tmp_path)["kept"] == 0
     fingerprints = {pq.read_schema(path).metadata[b"fingerprint"] for path in tmp_path.glob("*.parquet")}
     assert fingerprints == {json.loads((tmp_path / "manifest.json").read_text())["fingerprint"].encode()}
+    assert all({row[field] for row in read(tmp_path)} == {value} for field, value in placed.items())
 
 
 def test_traces_of_another_kind_are_not_replaced(name, collected, pair, prompts, tmp_path):
@@ -148,14 +153,6 @@ def test_traces_of_another_kind_are_not_replaced(name, collected, pair, prompts,
     with pytest.raises(ValueError, match=f"holds traces of {name}, not of {other}"):
         gather(made(other, pair, prompts), tmp_path / "traces")
     assert contents(tmp_path / "traces") == contents(collected)
-
-
-@pytest.mark.parametrize("field", ["document", "slice"])
-def test_prompts_placed_elsewhere_are_collected_again(pair, prompts, tmp_path, field):
-    gather(made("texts", pair, prompts), tmp_path)
-    others = [prompt._replace(**{field: "other"}) for prompt in prompts]
-    assert gather(made("texts", pair, others), tmp_path)["kept"] == 0
-    assert {row[field] for row in read(tmp_path)} == {"other"}
 
 
 def test_a_text_that_ends_with_other_tokens_is_collected_again(pair, prompts, tmp_path, monkeypatch):

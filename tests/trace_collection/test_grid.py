@@ -10,40 +10,17 @@ import torch
 
 from predictors.bundle import read_bundle
 from predictors.controllers import build_controller, learned_controller
-from predictors.features import assemble
+from predictors.head import assemble
 from predictors.latency.prices import RoundPrices
 from predictors.replay.chains import ChainPolicy
 from predictors.replay.decode import Clock
 from predictors.replay.grid import Starts, decoded, no_memory
 from predictors.replay.policies import confidence, heads, previous_round, remembered, static, stopping
 from predictors.stopping import LAW
-from predictors.training.rule_choice import static_length
-from predictors.training.text_table import TextTable
-from runtime import ModelPair
+from predictors.training.predictor import static_length
 from tests.bundles import random_bundle, stop_bundle
 from tests.predictors.affine_profile import AS_RUN
-from tests.toys import near, tiny_llama
-from tests.trace_collection.collecting import gather, random_prompts
-from trace_collection.texts import TextCollector, TextTraceConfig
-
-GAMMA = 5
-CONFIG = TextTraceConfig(
-    gamma_max=GAMMA, candidates=2, prompts=(1, 1, 3), max_new_tokens=24, layers=2, top=4, prompts_per_shard=2, threads=1
-)
-COUNTS = ("tokens", "rounds", "submitted", "passes", "accepted", "asked")
-
-
-@pytest.fixture(scope="module")
-def pair():
-    return ModelPair(tiny_llama(seed=0, eos_token_id=7), near(tiny_llama(seed=0)))
-
-
-@pytest.fixture(scope="module")
-def texts(pair, tmp_path_factory):
-    place = tmp_path_factory.mktemp("texts")
-    prompts = random_prompts([9, 12, 15, 11, 10], ["train", "validation", "test", "test", "test"])
-    gather(TextCollector(pair, CONFIG, prompts), place)
-    return list(TextTable.read(place).texts())
+from tests.trace_collection.collecting import GAMMA, differing
 
 
 def starts_of(texts, greedy, depth=GAMMA):
@@ -109,15 +86,8 @@ def totals_of(starts, controller):
 
 def differences(starts, controller, totals):
     """Texts whose totals are not those of the controller's own session."""
-    found, clock = [], Clock(AS_RUN)
-    for place, one in enumerate(starts.texts):
-        real = clock.policy(one, ChainPolicy(controller, starts.depth, starts.verifier))
-        counts = [int(getattr(totals, f"{name}_X")[place]) for name in COUNTS]
-        if counts != [getattr(real, name) for name in COUNTS] or totals.seconds_X[place] != pytest.approx(
-            real.seconds, rel=1e-9
-        ):
-            found.append((counts, real))
-    return found
+    policy = ChainPolicy(controller, starts.depth, starts.verifier)
+    return list(differing(totals, (Clock(AS_RUN).policy(one, policy) for one in starts.texts)))
 
 
 def far(card):

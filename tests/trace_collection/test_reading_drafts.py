@@ -14,8 +14,7 @@ from predictors.replay.chains import ChainPolicy, replayed
 from predictors.replay.decode import Clock
 from predictors.replay.grid import Starts, decoded
 from predictors.replay.policies import static
-from predictors.training.root_table import RootTable
-from predictors.training.text_table import TextTable
+from predictors.training.tables import RootTable, TextTable
 from predictors.tree_choice import scalars_of, state_of
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from runtime.branching.draft import BranchConfig

@@ -13,14 +13,14 @@ from predictors.replay.chains import ChainPolicy, replayed
 from predictors.replay.decode import Clock
 from predictors.replay.grid import Drafts, Starts, decoded
 from predictors.replay.policies import confidence, static
-from predictors.training.sources.lookups import Lookups
-from predictors.training.text_table import TextTable
+from predictors.training.source_contest import Lookups
+from predictors.training.tables import TextTable
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from runtime.drafting.chain import LookupConfig
 from tests.bundles import sourced_bundle
 from tests.predictors.affine_profile import AS_RUN
 from tests.toys import near, tiny_llama
-from tests.trace_collection.collecting import gather, random_prompts
+from tests.trace_collection.collecting import differing, gather, random_prompts
 from tests.trace_collection.test_sources import FIXED
 from trace_collection.texts import TextCollector, TextTraceConfig
 
@@ -128,15 +128,8 @@ def taken_over(starts, config, otherwise):
 
 def differences(starts, controller, totals):
     """Texts whose totals are not those of the controller's own session."""
-    clock, names = Clock(AS_RUN), ("tokens", "rounds", "submitted", "passes", "accepted", "asked")
     policy = ChainPolicy(controller, DEPTH, starts.verifier, LOOKUP)
-    found = 0
-    for place, text in enumerate(starts.texts):
-        real = clock.policy(text, policy)
-        counts = [int(getattr(totals, f"{name}_X")[place]) for name in names]
-        same = totals.seconds_X[place] == pytest.approx(real.seconds, rel=1e-9)
-        found += counts != [getattr(real, name) for name in names] or not same
-    return found
+    return list(differing(totals, (Clock(AS_RUN).policy(text, policy) for text in starts.texts)))
 
 
 @pytest.mark.parametrize(("greedy", "verifier"), [(True, "block"), (False, "block"), (False, "tokenwise")])
@@ -151,7 +144,7 @@ def test_arrays_count_as_the_loop_does(texts, greedy, verifier):
             assert not differences(starts, controller, totals), (rule, other)
             everywhere = lookups.sourced(np.full_like(starts.left_XS, 4), np.zeros_like(starts.left_XS))
             taken = chosen(lookups.match_XS > 0, everywhere, otherwise)
-            wrong += differences(starts, controller, decoded(starts, taken)) > 0
+            wrong += differences(starts, controller, decoded(starts, taken)) != []
     assert wrong > 6, "another rule would be seen"
 
 

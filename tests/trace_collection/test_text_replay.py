@@ -15,20 +15,15 @@ from predictors.controllers import build_controller, learned_controller
 from predictors.monitoring import OLD, RequestCounts, fractions_of
 from predictors.replay.branches import replayed_branches
 from predictors.replay.chains import ChainPolicy, replayed
-from predictors.training.text_table import TextTable
-from runtime import ModelPair, Randomness, build_decoder, load_decoder
+from predictors.training.tables import TextTable
+from runtime import Randomness, build_decoder, load_decoder
 from runtime.decoding.sequential import SequentialDecoder
 from runtime.drafting.chain import ChainConfig
 from runtime.verification import VERIFIERS
 from tests.bundles import random_bundle, selector_bundle, stop_bundle, survival_bundle
-from tests.toys import near, tiny_llama
-from tests.trace_collection.collecting import gather, random_prompts
-from trace_collection.texts import TextCollector, TextTraceConfig
+from tests.trace_collection.collecting import GAMMA, TEXTS, gather
+from trace_collection.texts import TextCollector
 
-GAMMA = 5
-CONFIG = TextTraceConfig(
-    gamma_max=GAMMA, candidates=4, prompts=(0, 1, 3), max_new_tokens=24, layers=2, top=4, prompts_per_shard=2, threads=1
-)
 UNLEARNED = [
     {"kind": "fixed"},
     {"kind": "fixed", "gamma": 2},
@@ -38,23 +33,6 @@ UNLEARNED = [
     {"kind": "ema", "tiers": [1, 3, 5]},
 ]
 STOPPERS = [("early_stop", "before"), ("early_stop", "law"), ("specdecpp", "behind"), ("logistic", "law")]
-
-
-@pytest.fixture(scope="module")
-def pair():
-    return ModelPair(tiny_llama(seed=0, eos_token_id=7), near(tiny_llama(seed=0)))
-
-
-@pytest.fixture(scope="module")
-def prompts():
-    return random_prompts([9, 12, 15, 11, 10], ["train", "validation", "test", "test", "test"])
-
-
-@pytest.fixture(scope="module")
-def folder(pair, prompts, tmp_path_factory):
-    place = tmp_path_factory.mktemp("texts")
-    gather(TextCollector(pair, CONFIG, prompts), place)
-    return place
 
 
 def controllers(pair, folder):
@@ -244,7 +222,7 @@ def test_layers_that_were_not_recorded_are_refused(pair, folder, tmp_path):
 
 
 def test_states_after_the_first_token_are_left_out_where_nobody_reads_them(pair, prompts, folder, tmp_path):
-    config = dataclasses.replace(CONFIG, rollout_states=False)
+    config = dataclasses.replace(TEXTS, rollout_states=False)
     gather(TextCollector(pair, config, prompts), tmp_path / "traces")
     less, whole = TextTable.read(tmp_path / "traces"), TextTable.read(folder)
     assert whole.slots("states").shape == (len(whole), GAMMA, 32) and less.slots("states").shape == (len(less), 1, 32)

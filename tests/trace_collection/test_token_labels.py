@@ -10,7 +10,7 @@ import pytest
 from predictors.replay.acceptance import reached
 from predictors.sampling import SamplingSettings
 from predictors.stopping import StopSpec
-from predictors.training.labelling.tokens import TokenLabelConfig, label
+from predictors.training.labelling import LabelConfig, label_tokens
 from runtime import ModelPair, Randomness, build_decoder
 from tests.toys import TableModel, enumerate_outcomes, total_variation
 from tests.trace_collection.collecting import kept_shares, middle
@@ -61,7 +61,7 @@ def labelled(pair, settings):
         limits = [kept_shares(reached(some["ratio"], some["probability"], "tokenwise"))]
         kept_N = [middle(limits, place, chance) for place in range(count)]
         columns = tracer.trace(PROMPT, text, settings, chance, np.array([kept_N, kept_N]))
-        made = label(Table(columns), TokenLabelConfig()).table.to_pylist()
+        made = label_tokens(Table(columns), LabelConfig()).table.to_pylist()
         drawn = [int(columns["tokens"][one["row"], one["slot"]]) for one in made]
         return [
             ((*text[: one["row"] + one["slot"] + 1], token, one["accepted"]), one)

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from predictors.contract import CaptureContract, Identity, ModelIdentity, ServingRange
+from predictors.bundle import CaptureContract, Identity, ModelIdentity, ServingRange
 from predictors.sampling import SamplingSettings
 from predictors.schema import MANIFEST, PLACE_COLUMNS
 from predictors.training.trace_table import Manifest, TraceTable

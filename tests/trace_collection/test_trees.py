@@ -10,7 +10,7 @@ from predictors.actions import ActionSet
 from predictors.controllers.delayed_tree import DelayedTree
 from predictors.sampling import SamplingSettings
 from predictors.schema import ROOT_COLUMNS
-from predictors.training.root_table import RootTable
+from predictors.training.tables import RootTable
 from predictors.tree_choice import SCALARS, scalars_of, state_of
 from runtime import ModelPair, Randomness, load_decoder
 from tests.bundles import selector_bundle

@@ -3,7 +3,7 @@
 Trained on training texts of all sampling settings at once; calibrated on them and on validation texts; given a rate on validation
 texts, for the verifier, settings and prices that it will serve, and for a grid of other prices; scored once on test texts.
 
-    chosen      argmax over ρ and least lengths, by replayed tokens per second on validation texts (`training.rule_choice`)
+    chosen      argmax over ρ and least lengths, by replayed tokens per second on validation texts (`training.predictor`)
     policies    static, the model's, forced, asked for nothing, and the oracle's
 
 Shape suffixes: V rounds, G positions of a chain.
@@ -32,9 +32,20 @@ from predictors.survival import (
     SurvivalRule,
     SurvivalSetting,
 )
-from predictors.training.predictor import Fitted, Materials, Trust, card_of, told, tracked_name
-from predictors.training.rule_choice import RuleChoice, best_of, scored, static_length, static_totals
-from predictors.training.survival.model import (
+from predictors.training.predictor import (
+    Fitted,
+    Materials,
+    RuleChoice,
+    Trust,
+    best_of,
+    card_of,
+    scored,
+    static_length,
+    static_totals,
+    told,
+    tracked_name,
+)
+from predictors.training.survival_model import (
     SourceChoice,
     SurvivalGrid,
     SurvivalTrainConfig,
@@ -44,7 +55,7 @@ from predictors.training.survival.model import (
     quality,
     token_rows,
 )
-from predictors.training.text_table import TextTable
+from predictors.training.tables import TextTable
 from predictors.training.trainer import Trained, trained
 
 
@@ -211,8 +222,8 @@ class SurvivalPredictor(Trust):
         tried = product(self.shares, self.least)
         rules = [SurvivalRule(rate * share, least, draft.rule.follows) for share, least in tried]
         document_X = validation.starts.document_X
-        rule, choice = best_of(rules, played.asked, always, document_X, self.folds, self.seed)
-        return replace(played.made, rule=rule, pays=choice.pays), choice
+        choice = best_of(rules, played.asked, always, document_X, self.folds, self.seed)
+        return replace(played.made, rule=choice.rule, pays=choice.pays), choice
 
 
 def _scored(test: ChainPolicies) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""Evaluation of choosing trees per root, on roots that were not trained on, from exact labels.
+"""Family ``tree``: a delayed-tree selector of one verification rule, trained on tree labels, priced and calibrated for a machine.
+Several candidates are trained; of them the one of the largest gain on validation roots is exported. Choices per root are
+evaluated on roots that were not trained on, from exact labels:
 
     tokens per second   Σ E_a / Σ T_a over the roots, a the policy's choice: long-run throughput is a ratio of sums
     static              the best static action of the root's sampling setting
@@ -13,16 +15,32 @@ N roots, D draws, A actions.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from lightning.pytorch.loggers import Logger
 
-from predictors.config import Count
+from predictors.config import Checked, Count, not_empty
+from predictors.latency.profile import LatencyProfile
+from predictors.schema import SPLITS
 from predictors.training.intervals import DocumentBootstrap, percentiles
-from predictors.training.predictor import Trust
-from predictors.training.trees.rows import Judged, Labelling, Outcome, SelectorRows, at
+from predictors.training.labelling import TREES
+from predictors.training.predictor import Fitted, Materials, Trust, card_of, told
+from predictors.training.tables import RootTable
+from predictors.training.tree_training import (
+    SCORED,
+    THROUGHPUT,
+    Candidate,
+    Judged,
+    Labelling,
+    Outcome,
+    SelectorConfig,
+    SelectorRows,
+    at,
+    fit_selector,
+)
 from predictors.tree_choice import NEVER, RATIO, SURPLUS, SelectionRule, SelectorNetwork
 
 RATE_FACTORS = (0.8, 0.9, 1.0, 1.1, 1.2, 1.3)
@@ -61,16 +79,6 @@ def calibrated_rule(
     gain = outcomes[best].throughput / outcomes[-1].throughput - 1
     low = percentiles(gain, speed / static - 1)["low"]
     return (rules[best], gain) if low is not None and low > 0 else (rules[-1], 0.0)
-
-
-def rates_by_setting(said: Judged, rows: SelectorRows, rule: SelectionRule) -> dict[str, dict[str, float]]:
-    """Measure tokens per second of the ``static`` choice and of the ``selector`` at every sampling setting."""
-    outcomes = {"static": rows.static, "selector": rows.chosen(said, rule)}
-    return {
-        setting: {name: one.at(mask_N).throughput for name, one in outcomes.items()}
-        for setting, mask_N in rows.by_setting.items()
-        if mask_N.any()
-    }
 
 
 def oracle_places(efficiency_NA: np.ndarray, seconds_NA: np.ndarray) -> np.ndarray:
@@ -158,3 +166,92 @@ def _measured(
         for name, one in found.items()
     }
     return record
+
+
+@dataclass(frozen=True)
+class TreePredictor(Checked):
+    """Family ``tree``: the selector of verification ``rule``, the best of ``candidates``, each trained by ``training`` and given
+    a rule by ``calibration``."""
+
+    rule: str
+    candidates: Annotated[tuple[Candidate, ...], not_empty] = (
+        Candidate(),
+        Candidate(states=True),
+        Candidate(THROUGHPUT, states=True),
+    )
+    training: SelectorConfig = field(default_factory=SelectorConfig)
+    calibration: RuleCalibration = field(default_factory=RuleCalibration)
+
+    def fit(self, name: str, materials: Materials, logger: Logger | None = None) -> Fitted:
+        roots = RootTable.read(materials.trees)
+        table = roots.labelled(materials.labels_of(TREES, roots.manifest))
+        made = {one.name: self.candidate(one, table, materials.profile, logger) for one in self.candidates}
+        tried: dict[str, dict[str, Any]] = {
+            candidate: {
+                "validation_gain": one.metrics["validation_gain"],
+                "test_gain": one.quality["parts"]["all"]["selector"]["gain"],
+            }
+            for candidate, one in made.items()
+        }
+        candidate = max(tried, key=lambda one: float(tried[one]["validation_gain"]))
+        best, rule = made[candidate], made[candidate].card["rule"]
+        selection = {"predictor": name, "candidate": candidate, "reason": best.sentence}
+        how = f"chosen by {rule['score']} with margin {rule['margin']:g}, κ {rule['rate_factor']:g}"
+        return replace(
+            best,
+            card=best.card | {"selection": selection},
+            quality=best.quality | {"candidates": tried},
+            sentence=f"{best.sentence}; {candidate}, {how}",
+        )
+
+    def candidate(
+        self, candidate: Candidate, table: RootTable, profile: LatencyProfile, logger: Logger | None = None
+    ) -> Fitted:
+        """Train, calibrate on validation roots and evaluate on test roots; curves are logged under the candidate's name."""
+        labelling = Labelling.of(table, self.rule, profile, candidate.states)
+        train, validation, test = (labelling.rows(table.rows(split)) for split in SPLITS)
+        trained = fit_selector(labelling, train, validation, candidate.objective, self.training)
+        if logger is not None:
+            for place, epoch in enumerate(trained.history):
+                logger.log_metrics({f"{candidate.name}_{key}": value for key, value in epoch.items()}, place)
+        held, said = judged(trained.network, validation), judged(trained.network, test)
+        rule, gain = calibrated_rule(held, labelling, validation, SCORED[candidate.objective], self.calibration)
+        quality = evaluate_selector(said, labelling, rule, test, self.calibration) | {
+            "candidate": candidate.name,
+            "history": trained.history,
+            "best_epoch": trained.best_epoch,
+        }
+        drafter = {"kind": "delayed_tree", **asdict(labelling.actions[labelling.statics()[0].place])}
+        decoder = {"method": "speculative", "drafter": drafter, "verifier": labelling.rule}
+        card = card_of("delayed_tree", table.manifest, decoder) | {
+            "selection_spec": asdict(labelling.spec),
+            "rule": asdict(rule),
+            "prices": asdict(labelling.prices),
+            "traffic": [asdict(made) for made in labelling.traffic],
+            "measured_quality": {"split": "test", **{key: quality[key] for key in ("roots", "documents", "parts")}},
+        }
+        return Fitted(card, trained.network.state_dict(), quality, _metrics(quality, gain), sentence(quality))
+
+
+def sentence(measured: Mapping[str, Any]) -> str:
+    """Summarise in a sentence what choosing per root gains on held-out documents."""
+    part = measured["parts"]["all"]
+    most = part["oracle_same_draws"]["gain"]["value"]
+    least = f"{part['oracle']['gain']['value']:+.1%}" if "oracle" in part else "an unknown gain"
+    actions = ", ".join(f"{where}: {action}" for where, action in measured["static_actions"].items())
+    return (
+        f"{measured['rule']}: {told(part['selector']['gain'])} expected tokens/s over the best static tree ({actions}); "
+        f"a perfect choice would bring between {least} and {most:+.1%}"
+    )
+
+
+def _metrics(measured: Mapping[str, Any], gain: float) -> dict[str, float | None]:
+    part = measured["parts"]["all"]
+    metrics = {
+        f"test_{key}_{name}": part[name][key]["value"]
+        for name in ("static", "selector", "oracle")
+        if name in part
+        for key in ("block_efficiency", "tokens_per_second")
+    }
+    metrics |= {"test_gain_over_best_static": part["selector"]["gain"]["value"], "validation_gain": gain}
+    return metrics | {"margin": measured["margin"]}

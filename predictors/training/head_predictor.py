@@ -16,24 +16,26 @@ import torch
 from lightning.pytorch.loggers import Logger
 
 from predictors.config import Count, one_of
-from predictors.decision_rule import LENGTH_CHOICES, Calibration, ClassSetting, DecisionRule, LengthRule, LengthSetting
-from predictors.features import FEATURE_SETS
-from predictors.latency.actions import undisturbed
+from predictors.head import FEATURE_SETS, LENGTH_CHOICES, Calibration, DecisionRule, HeadSetting, LengthRule
 from predictors.latency.prices import RoundPrices
+from predictors.latency.profile import undisturbed
 from predictors.replay.acceptance import acceptance_of
 from predictors.schema import SPLITS, TEST, TRAIN, VALIDATION
 from predictors.training.calibration import fit_calibration
-from predictors.training.heads.quality import (
+from predictors.training.head_roots import CLASS, TARGETS, Roots, Rows
+from predictors.training.head_rules import (
+    Candidates,
+    Chosen,
+    choose_rules,
     fit_baselines,
     measured_metrics,
     measured_policies,
     measured_quality,
     sentence,
+    static_pair,
     tracked,
 )
-from predictors.training.heads.roots import CLASS, TARGETS, Roots, Rows
-from predictors.training.heads.rules import Candidates, Chosen, choose_rules, static_pair
-from predictors.training.heads.served import (
+from predictors.training.head_served import (
     Answered,
     Choice,
     Decoding,
@@ -43,15 +45,11 @@ from predictors.training.heads.served import (
     best_k_max,
     served_texts,
 )
-from predictors.training.heads.training import HeadTrainConfig, TrainedHead, train
-from predictors.training.labelling.chains import KIND
-from predictors.training.metrics import MacroAuc
+from predictors.training.head_training import HeadTrainConfig, TrainedHead, train
+from predictors.training.labelling import CHAINS
 from predictors.training.predictor import Fitted, Materials, Trust, card_of
 
-CONTROLLERS: dict[bool, tuple[str, Any]] = {  # and settings on its card, by whether classes are lengths
-    False: ("hrad", ClassSetting),
-    True: ("length", LengthSetting),
-}
+KINDS = {False: "hrad", True: "length"}  # controllers, by whether classes are lengths
 Place = tuple[str, int]  # a split, and the number of a setting
 
 
@@ -103,7 +101,7 @@ class HeadFit:
     def __init__(self, config: HeadPredictor, materials: Materials) -> None:
         self.config, self.profile = config, materials.profile
         table = materials.text_table
-        labels = materials.labels_of(KIND, table.manifest)
+        labels = materials.labels_of(CHAINS, table.manifest)
         self.manifest, self.settings, self.context = table.manifest, table.settings, table.median_context
         decoding = config.decoding
         if "gamma" in decoding.open:
@@ -120,24 +118,24 @@ class HeadFit:
             k_max = best_k_max(learned, table.manifest.candidates, static_pair)
             decoding = replace(decoding, k_max=k_max)
             self.unsaid = {where: at_k_max(one, k_max) for where, one in self.unsaid.items()}
-        self.decoding = decoding
+        self.decoding, self.places = decoding, range(len(self.settings))
 
     def fitted(self, logger: Logger | None) -> Fitted:
         """Iterate rows, network and rules; then measure on test texts."""
-        places, record = range(len(self.settings)), []
+        changes: list[float] = []
         served: Mapping[Place, Served] = self.unsaid
-        statics = {place: static_pair([served[split, place] for split in SPLITS[:2]]) for place in places}
+        statics = {place: static_pair([served[split, place] for split in SPLITS[:2]]) for place in self.places}
         rows, pasts = self.rows(served, statics, {})
         for _ in range(self.config.iterations):
             made, trained = self.made(rows, statics, logger), rows
             policies = {place: one.policy for place, one in made.chosen.items()}
             following, pasts = self.rows(made.served, policies, pasts)
-            record.append(self.iteration(made, rows[VALIDATION], changed(rows[TRAIN], following[TRAIN])))
-            if not record[-1]["changed"]:
+            changes.append(changed(rows[TRAIN], following[TRAIN]))
+            if not changes[-1]:
                 break
             rows = following
         met_on_test = {TEST: rows[TEST]}  # by what is served
-        return self.exported(made, {**trained, **met_on_test}, record)
+        return self.exported(made, {**trained, **met_on_test}, changes)
 
     def rows(
         self,
@@ -162,7 +160,7 @@ class HeadFit:
         head = train(rows[TRAIN], rows[VALIDATION], self.config.training, logger)
         said = Answered.of(head.network, self.roots)
         limit, served = self.config.largest(said.of_rows(rows[VALIDATION])[1]), {}
-        calibrations = [self.calibration(head, said, rows, place) for place in range(len(self.settings))]
+        calibrations = [self.calibration(head, said, rows, place) for place in self.places]
         for (split, place), one in self.unsaid.items():
             calibrated = replace(one, said=said, calibration=calibrations[place])
             served[split, place] = replace(calibrated, max_distance=limit, static=statics[place])
@@ -188,28 +186,15 @@ class HeadFit:
             return Chosen(validation.static, (rule, rule), (rule, rule), epsilon, None)
         return choose_rules(validation, config.candidates.rules(self.roots.target, cost), config.candidates)
 
-    def iteration(self, made: Made, validation: Rows, share: float) -> dict[str, Any]:
-        """Report an iteration: the share of training rows that its policy changes, and validation figures by setting."""
-        found: dict[str, Any] = {"changed": share}
-        for place, setting in enumerate(self.settings):
-            rows, choice = validation.at(place), made.chosen[place].choice
-            found[setting.name] = {
-                "macro_auc": MacroAuc(made.served[VALIDATION, place].probabilities(rows), rows.label_P)(),
-                "gain": None if choice is None else choice.gain["value"],
-            }
-        return found
-
-    def exported(self, made: Made, rows: Mapping[str, Rows], record: Sequence[Mapping[str, Any]]) -> Fitted:
+    def exported(self, made: Made, rows: Mapping[str, Rows], changes: Sequence[float]) -> Fitted:
         spec, target, head = self.roots.spec, self.roots.target, made.head
-        kind, entry = CONTROLLERS[target.ordered]
+        kind = KINDS[target.ordered]
         counted = {**made.rows, TEST: rows[TEST]}
         settings, parts = [], {}
         for place, setting in enumerate(self.settings):
             one, test = made.chosen[place], made.served[TEST, place]
-            settings.append(asdict(entry(setting, test.calibration, *one.static, *one.rules, *one.tried)))
-            parts[setting.name] = self.part(
-                settings[place], one, test, {key: some.at(place) for key, some in rows.items()}
-            )
+            settings.append(asdict(HeadSetting(setting, test.calibration, *one.static, *one.rules, *one.tried)))
+            parts[setting.name] = self.part(one, test, {key: some.at(place) for key, some in rows.items()})
         any_setting = made.served[TEST, 0]
         quality = {
             "kind": kind,
@@ -224,9 +209,10 @@ class HeadFit:
             "history": head.history,
             "best_epoch": head.best_epoch,
             "balance": head.balance,
-            "iterations": list(record),
+            "changed": changes,
             "prices": {"query": any_setting.query},
             "max_distance": any_setting.max_distance,
+            "settings": settings,
             "parts": parts,
         }
         card = card_of(kind, self.manifest, self.decoding.decoder) | {
@@ -238,19 +224,15 @@ class HeadFit:
         }
         return Fitted(card, head.network.state_dict(), quality, tracked(quality), sentence(quality))
 
-    def part(self, setting: dict[str, Any], chosen: Chosen, test: Served, rows: Mapping[str, Rows]) -> dict[str, Any]:
-        """Report what is served at a ``setting``, as the card has it, and its figures on test texts."""
-        held = measured_metrics(rows[VALIDATION], test, {}, 1)["head"]
-        choice = None if chosen.choice is None else {"gain": chosen.choice.gain, "pays": chosen.choice.pays}
+    def part(self, chosen: Chosen, test: Served, rows: Mapping[str, Rows]) -> dict[str, Any]:
+        """Report figures of what is served at a setting on test texts, and how its rule was chosen."""
         baselines = fit_baselines(rows[TRAIN])
         return {
-            "calibration": setting["calibration"],
-            "thresholds": {name: setting[name] for name in ("static_gamma", "retained_gamma", "rule", "retention")},
-            "rules": {"head": setting["rule"], "tried": setting["tried"], "confidence": chosen.epsilon},
             "static_length": chosen.static[0],
+            "confidence": chosen.epsilon,
+            "choice": None if chosen.choice is None else {"gain": chosen.choice.gain, "pays": chosen.choice.pays},
             "metrics": measured_metrics(rows[TEST], test, baselines, self.config.bootstrap_replicates),
             "policies": measured_policies(test, chosen),
-            "validation": {"metrics": held, "choice": choice},
         }
 
 

@@ -3,7 +3,7 @@
 Trained on drafted tokens of training texts. Calibrated on them and on validation texts; given rules on validation texts, for the
 depth, verifier, sampling settings and prices that it will serve. Scored once on test texts.
 
-    chosen    argmax over thresholds, products, kept tokens and least lengths, on validation texts (`training.rule_choice`)
+    chosen    argmax over thresholds, products, kept tokens and least lengths, on validation texts (`training.predictor`)
     served    where its gain out of fold is surely one; elsewhere the best static length is drafted, and no model run
     policies  static, confidence, the paper's rule, the model's, forced, asked for nothing, and the oracle's
 
@@ -25,11 +25,21 @@ from predictors.replay.grid import Starts, Totals, decoded
 from predictors.replay.policies import confidence, stopping
 from predictors.schema import TEST, TRAIN, VALIDATION
 from predictors.stopping import BEHIND, StopPrices, StopRule, StopSetting
-from predictors.training.labelling.tokens import KIND
-from predictors.training.predictor import Fitted, Materials, Trust, card_of, told, tracked_name
-from predictors.training.rule_choice import RuleChoice, best_of, scored, static_length, static_totals
-from predictors.training.stops.model import StopModel, StopTrainConfig, quality
-from predictors.training.stops.rows import WholeDrafts
+from predictors.training.labelling import TOKENS
+from predictors.training.predictor import (
+    Fitted,
+    Materials,
+    RuleChoice,
+    Trust,
+    best_of,
+    card_of,
+    scored,
+    static_length,
+    static_totals,
+    told,
+    tracked_name,
+)
+from predictors.training.stop_model import StopModel, StopTrainConfig, WholeDrafts, quality
 
 THRESHOLDS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
 LEAST = (0, 1, 2, 3, 4)
@@ -70,7 +80,7 @@ class StopPredictor(StopTrainConfig, Trust):
 
     def fit(self, name: str, materials: Materials, logger: Logger | None = None) -> Fitted:
         table, profile = materials.text_table, materials.profile
-        labels = materials.labels_of(KIND, table.manifest)
+        labels = materials.labels_of(TOKENS, table.manifest)
         model = StopModel(table, labels, self, logger)
         distances = model.distance[VALIDATION]
         limit = self.largest(distances[~np.isnan(distances)])
@@ -95,7 +105,7 @@ class StopPredictor(StopTrainConfig, Trust):
             "history": model.trained.history,
             "best_epoch": model.trained.best_epoch,
         }
-        chain, context, manifest = {"kind": "chain", "gamma": self.gamma}, table.median_context, table.manifest
+        chain, context, manifest = ({"kind": "chain", "gamma": self.gamma}, table.median_context, table.manifest)
         decoder = {"method": "speculative", "drafter": chain, "verifier": self.verifier}
         draft = RoundPrices(profile, sampled=True).draft_cost(self.gamma, context)
         chosen_by = StopPrices(draft, self.gamma, context, profile.profile_hash)
@@ -129,10 +139,11 @@ class StopPredictor(StopTrainConfig, Trust):
         training and validation texts, the rules on validation texts."""
         length, starts = static_length([train, validation.starts]), validation.starts
         play = partial(validation.stopped, static_length=length)
-        tried, choice = best_of(RULES, play, static_totals(starts, length), starts.document_X, self.folds, self.seed)
+        choice = best_of(RULES, play, static_totals(starts, length), starts.document_X, self.folds, self.seed)
         epsilon = max(EPSILONS, key=lambda epsilon: validation.confidence(epsilon).rate)
-        rule = tried if choice.pays else StopRule(0.0)
-        return StopSetting(model.settings[number], rule, length, tried, model.calibrations[number]), choice, epsilon
+        rule = choice.rule if choice.pays else StopRule(0.0)
+        setting = StopSetting(model.settings[number], rule, length, choice.rule, model.calibrations[number])
+        return setting, choice, epsilon
 
     def _scored(self, test: StopPolicies, made: StopSetting, epsilon: float) -> dict[str, Any]:
         """Score every policy's tokens per second on texts that chose nothing."""

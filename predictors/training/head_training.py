@@ -1,20 +1,30 @@
 """Train a head on roots of texts: reduction, balancing, Lightning, best validation loss.
 
-Targets are ``drawn`` classes, or ``expected`` ones: their probabilities given the text (`predictors.training.heads.roots`). The
+Targets are ``drawn`` classes, or ``expected`` ones: their probabilities given the text (`predictors.training.head_roots`). The
 fixed reduction is standardisation, then an optional PCA of the state columns:
 
     μ, σ: mean and standard deviation of each column (σ = 0 → 1)        C: leading principal axes of (x - μ) / σ
     s: standard deviation of the scores C (x - μ) / σ
+
+Classes of the *training* rows are balanced. SMOTE (specification 4.3), in standardised space: for each class c with n_c < n_max,
+generate n_max - n_c points
+
+    x' = x + u (x_nn - x)        x uniform in c,  x_nn uniform among its k nearest rows of c,  u ~ U(0, 1),  k = min(5, n_c - 1)
+
+The reduction is affine and applied before, so interpolating reduced rows is the same; only neighbours see the scale.
 
 Trained is the MLP, on reduced rows, by cross-entropy with label smoothing. Validation rows have natural class shares, and a head
 that was balanced expects other ones. So there log natural share - log training share is added to the logits, and plain
 cross-entropy taken: the loss that is monitored is the one of the probabilities that are served.
 """
 
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from lightning.pytorch.loggers import Logger
@@ -22,13 +32,108 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from predictors.config import Count, Positive, Share, not_empty, of_length, one_of
-from predictors.network import HRADNetwork, Reduction
-from predictors.training.balance import METHODS, balance, natural_shares
+from predictors.head import CLASSES, HRADNetwork, Reduction
 from predictors.training.calibration import prior_shift
-from predictors.training.heads.roots import Rows
+from predictors.training.head_roots import Rows
 from predictors.training.trainer import Batches, TrainConfig, Trained, Training, fitted, seeded, spread, standardise
 
+BY_SMOTE, CLASS_WEIGHTS, NONE = METHODS = ("smote", "class_weights", "none")
+NEIGHBOURS = 5
+FAINT = 2.0**-10  # so small that probabilities which travel with standardised features choose no neighbours
 DRAWN, EXPECTED = TARGETS = ("drawn", "expected")
+
+
+@dataclass(frozen=True)
+class Balanced:
+    """Balanced training rows [N, R] and labels [N].
+
+    ``method`` is the one really used. ``expected`` holds the classes' probabilities [N, L], where they are known; points between
+    two rows have those between theirs. ``class_weights`` are for the loss, n / (L n_c) of L classes; ``shares`` the class shares
+    that the head effectively trains on.
+    """
+
+    method: str
+    features: Tensor
+    labels: Tensor
+    shares: tuple[float, ...]
+    class_weights: Tensor | None = None
+    expected: Tensor | None = None
+
+
+def balance(
+    method: str,
+    features: Tensor,
+    labels: Tensor,
+    seed: int,
+    classes: Sequence[str] = CLASSES,
+    expected: Tensor | None = None,
+) -> Balanced:
+    """Balance training rows of ``classes`` (names; by default H-RAD's) by ``method``, one of `METHODS`; ``expected``
+    probabilities of the classes [N, L] stay with their rows. `ValueError` for a class without any row."""
+    assert method in METHODS, method
+    counts = torch.bincount(labels, minlength=len(classes))
+    by_class = dict(zip(classes, counts.tolist(), strict=True))
+    if not counts.all():
+        empty = ", ".join(repr(name) for name, count in by_class.items() if not count)
+        raise ValueError(
+            f"class {empty} has no training row (rows by class: {counts.tolist()}): no head can learn it. "
+            "Collect more prompts or change labels.chains.gamma."
+        )
+    if method == NONE:
+        return Balanced(NONE, features, labels, natural_shares(labels, len(classes)), expected=expected)
+    if method == CLASS_WEIGHTS or not _interpolable(by_class):
+        weights, uniform = len(labels) / (len(classes) * counts.float()), (1 / len(classes),) * len(classes)
+        return Balanced(CLASS_WEIGHTS, features, labels, uniform, weights, expected)
+    size, joined = features.shape[1], features if expected is None else torch.cat([features, expected * FAINT], dim=1)
+    rows, found = _smote(joined, labels, counts, seed)
+    expected = None if expected is None else rows[:, size:] / FAINT
+    return Balanced(
+        BY_SMOTE, rows[:, :size].contiguous(), found, natural_shares(found, len(classes)), expected=expected
+    )
+
+
+def natural_shares(labels: Tensor, num_classes: int = len(CLASSES)) -> tuple[float, ...]:
+    """Compute the share of each class among ``labels``."""
+    counts = torch.bincount(labels, minlength=num_classes).double()
+    return tuple((counts / counts.sum()).tolist())
+
+
+def _interpolable(by_class: dict[str, int]) -> bool:
+    """Tell whether there are two rows of each class to interpolate between; warn where they are few."""
+    scarce = {name: count for name, count in by_class.items() if count <= NEIGHBOURS}
+    enough = all(count >= 2 for count in scarce.values())
+    if not enough:
+        warnings.warn(
+            f"SMOTE needs two rows of each class to interpolate between, and the training rows are {_show(scarce)}: "
+            "balancing by class weights instead. Collect more prompts.",
+            stacklevel=3,
+        )
+    elif scarce:
+        warnings.warn(
+            f"SMOTE has few training rows to interpolate between: {_show(scarce)}. "
+            f"It uses {_show({name: count - 1 for name, count in scarce.items()}, 'neighbours')} instead of {NEIGHBOURS}. "
+            "Collect more prompts for a better head.",
+            stacklevel=3,
+        )
+    return enough
+
+
+def _smote(features: Tensor, labels: Tensor, counts: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    """Add, class by class, the new points that bring it to as many rows as the largest; return all rows."""
+    from imblearn.over_sampling import SMOTE
+
+    most, grown = int(counts.max()), [(features.numpy(), labels.numpy())]
+    for label, count in enumerate(counts.tolist()):
+        if count < most:
+            smote = SMOTE(sampling_strategy={label: most}, k_neighbors=min(NEIGHBOURS, count - 1), random_state=seed)
+            made = smote.fit_resample(features.numpy(), labels.numpy())
+            grown.append((made[0][len(labels) :], made[1][len(labels) :]))
+    rows, found = (torch.from_numpy(np.concatenate(column)) for column in zip(*grown, strict=True))
+    return rows, found
+
+
+def _show(counts: dict[str, int], unit: str = "rows") -> str:
+    return ", ".join(f"{count} {unit} of class {name!r}" for name, count in counts.items())
 
 
 @dataclass(frozen=True)

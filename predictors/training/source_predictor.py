@@ -18,10 +18,9 @@ from predictors.config import Checked, Count, Positive, Whole, not_empty, one_of
 from predictors.controllers.takeover import TakeoverConfig
 from predictors.schema import TEST, TRAIN, VALIDATION
 from predictors.training.intervals import log_gain
-from predictors.training.predictor import Fitted, Materials, told, tracked_name
-from predictors.training.rule_choice import RuleChoice, worth
-from predictors.training.sources.contest import Contest, Paced, distances, learned
-from predictors.training.survival.predictor import SurvivalModel, SurvivalPredictor
+from predictors.training.predictor import Fitted, Materials, RuleChoice, told, tracked_name, worth
+from predictors.training.source_contest import Contest, Paced, distances, learned
+from predictors.training.survival_predictor import SurvivalModel, SurvivalPredictor
 
 SURVIVAL, TAKEOVER, SOURCE = "survival", "takeover", "source"
 

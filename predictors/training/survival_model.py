@@ -26,8 +26,7 @@ from predictors.latency.prices import RoundPrices
 from predictors.replay.grid import Columns, Drafts, Path, Starts, Totals
 from predictors.stopping import StopCalibration
 from predictors.survival import FIRST_LUCK, LUCK, REJECTED, SCALARS, Answering, Course, luck_after, numbers_of
-from predictors.training.calibration import product_calibration
-from predictors.training.metrics import binary
+from predictors.training.calibration import along_drafts, binary, product_calibration
 from predictors.training.trainer import Batches, TrainConfig
 
 LENGTHS = (2, 3, 4, 6, 8)  # of the static chains whose rounds are learned from
@@ -113,7 +112,7 @@ class SurvivalGrid:
 
     def totals(self, path: Path, question: float) -> Totals:
         submitted_V, looked_up_V, asked_V, _ = path.drafted
-        drafts = Drafts.of(submitted_V, submitted_V - looked_up_V, asked_V, looked_up=looked_up_V)
+        drafts = Drafts.of(submitted_V, submitted_V - looked_up_V, asked=asked_V, looked_up=looked_up_V)
         return self.starts.decoded(path, drafts, question)
 
 
@@ -187,13 +186,5 @@ def quality(grid: SurvivalGrid, served: Answering, calibration: StopCalibration,
     logits_VG, survives_VG, known_VG = said(grid, served, length)
     chances_VG = calibration.probability(logits_VG)
     tested_VG = known_VG & np.insert(survives_VG, 0, True, axis=1)[:, :-1]
-    whole_V = known_VG.all(axis=1)
-    accepted_N, chances_N = survives_VG[tested_VG], chances_VG[tested_VG]
-    return {
-        "tokens": binary(chances_N, accepted_N),
-        "product_bias": {
-            "predicted": np.cumprod(chances_VG[whole_V], axis=1).mean(axis=0).tolist(),
-            "observed": survives_VG[whole_V].mean(axis=0).tolist(),
-        },
-        "rounds": int(whole_V.sum()),
-    }
+    tokens = binary(chances_VG[tested_VG], survives_VG[tested_VG])
+    return {"tokens": tokens, **along_drafts(chances_VG, survives_VG, np.asarray(known_VG.all(axis=1)))}

@@ -14,12 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from predictors.features import FeatureSpec, assemble
-from predictors.network import CLASSES
+from predictors.head import CLASSES, FeatureSpec, assemble
 from predictors.replay.policies import remembered
-from predictors.training.labelling import Labels
-from predictors.training.labelling.chains import class_of
-from predictors.training.text_table import ROOT, TextTable
+from predictors.training.labelling import Labels, class_of
+from predictors.training.tables import ROOT, TextTable
 from predictors.training.trace_table import list_column
 
 CLASS, LENGTH = TARGETS = ("classes", "length")

@@ -8,26 +8,26 @@ Shape suffixes: R rows of the table, X texts, S starts, M states of memory, L cl
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any
 
 import numpy as np
 import torch
 
-from predictors.branch_settings import BranchSettings
 from predictors.config import Count, one_of
-from predictors.decision_rule import Calibration, DecisionRule, LengthRule
+from predictors.head import Calibration, DecisionRule, HRADNetwork, LengthRule
 from predictors.latency.prices import RoundPrices
 from predictors.latency.profile import LatencyProfile
-from predictors.network import HRADNetwork, squared_distance
-from predictors.replay.branch_grid import BranchStarts, branch_decoded
+from predictors.network import squared_distance
+from predictors.replay.branches import BranchStarts, branch_decoded
 from predictors.replay.grid import Drafts, Starts, Totals, decoded, no_memory
 from predictors.replay.policies import confidence, heads, previous_round, static
+from predictors.rounds import BranchSettings
 from predictors.schema import SPLITS
-from predictors.training.heads.roots import Roots, Rows
-from predictors.training.rule_choice import rate_of
-from predictors.training.text_table import TextTable
+from predictors.training.head_roots import Roots, Rows
+from predictors.training.predictor import rate_of
+from predictors.training.tables import TextTable
 
 Rule = DecisionRule | LengthRule
 Choice = int | float | Rule
@@ -107,7 +107,7 @@ class Served:
     row_XS: np.ndarray
     branches: BranchStarts | None = None
     said: Answered | None = None
-    calibration: Calibration | None = None
+    calibration: Calibration = field(default_factory=Calibration)
     max_distance: float = 0.0
     static: tuple[int, int] = (0, 0)
 
@@ -159,7 +159,7 @@ class Served:
 
     def probabilities(self, rows: Rows, calibrated: bool = True) -> np.ndarray:
         """Compute probabilities of the classes of some rows [P, L], by default as they are served."""
-        assert self.said is not None and self.calibration is not None, "it has said nothing"
+        assert self.said is not None, "it has said nothing"
         logits_PL = self.said.of_rows(rows)[0]
         plain = Calibration(1.0, (0.0,) * logits_PL.shape[1])
         return (self.calibration if calibrated else plain).probabilities(logits_PL).numpy()
@@ -171,7 +171,7 @@ class Served:
 
     @cached_property
     def _probabilities_XSML(self) -> np.ndarray:
-        assert self.said is not None and self.calibration is not None, "it has said nothing"
+        assert self.said is not None, "it has said nothing"
         probabilities_RML = self.calibration.probabilities(self.said.logits_RML).numpy()
         return np.ascontiguousarray(probabilities_RML[self.row_XS])
 

@@ -1,1 +1,0 @@
-"""Fitting controllers that choose where a round's draft comes from."""

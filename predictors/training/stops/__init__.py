@@ -1,1 +1,0 @@
-"""Fitting models that stop drafting."""

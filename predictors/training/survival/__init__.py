@@ -1,1 +1,0 @@
-"""Fitting the controller ``survival``."""
