@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from pipelines.measuring.measurement_log import Rows
 from predictors.rounds import PHASES, RoundRecord
 
@@ -68,7 +66,6 @@ def measured(run: "Run", seconds: float) -> dict[str, Any]:
         "tried": sum(r.drafted > 0 for r in rounds),
         "segments": sum(r.ends_segment for r in rounds),
         **{name: int(sum(getattr(r, name) for r in rounds)) for name in SUMMED},
-        "uncut_histogram": uncut_histogram(rounds),
         **{f"seconds_{phase}": value for phase, value in phases.items()},
         "seconds_rest": seconds - sum(phases.values()),
         "seconds_rounds": sum(sum(r.seconds.values()) for r in rounds),
@@ -95,14 +92,6 @@ def rounds_of(run: "Run", prompt_tokens: int) -> Rows:
         }
         for index, (record, context) in enumerate(zip(records, contexts, strict=False))
     ]
-
-
-def uncut_histogram(rounds: Sequence[RoundRecord]) -> list[int]:
-    """Number of rounds by accepted tokens, from 0 to the longest draft, of the rounds that nothing cut short."""
-    longest = max((record.levels for record in rounds), default=0)
-    accepted = [record.accepted for record in rounds if record.levels == longest]
-    counts: list[int] = np.bincount(accepted, minlength=longest + 1).tolist()
-    return counts
 
 
 def _branching(records: Sequence[RoundRecord]) -> dict[str, Any]:

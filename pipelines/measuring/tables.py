@@ -39,7 +39,6 @@ DECODES = pa.schema(
         ),  # seconds that the latency profile gives its rounds; null where it was not asked, or knows none
         ("virtual", pa.bool_()),
         *columns(pa.int32(), *COUNTED, *SUMMED),  # null where the arm keeps no records of rounds
-        ("uncut_histogram", pa.list_(pa.int32())),  # rounds of the longest draft by accepted tokens
         *columns(pa.float64(), *SECONDS, "seconds_rest", "seconds_rounds", *STEADY),
         ("equals_plain", pa.bool_()),  # greedy text equals plain decoding's; null above temperature 0
         ("output", pa.list_(pa.int32())),

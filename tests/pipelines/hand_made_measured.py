@@ -27,7 +27,6 @@ from pipelines.measuring.names import (
     UNLEARNED,
     WITHOUT_BRANCHES,
     branch_arm,
-    chain_gamma,
 )
 from pipelines.measuring.tables import write_decodes, write_rounds
 from pipelines.outputs import write_json
@@ -115,7 +114,6 @@ def counts_of(arm: str, seconds: float, more: int = 0) -> dict:
     return {
         **counts,
         **dict.fromkeys(("asked", "idle_levels", "trimmed", "bypassed", "branch_points", "tested_points", "hits"), 0),
-        "uncut_histogram": [9, 8, 7, 4, 2, 1, 1][: 1 + (chain_gamma(arm) or 3)] if drafted else [30],
         **{f"seconds_{phase}": seconds * share for phase, share in PHASES.items()},
         **dict.fromkeys(("seconds_wait", "overlapped", "seconds_steady", "seconds_steady_wait"), 0.0),
         "seconds_rounds": 0.9 * seconds,

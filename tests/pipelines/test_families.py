@@ -64,7 +64,7 @@ def test_a_pair_goes_from_its_folders_to_the_report(family, tokenizer, folder):
     wider = {"sliding_window": 96} if family in WINDOWED else {}  # no stage gives it more
     report = run_pair(family, tokenizer, "target", "draft", **wider)
     data = folder / "data" / "p"
-    assert report["pair"] == "p" and {"speed", "replay", "latency", "heads", "stopping"} <= set(report["sections"])
+    assert report["pair"] == "p" and {"speed", "replay", "latency", "fitted", "stopping"} <= set(report["sections"])
     assert {path.parent.parent.name for path in data.glob("trials/*/*/verdict.json")} == {"auto"}
     assert len(one(data, "measured/*/findings.json")["exactness"]) > len(BUNDLES)
     pair = ModelPair.load(target="target", draft="draft", dtype="float32", tokenizer="target", whole=True)
@@ -90,7 +90,7 @@ def test_a_target_without_a_draft_goes_from_its_folder_to_the_report(tokenizer, 
     tables = report["sections"]["speed"]["tables"]
     assert {row["arm"] for row in tables[0]["rows"]} >= {"plain decoding", "lookahead", "lookup-1"}
     assert {"speed", "latency", "self_drafting", "release"} <= set(report["sections"])
-    assert not {"replay", "heads", "stopping", "branches", "rules"} & set(report["sections"])
+    assert not {"replay", "fitted", "stopping", "branches", "rules"} & set(report["sections"])
     for choice in json.loads(next(data.glob("tuning/*/choices.json")).read_text()):
         traced = {"lookahead"} if choice["setting"] == "T=1" else set()  # as traces.guesses says
         assert {one["name"] for one in choice["candidates"]} == {"autoregressive", "lookup-1", *traced}

@@ -94,7 +94,7 @@ def test_a_drafter_is_measured_and_its_profile_is_shown(tmp_path, capsys):
     assert origin["hardware"]["weights"]["draft"] == 4 * (products + 4 * hidden + 31 * hidden)
     capsys.readouterr()
     cli.main(["latency", str(path), "--acceptance", "0.7", "--plot", str(tmp_path / "latency.png")])
-    _, of_first = capsys.readouterr().out.split("a round's first draft pass")
+    _, of_first = capsys.readouterr().out.split("draft first")
     table = [line.split("|")[1].strip() for line in of_first.split("##")[0].splitlines() if line.startswith("|")]
     assert table == ["rows", "---", "1", "3"]
     assert (tmp_path / "latency.png").read_bytes().startswith(b"\x89PNG")

@@ -5,7 +5,7 @@ from time import perf_counter
 import pytest
 
 from pipelines.measuring.arms import Run
-from pipelines.measuring.decode_rows import measured, rounds_of, uncut_histogram
+from pipelines.measuring.decode_rows import measured, rounds_of
 from pipelines.measuring.names import BRANCH_PRESETS, EXPLICIT, PAPER, PRIOR, BranchArm, branch_arm
 from pipelines.measuring.tables import DECODES, ROUNDS, read_decodes, read_rounds, write_decodes, write_rounds
 from predictors.rounds import PHASES, RoundRecord, block_efficiency
@@ -24,22 +24,6 @@ TREE = [  # rollouts met in the second; the third was cut short
     RoundRecord(drafted=drafted, levels=levels, accepted=accepted)
     for drafted, levels, accepted in ((6, 3, 2), (4, 3, 1), (6, 2, 2))
 ]
-
-
-@pytest.mark.parametrize(
-    ("rounds", "uncut"),
-    [
-        ([], [0]),
-        (chains((0, 0), (0, 0)), [2]),  # plain decoding
-        (chains((3, 0), (3, 3), (3, 1), (3, 3)), [1, 1, 0, 2]),
-        (chains((3, 0), (3, 2), (3, 0), (1, 1)), [2, 0, 1, 0]),  # the budget cuts the last round of a static chain
-        (chains((3, 1), (3, 1), (0, 0)), [0, 2, 0, 0]),
-        (chains((2, 0), (4, 1), (1, 1), (4, 0)), [1, 1, 0, 0, 0]),  # a controller's lengths: the longest counts
-        (TREE, [0, 1, 1, 0]),  # a tree is as long as its levels, not as its nodes
-    ],
-)
-def test_uncut_rounds_are_those_that_drafted_as_much_as_any(rounds, uncut):
-    assert uncut_histogram(rounds) == uncut
 
 
 @pytest.fixture
@@ -88,7 +72,7 @@ def test_tables_come_back_as_they_were_written(tmp_path, run):
     read = read_decodes(tmp_path / "d.parquet")
     assert [set(row) for row in read] == [set(DECODES.names)] * 4
     assert [row["equals_plain"] for row in read] == [False, False, True, None]
-    assert read[0]["seed"] == 2**40 and read[0]["output"] == [5] * 7 and read[0]["uncut_histogram"] == [0, 1, 0, 0]
+    assert read[0]["seed"] == 2**40 and read[0]["output"] == [5] * 7
     assert read[1]["rounds"] is None and read[1]["output"] == [5] * 7
     write_rounds(tmp_path / "r.parquet", [WHERE | {"arm": "chain-3", **row} for row in rounds_of(run, 10)])
     rounds = read_rounds(tmp_path / "r.parquet")

@@ -10,77 +10,16 @@ from hypothesis import strategies as st
 
 from predictors.latency.prices import RoundPrices
 from predictors.latency.profile import LatencyProfile
-from predictors.latency.throughput import AcceptanceStatistics, generation_latency, iid_accepted_law, truncated_law
+from predictors.latency.throughput import generation_latency, iid_accepted_law, truncated_law
 from predictors.rounds import ReplayedRound, RoundRecord
 from tests.predictors.affine_profile import AS_RUN, COSTS, PROFILE, toy_profile
 
 untimed = settings(deadline=None, derandomize=True)
 
-# ten rounds drafted at γ_max = 3: 4 accepted none, 3 one, 1 two, 2 all three
-BY_HAND = AcceptanceStatistics([[4, 3, 1, 2]])
-# and seven at γ_max = 1: 2 accepted none, 5 the one
-TWO_LENGTHS = AcceptanceStatistics([[4, 3, 1, 2], [2, 5]])
-
-
-def test_rate_by_hand():
-    assert BY_HAND.rate == pytest.approx((3 + 2 + 6) / ((3 + 2 + 6) + (4 + 3 + 1)))
-    assert TWO_LENGTHS.rate == pytest.approx((11 + 5) / (11 + 5 + 8 + 2))
-
-
-def test_acceptance_by_depth_by_hand():
-    assert BY_HAND.by_depth.tolist() == pytest.approx([6 / 10, 3 / 6, 2 / 3])
-    assert TWO_LENGTHS.by_depth.tolist() == pytest.approx([(6 + 5) / (10 + 7), 3 / 6, 2 / 3])
-    assert np.isnan(AcceptanceStatistics([[5, 0, 0]]).by_depth).tolist() == [False, True]
-
-
-def test_accepted_laws_by_hand():
-    assert BY_HAND.accepted_law(3).tolist() == pytest.approx([0.4, 0.3, 0.1, 0.2])
-    assert BY_HAND.accepted_law(1).tolist() == pytest.approx([0.4, 0.6])
-    assert BY_HAND.accepted_law(0).tolist() == pytest.approx([1])
-    alpha = 11 / 19
-    first = 11 / 17
-    assert TWO_LENGTHS.accepted_law(2).tolist() == pytest.approx([1 - first, first / 2, first / 2])
-    beyond = BY_HAND.accepted_law(4)  # depth 4 was never tested
-    assert beyond.tolist() == pytest.approx([0.4, 0.3, 0.1, 0.2 * (1 - alpha), 0.2 * alpha])
-
-
-@untimed
-@given(st.lists(st.integers(0, 50), min_size=2, max_size=9).filter(any), st.data())
-def test_the_measured_law_of_one_histogram_is_the_histogram_cut(counts, data):
-    gamma = data.draw(st.integers(0, len(counts) - 1))
-    expected = truncated_law(np.array(counts) / sum(counts), gamma)
-    assert AcceptanceStatistics([counts]).accepted_law(gamma).tolist() == pytest.approx(expected.tolist(), abs=1e-12)
-
-
-@untimed
-@given(st.lists(st.integers(1, 50), min_size=2, max_size=9))
-def test_the_rate_maximises_the_likelihood(counts):
-    def log_likelihood(alpha):
-        return float(counts @ np.log(iid_accepted_law(alpha, len(counts) - 1)))
-
-    rate = AcceptanceStatistics([counts]).rate
-    assert log_likelihood(rate) > max(log_likelihood(rate * 0.99), log_likelihood(1 - (1 - rate) * 0.99))
-
-
-@pytest.mark.parametrize("alpha", [0.3, 0.66, 0.94])
-def test_rate_is_recovered_from_simulated_rounds(alpha):
-    rng = np.random.default_rng(7)
-    accepted = np.cumprod(rng.random((200_000, 2)) < alpha, axis=1).sum(axis=1)
-    counts = np.bincount(accepted, minlength=3).tolist()
-    assert AcceptanceStatistics([counts]).rate == pytest.approx(alpha, abs=0.004)
-    # the wrong variant, which takes a round that accepted everything for one that ended in a rejection
-    assert accepted.sum() / (accepted.sum() + len(accepted)) != pytest.approx(alpha, abs=0.01)
-
-
-@pytest.mark.parametrize("counts", [(), (3,), (0, 0, 0), (1, -1, 2)])
-def test_a_histogram_must_hold_rounds(counts):
-    with pytest.raises(ValueError, match="must count rounds by 0 to γ_max|no rounds to learn acceptance from"):
-        AcceptanceStatistics([counts])
-
 
 def test_accepted_laws_are_refused_with_the_remedy():
     with pytest.raises(ValueError, match="gamma must be >= 0, got -1"):
-        BY_HAND.accepted_law(-1)
+        iid_accepted_law(0.5, -1)
     with pytest.raises(ValueError, match="alpha must lie in"):
         iid_accepted_law(1.1, 2)
     with pytest.raises(ValueError, match="does not reach gamma=2"):
@@ -224,7 +163,7 @@ def play(outcomes, gamma, prompt_tokens, new_tokens, sampled, minds_budget=True)
 @pytest.mark.parametrize("sampled", [False, True])
 def test_generation_against_simulation(sampled):
     rng = np.random.default_rng(3)
-    law = AcceptanceStatistics([[30, 20, 10, 15, 25]]).accepted_law(4)
+    law = np.array([0.3, 0.2, 0.1, 0.15, 0.25])
     outcomes = iter(rng.choice(5, p=law, size=400_000).tolist())
     prediction = generation_latency(PROFILE, law, 4, prompt_tokens=30, new_tokens=17, sampled=sampled)
     runs = np.array([play(outcomes, 4, 30, 17, sampled) for _ in range(20_000)])
