@@ -16,7 +16,7 @@ from io import TextIOWrapper
 from typing import Any
 
 from pipelines import PACKAGES
-from pipelines.applicability import left_out
+from pipelines.outputs import left_out
 
 COMMANDS = {
     "generate": "decode a prompt with any decoder or exported bundle",

@@ -1,9 +1,15 @@
-"""Outputs appear whole or not at all: a stage that fails leaves the earlier result as it was."""
+"""Outputs appear whole or not at all: a stage that fails leaves the earlier result as it was. And what stands in the place of one
+that needs a draft model, where a pair has none.
 
+`STAGES` says by command what needs one, and which arguments are its outputs: stages after it read these as absent. Arms that need
+one are left out by `pipelines.measuring.arms`.
+"""
+
+import argparse
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -58,3 +64,63 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+NOT_APPLICABLE = "not applicable: the pair has no draft"
+MARKER = "not_applicable.json"  # alone in a folder
+RECORD = {"family": None, "reason": NOT_APPLICABLE}
+DRAFTLESS = (None, "guess")  # families of predictors; None: bundle auto, which no family fits
+STAGES: Mapping[str, tuple[Callable[[argparse.Namespace], bool], tuple[str, ...]]] = {
+    "traces": (lambda args: args.of != "guesses", ("out",)),
+    "labels": (lambda args: True, ("output", "report")),
+    "replay": (lambda args: True, ("output",)),
+    "trial": (lambda args: needs_draft(args.pair, args.bundle.name, args.params), ("output",)),
+}  # stage ``fit`` asks by predictor
+
+
+def needs_draft(pair: str, predictor: str, params: Path) -> bool:
+    """Tell whether a bundle serves only pairs with a draft."""
+    from pipelines.parameters import read_pair, read_predictor
+
+    if predictor not in (read_pair(pair, params).get("fit") or {}):
+        return False
+    return read_predictor(pair, predictor, params).get("family") not in DRAFTLESS
+
+
+def draftless(pair: str, params: Path) -> bool:
+    """Tell whether the pair of that name in the parameter file is a target alone."""
+    from pipelines.parameters import read_pair  # YAML, which commands of a serving host go without
+
+    models = read_pair(pair, params).get("models")
+    return isinstance(models, dict) and not models.get("draft")
+
+
+def left_out(args: argparse.Namespace) -> bool:
+    """Tell whether a command does not apply to its pair: then its outputs say so, else none says so any more."""
+    needs, names = STAGES.get(args.command, (None, ()))
+    if needs is None:
+        return False
+    return noted(draftless(args.pair, args.params) and needs(args), *(getattr(args, name) for name in names))
+
+
+def noted(missing: bool, *outputs: Path | None) -> bool:
+    """``missing``, which the ``outputs`` say, or say no more."""
+    for path in filter(None, outputs):
+        if not missing:
+            if absent(path):
+                (path / MARKER).unlink()
+            continue
+        with replacing(path) as partial:
+            if path.suffix == ".parquet":
+                import pandas as pd
+
+                pd.DataFrame().to_parquet(partial)
+            else:
+                write_json(partial if path.suffix == ".json" else partial / MARKER, RECORD)
+        print(f"{path}: {NOT_APPLICABLE}")
+    return missing
+
+
+def absent(folder: Path) -> bool:
+    """Tell whether what a stage would write there is not applicable."""
+    return (folder / MARKER).is_file()

@@ -24,8 +24,8 @@ import torch
 from pipelines.engines.engine import ROOT, Engine, race
 from pipelines.gguf_file import GgufFile
 from pipelines.measuring.arm_rows import chain
-from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.provenance import commit_of, provenance
+from pipelines.measuring.tables import Rows
 from pipelines.outputs import replacing, write_json
 from pipelines.places import read_facts, read_pair
 from pipelines.prompt_table import read_prompts

@@ -19,7 +19,7 @@ from torch import Tensor
 from tqdm import tqdm
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from pipelines.drafter.muon import Muon
+from pipelines.drafter.training import Muon
 
 END = "<|endoftext|>"  # between files: the first and the last token of a text
 PRE_TOKENS = (

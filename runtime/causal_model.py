@@ -10,8 +10,7 @@ from torch import Tensor
 
 from runtime.adapter import SCRATCH_ROOM, ModelState
 from runtime.compact.applicable import NotCompactError, signature
-from runtime.compact.graphed import GraphedState, Slot
-from runtime.compact.state import CompactState, Memory
+from runtime.compact.state import CompactState, GraphedState, Memory, Slot
 from runtime.compact.weights import LET_GO, CompactWeights, is_whole, unpackable
 from runtime.graphs import Programs, maker_for
 

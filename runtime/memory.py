@@ -23,7 +23,7 @@ from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from runtime.adapter import SCRATCH_ROOM
 from runtime.causal_model import CausalLanguageModel
-from runtime.compact.graphed import rounded_rows
+from runtime.compact.state import rounded_rows
 from runtime.eagle3.checkpoint import is_eagle3, unloaded_checkpoint
 from runtime.eagle3.drafter import Eagle3Drafter
 from runtime.pair import ModelPair, loading

@@ -13,9 +13,9 @@ import yaml
 
 from pipelines.documents import Source, load_documents
 from pipelines.gate.plan import load_plan
-from pipelines.measuring.measurement import MeasureConfig
 from pipelines.parameters import load_parameters
 from pipelines.prompt_table import FILE, Prompt, read_prompts, write_prompts
+from pipelines.stages.measure import MeasureConfig
 from pipelines.stages.prompts import PromptParameters
 from pipelines.stages.traces import CONFIGS
 from predictors.bundle import read_bundle, write_bundle

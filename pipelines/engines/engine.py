@@ -22,7 +22,7 @@ from tempfile import TemporaryFile
 from threading import Timer
 from typing import Any
 
-from pipelines.measuring.measurement_log import Rows
+from pipelines.measuring.tables import Rows
 from pipelines.prompt_table import Prompt
 
 ROOT = Path(__file__).parents[2]

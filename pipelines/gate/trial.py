@@ -18,14 +18,13 @@ from pipelines.gate.plan import TrialConfig, load_plan
 from pipelines.gate.verdict import CHALLENGER, CHAMPION, RESERVE
 from pipelines.measuring.arm_rows import ArmRow, chain, expanded
 from pipelines.measuring.arms import ArmBuilder
-from pipelines.measuring.bench import Bench, allocated, mix_of, open_bench
+from pipelines.measuring.bench import Bench, Blocks, allocated, mix_of, open_bench
 from pipelines.measuring.exactness import float32_pair, format_of, greedy_differences
 from pipelines.measuring.gain import Timed
 from pipelines.measuring.harness import Harness, apart
-from pipelines.measuring.measurement_log import Blocks, Rows
 from pipelines.measuring.names import CHAIN, CHOICES, PLAIN, PLAIN_FAMILY, PROVENANCE, TEST, VALIDATION
 from pipelines.measuring.recorded import Accounts, RecordedTexts, same_decoders
-from pipelines.measuring.tables import write_timed
+from pipelines.measuring.tables import Rows, write_timed
 from pipelines.outputs import digest, read_json, write_json
 from pipelines.places import read_device, read_device_profile, read_pair
 from pipelines.prompt_table import Prompt, read_prompts

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, PreTrainedModel
 
-from pipelines.applicability import NOT_APPLICABLE, absent
 from pipelines.measuring.arm_rows import ArmRow
+from pipelines.outputs import NOT_APPLICABLE, absent
 from predictors.bundle import CARD
 from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings

@@ -1,17 +1,23 @@
-"""What a measuring stage works with: the machine, the pair, held-out prompts if any, and a log that outlives an interruption."""
+"""What a measuring stage works with: the machine, the pair, held-out prompts if any, and a log that outlives an interruption.
+
+The log has a JSON line a block, which is measured once, after a fingerprint of everything the measurement depends on. One with
+another fingerprint is discarded whole: its blocks are never mixed with new ones.
+"""
 
 import argparse
+import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import torch
+from tqdm import tqdm
 
-from pipelines.measuring.measurement_log import MeasurementLog
 from pipelines.measuring.provenance import MEASURED_CODE, provenance, source_hash, versions
+from pipelines.measuring.tables import Rows
 from pipelines.outputs import digest
 from pipelines.parameters import add_pair_arguments
 from pipelines.places import PairLocation, place_of, read_device, read_facts, read_pair
@@ -19,6 +25,60 @@ from pipelines.prompt_table import Prompt, read_prompts
 from runtime import ModelPair
 from runtime.causal_model import CausalLanguageModel
 from runtime.eagle3.drafter import Eagle3Drafter
+
+
+class MeasurementLog:
+    """The log at ``path``; ``resumed`` counts the blocks an earlier run left."""
+
+    def __init__(self, path: Path, fingerprint: str) -> None:
+        self.path = path
+        self._blocks = _kept(path, fingerprint)
+        self.resumed = len(self._blocks)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        records = [{"fingerprint": fingerprint}, *({"key": key, "rows": rows} for key, rows in self._blocks.items())]
+        path.write_text("".join(json.dumps(record) + "\n" for record in records))
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._blocks
+
+    def once(self, key: str, measure: Callable[[], Rows]) -> Rows:
+        """The rows of block ``key``: those of an earlier run, or measured now and kept."""
+        if key not in self._blocks:
+            rows = measure()
+            with self.path.open("a") as file:
+                file.write(json.dumps({"key": key, "rows": rows}) + "\n")
+            self._blocks[key] = rows
+        return self._blocks[key]
+
+    def remove(self) -> None:
+        """Forget everything: the measurement is complete and written elsewhere."""
+        self.path.unlink()
+
+
+def _kept(path: Path, fingerprint: str) -> dict[str, Rows]:
+    """Blocks of all lines but a last one that was cut off while it was written; none of another fingerprint."""
+    lines = path.read_text().split("\n") if path.is_file() else []
+    header, *blocks = [json.loads(line) for line in lines[:-1] if line] or [{}]
+    return {one["key"]: one["rows"] for one in blocks} if header.get("fingerprint") == fingerprint else {}
+
+
+@dataclass
+class Blocks:
+    """Blocks of a ``log``. ``bar`` counts steps, of which a block has some."""
+
+    log: MeasurementLog
+    bar: tqdm
+
+    def planned(self, steps: int) -> None:
+        """So many more are at hand: the bar's total grows where it was less."""
+        self.bar.total = max(self.bar.total or 0, self.bar.n + steps)
+
+    def once(self, key: str, steps: int, measure: Callable[[], Rows]) -> Rows:
+        """Rows of block ``key``. ``measure`` moves the bar itself; a block that an earlier run left moves it by ``steps``."""
+        known = key in self.log
+        rows = self.log.once(key, measure)
+        self.bar.update(steps if known else 0)
+        return rows
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from transformers import AutoConfig
 
 from pipelines.hardware import available_memory
 from pipelines.measuring.arms import TimedArm, decoder_arm, hugging_face_arm
-from pipelines.measuring.measurement_log import Rows
+from pipelines.measuring.tables import Rows
 from pipelines.places import PairLocation
 from predictors.sampling import SamplingSettings
 from runtime import Decoder, ModelPair

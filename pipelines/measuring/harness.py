@@ -15,8 +15,8 @@ from time import perf_counter, thread_time
 import torch
 
 from pipelines.measuring.arms import Decode, Run, TimedArm
-from pipelines.measuring.decode_rows import measured, rounds_of
-from pipelines.measuring.measurement_log import Blocks, Rows
+from pipelines.measuring.bench import Blocks
+from pipelines.measuring.tables import Rows, measured, rounds_of
 from pipelines.prompt_table import Prompt
 from predictors.sampling import SamplingSettings
 from runtime.graphs import CudaGraphs

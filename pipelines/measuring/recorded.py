@@ -13,10 +13,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pipelines.applicability import absent
-from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.names import TEST, VALIDATION
 from pipelines.measuring.reference import chain_policy
+from pipelines.measuring.tables import Rows
+from pipelines.outputs import absent
 from pipelines.prompt_table import Prompt
 from predictors.controllers.survival import SurvivalSession
 from predictors.controllers.unlearned import Fixed

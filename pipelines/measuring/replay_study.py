@@ -18,9 +18,8 @@ from pipelines.measuring import names
 from pipelines.measuring.arm_rows import ArmRow, chain
 from pipelines.measuring.arm_rows import expanded as rows_of
 from pipelines.measuring.arms import bundles_of
-from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.reference import configured_policy
-from pipelines.measuring.tables import BRANCHES, ORACLE
+from pipelines.measuring.tables import BRANCHES, ORACLE, Rows
 from predictors.bundle import read_bundle
 from predictors.config import Checked, Count, Positive, not_empty, one_of, parse_config
 from predictors.controllers import CONTROLLERS, build_controller

@@ -23,16 +23,16 @@ from typing import Annotated, Any
 import pandas as pd
 from tqdm import tqdm
 
-from pipelines.applicability import absent
 from pipelines.measuring import names
 from pipelines.measuring.arm_rows import ArmRow, expanded
 from pipelines.measuring.arms import ArmBuilder, TimedArm
+from pipelines.measuring.bench import Blocks, MeasurementLog
 from pipelines.measuring.gain import SIDE, Estimate, Timed, TooFewDocumentsError
 from pipelines.measuring.harness import Harness, apart
-from pipelines.measuring.measurement_log import Blocks, MeasurementLog, Rows
 from pipelines.measuring.names import PLAIN, PLAIN_FAMILY, VALIDATION
 from pipelines.measuring.recorded import Accounts, RecordedTexts, same_decoders
-from pipelines.measuring.tables import POLICIES, REPLAYED
+from pipelines.measuring.tables import POLICIES, REPLAYED, Rows
+from pipelines.outputs import absent
 from pipelines.prompt_table import Prompt
 from predictors.config import Checked, Count, not_empty
 from predictors.latency.profile import LatencyProfile

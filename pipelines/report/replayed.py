@@ -19,11 +19,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipelines.applicability import absent
 from pipelines.measuring import names
 from pipelines.measuring.names import CHAIN, CONFIDENCE, ENTROPY, LOOKUP, PLAIN, RULE, TAKEOVER
 from pipelines.measuring.tables import BRANCHES, ORACLE, REPLAYED, replayed_at
-from pipelines.outputs import read_json
+from pipelines.outputs import absent, read_json
 from pipelines.report.comparison import EFFICIENCY, OVER_CHAIN, By, TimedArms, of_rates, rate
 from pipelines.report.inputs import Inputs
 from pipelines.report.section import (

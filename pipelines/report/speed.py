@@ -7,10 +7,10 @@ one has all arms. What its columns are says `pipelines.report.comparison`.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pipelines.applicability import NOT_APPLICABLE
 from pipelines.measuring import names
 from pipelines.measuring.names import CHAIN, HF_LOOKUP, HF_PLAIN, PLAIN
 from pipelines.measuring.provenance import of_target_alone
+from pipelines.outputs import NOT_APPLICABLE
 from pipelines.report.comparison import EFFICIENCY, OVER_CHAIN, PARTS, SAME, SPEEDUP, By, TimedArms
 from pipelines.report.inputs import Inputs
 from pipelines.report.section import Interval, Picture, Section, Table, Unit, arm_name, shown, winners

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.applicability import draftless, needs_draft, noted
+from pipelines.outputs import draftless, needs_draft, noted
 from pipelines.parameters import PARAMETERS, add_pair_arguments, parsed, read_machine, read_predictor, read_section
 from pipelines.places import add_place_arguments, fill_in, read_device, read_device_profile
 from pipelines.terminal import count

@@ -22,8 +22,7 @@ from typing import Any
 from tqdm import tqdm
 
 from pipelines.hardware import copy_bandwidth, joules, pass_bytes
-from pipelines.measuring.bench import Bench, add_bench_arguments, open_bench
-from pipelines.measuring.measurement_log import Blocks
+from pipelines.measuring.bench import Bench, Blocks, add_bench_arguments, open_bench
 from pipelines.outputs import write_json
 from pipelines.parameters import load_parameters
 from pipelines.places import warn_of_noise

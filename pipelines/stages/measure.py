@@ -1,5 +1,8 @@
 """Stage ``measure``: time every arm of the table in the parameter file on held-out prompts, interleaved and paired.
 
+    validation prompts   arms of families with something to choose, and plain decoding: the fastest of each is chosen
+    test prompts         every arm on every prompt, interleaved and paired
+
 Writes a folder named after the device: ``decodes.parquet`` (a row for each decode), ``rounds.parquet`` (a row for each of its
 rounds), ``findings.json`` (what validation prompts chose, exactness, notes) and ``provenance.json``. An interrupted measurement
 goes on where it stopped.
@@ -11,25 +14,97 @@ goes on where it stopped.
 import argparse
 import warnings
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pipelines.applicability import NOT_APPLICABLE
+from tqdm import tqdm
+
 from pipelines.measuring import names
-from pipelines.measuring.arm_rows import expanded
+from pipelines.measuring.arm_rows import ArmRow, expanded
 from pipelines.measuring.arms import ArmBuilder, bundles_of
-from pipelines.measuring.bench import Bench, add_bench_arguments, allocated, mix_of, open_bench
+from pipelines.measuring.bench import Bench, Blocks, MeasurementLog, add_bench_arguments, allocated, mix_of, open_bench
 from pipelines.measuring.exactness import agreement, exactness_rows, float32_pair, format_of
-from pipelines.measuring.harness import apart, tokens_per_second
-from pipelines.measuring.measurement import MeasureConfig, Measurement
-from pipelines.measuring.measurement_log import Rows
+from pipelines.measuring.harness import Harness, apart, tokens_per_second
+from pipelines.measuring.names import PLAIN
 from pipelines.measuring.recorded import RecordedTexts
-from pipelines.measuring.tables import write_timed
-from pipelines.outputs import write_json
+from pipelines.measuring.tables import Rows, write_timed
+from pipelines.outputs import NOT_APPLICABLE, write_json
 from pipelines.parameters import load_parameters
+from pipelines.prompt_table import Prompt
 from predictors.bundle import CARD, bundle_hash
+from predictors.config import Checked, Count, Whole, at_least, not_empty
 from predictors.sampling import SamplingSettings
+from runtime import ModelPair
+
+
+@dataclass(frozen=True)
+class MeasureConfig(Checked):
+    """Section ``measure``: which ``arms`` decode how many prompts, at which ``temperatures`` (0 and 1, if nothing is said), or
+    ``settings`` with filters. ``exactness_prompts`` compare greedy texts with Hugging Face's."""
+
+    arms: Annotated[tuple[ArmRow, ...], not_empty]
+    temperatures: tuple[float, ...] | None = None
+    settings: tuple[SamplingSettings, ...] = ()
+    validation_prompts: Count = 6
+    test_prompts: Count = 24  # of every slice as many as its share of the documents
+    repeats: Count = 1
+    max_new_tokens: Annotated[int, at_least(2)] = 48  # a prefill and a round
+    threads: Count = 2
+    seed: int = 0
+    exactness_prompts: Whole = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        unfiltered = (0.0, 1.0) if self.temperatures is None else self.temperatures
+        settings = self.settings or tuple(map(SamplingSettings, unfiltered))
+        temperatures = tuple(dict.fromkeys(one.temperature for one in settings))
+        if not settings:
+            raise ValueError("temperatures must not be empty.")
+        if self.temperatures not in (None, temperatures):
+            raise ValueError(f"temperatures {self.temperatures} are not those of settings: give one of them.")
+        object.__setattr__(self, "settings", settings)
+        object.__setattr__(self, "temperatures", temperatures)
+        expanded(self.arms, "")
+
+
+class Measurement:
+    """A measurement under way; ``choices`` are those of validation prompts."""
+
+    def __init__(self, pair: ModelPair, config: MeasureConfig, bundles: Path, log: MeasurementLog) -> None:
+        self.config, self.log = config, log
+        self.builder = ArmBuilder(pair, bundles, config.max_new_tokens)
+        rows = expanded(config.arms, str(bundles))
+        self.arms = self.builder.build(rows)
+        self.rows = [row for row in rows if row.name in self.arms]
+        self.choices: list[dict[str, Any]] = []
+
+    def run(self, validation: Sequence[Prompt], test: Sequence[Prompt]) -> Rows:
+        """Rows of all decodes."""
+        config, every = self.config, list(self.arms.values())
+        swept = [self.arms[row.name] for row in self.rows if row.choose or row.name == PLAIN]
+        about = len(validation) * len(swept) + len(test) * len(every)
+        with tqdm(total=config.repeats * len(config.settings) * about, desc="measure", unit="decode") as bar:
+            harness = Harness(Blocks(self.log, bar), config.settings, config.seed, config.repeats)
+            harness.warm_up(self.arms, validation[0])
+            rows = harness.time([(prompt, swept) for prompt in validation])
+            self.choices = self.log.once("choices", lambda: self._choices(rows))  # a resumed run keeps them
+            return rows + harness.time([(prompt, every) for prompt in test])
+
+    def _choices(self, rows: Rows) -> list[dict[str, Any]]:
+        """The fastest arm of each family at each setting, with the sweep it was chosen from."""
+        families: dict[str, list[str]] = {}
+        for row in self.rows:
+            if row.choose:
+                families.setdefault(row.family, []).append(row.name)
+        choices = []
+        for settings in map(asdict, self.config.settings):
+            for family, arms in families.items():
+                sweep = {name: tokens_per_second(rows, name, **settings) for name in arms}
+                best = max(sweep, key=sweep.__getitem__)
+                choices.append(settings | {"family": family, "arm": best, "tokens_per_second": sweep})
+        return choices
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

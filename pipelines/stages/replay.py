@@ -21,10 +21,9 @@ import torch
 from joblib import Parallel, delayed
 from tqdm import tqdm
 
-from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.names import PROVENANCE, TEST, VALIDATION
 from pipelines.measuring.replay_study import ReplayConfig, ReplayStudy
-from pipelines.measuring.tables import POLICIES, REPLAY_ROWS, REPLAYED, replayed_at, write_table
+from pipelines.measuring.tables import POLICIES, REPLAY_ROWS, REPLAYED, Rows, replayed_at, write_table
 from pipelines.outputs import write_json
 from pipelines.parameters import add_pair_arguments, is_fitted, load_parameters
 from pipelines.places import place_of, read_device, read_device_profile

@@ -22,7 +22,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipelines.applicability import absent
 from pipelines.measuring.bench import Bench, open_bench
 from pipelines.measuring.harness import apart
 from pipelines.measuring.names import CHOICES, PROVENANCE, VALIDATION
@@ -30,7 +29,7 @@ from pipelines.measuring.recorded import RecordedTexts
 from pipelines.measuring.reference import routed_reference
 from pipelines.measuring.tables import write_timed
 from pipelines.measuring.tuning import TuneConfig, TuneStudy, candidates
-from pipelines.outputs import digest, replacing, write_json
+from pipelines.outputs import absent, digest, replacing, write_json
 from pipelines.parameters import add_pair_arguments, is_fitted, load_parameters
 from pipelines.places import add_place_arguments, fill_in, read_device, read_device_profile
 from pipelines.terminal import LINES, add_json_argument, brief, recording

@@ -5,7 +5,7 @@ A block is drafted from the round's own row, with the target idle or on the bran
 its tokens are those of a chain from there, and how many are accepted follows from the text as for chains. After a block accepted
 whole, one of k candidates is the text's next token with probability
 
-    T > 0, rrs              h(k) of `trace_collection.text_tracer`
+    T > 0, rrs              h(k) of `trace_collection.drafts`
     T = 0, or match         1 if that token is among the draft's k likeliest, else 0
 
 and then the branch after it is the next round's chain. Exact given the text, as chains are, but for a draft that reads the

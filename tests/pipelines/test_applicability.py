@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipelines.applicability import absent, draftless, left_out, needs_draft
+from pipelines.outputs import absent, draftless, left_out, needs_draft
 
 FIT = {"hrad": {"family": "head"}, "lookahead": {"family": "guess"}}
 

@@ -9,8 +9,8 @@ from pipelines.measuring import arms
 from pipelines.measuring.arm_rows import ArmRow, expanded
 from pipelines.measuring.arms import ArmBuilder, bundles_of
 from pipelines.measuring.exactness import exactness_rows
-from pipelines.measuring.measurement import MeasureConfig
 from pipelines.parameters import load_parameters, read_section
+from pipelines.stages.measure import MeasureConfig
 from predictors.config import parse_config
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, build_decoder

@@ -10,11 +10,10 @@ import yaml
 from safetensors.torch import save_file
 
 from pipelines.cli import main
-from pipelines.drafter.muon import Muon, orthogonalise
 from pipelines.drafter.network import DrafterNetwork
 from pipelines.drafter.recipe import DrafterRecipe
 from pipelines.drafter.texts import SETTINGS, collect, shortened
-from pipelines.drafter.training import padded, train, vocabulary
+from pipelines.drafter.training import Muon, orthogonalise, padded, train, vocabulary
 from pipelines.places import read_pair
 from pipelines.stages.drafter import layer_config, tapped_layers, written_config
 from runtime import ModelPair, build_decoder

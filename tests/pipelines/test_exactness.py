@@ -22,10 +22,9 @@ from pipelines.measuring.exactness import (
     greedy_differences,
     near_tie,
 )
-from pipelines.measuring.measurement import MeasureConfig
 from pipelines.places import read_pair
 from pipelines.report.inputs import Measured
-from pipelines.stages.measure import _checks
+from pipelines.stages.measure import MeasureConfig, _checks
 from runtime import ModelPair
 from runtime.causal_model import CausalLanguageModel
 from runtime.compact import forward as compact

@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from pipelines.applicability import MARKER, NOT_APPLICABLE
 from pipelines.cli import main
 from pipelines.measuring.tables import read_decodes
+from pipelines.outputs import MARKER, NOT_APPLICABLE
 from runtime import ModelPair, load_decoder
 from tests.families import COMPACT, FAMILIES, WINDOWED, family_model
 from tests.pipelines.conftest import TEXT

@@ -11,10 +11,10 @@ from tqdm import tqdm
 from pipelines.measuring import harness as clock
 from pipelines.measuring.arm_rows import ArmRow
 from pipelines.measuring.arms import Run, TimedArm
+from pipelines.measuring.bench import Blocks, MeasurementLog
 from pipelines.measuring.harness import Harness, apart, timed, tokens_per_second
-from pipelines.measuring.measurement import MeasureConfig, Measurement
-from pipelines.measuring.measurement_log import Blocks, MeasurementLog
 from pipelines.measuring.tables import read_decodes, read_rounds, write_decodes, write_rounds
+from pipelines.stages.measure import MeasureConfig, Measurement
 from predictors.config import parse_config
 from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings

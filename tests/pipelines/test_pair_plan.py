@@ -16,9 +16,9 @@ from pipelines.commands import plan
 from pipelines.commands.plan import meta_pair
 from pipelines.commands.ready_pairs import ready_pairs, with_pair
 from pipelines.inflation import InflatedShape
-from pipelines.measuring.measurement import MeasureConfig
 from pipelines.parameters import load_parameters
 from pipelines.prompt_table import Prompt
+from pipelines.stages.measure import MeasureConfig
 from pipelines.stages.pair import Models
 from pipelines.stages.prompts import PromptParameters
 from pipelines.stages.traces import CONFIGS, collector

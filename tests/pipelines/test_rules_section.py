@@ -6,8 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipelines.applicability import MARKER
-from pipelines.outputs import write_json
+from pipelines.outputs import MARKER, write_json
 from pipelines.report.inputs import Inputs
 from pipelines.report.replayed import verifiers as section
 from predictors.training.intervals import jackknife

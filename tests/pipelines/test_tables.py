@@ -5,9 +5,17 @@ from time import perf_counter
 import pytest
 
 from pipelines.measuring.arms import Run
-from pipelines.measuring.decode_rows import measured, rounds_of
 from pipelines.measuring.names import BRANCH_PRESETS, EXPLICIT, PAPER, PRIOR, BranchArm, branch_arm
-from pipelines.measuring.tables import DECODES, ROUNDS, read_decodes, read_rounds, write_decodes, write_rounds
+from pipelines.measuring.tables import (
+    DECODES,
+    ROUNDS,
+    measured,
+    read_decodes,
+    read_rounds,
+    rounds_of,
+    write_decodes,
+    write_rounds,
+)
 from predictors.rounds import PHASES, RoundRecord, block_efficiency
 from runtime import ModelPair, Randomness, build_decoder
 from runtime.presets import PRESETS

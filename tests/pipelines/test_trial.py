@@ -16,9 +16,8 @@ from pipelines.gate.trial import Calibration, attempt, calibration_of, prompts_o
 from pipelines.gate.verdict import CHALLENGER, CHAMPION, VERDICT, judge
 from pipelines.measuring import exactness
 from pipelines.measuring.arms import ArmBuilder, Run
-from pipelines.measuring.bench import allocated
+from pipelines.measuring.bench import Blocks, MeasurementLog, allocated
 from pipelines.measuring.harness import Harness, apart
-from pipelines.measuring.measurement_log import Blocks, MeasurementLog
 from pipelines.measuring.names import DECODES_FILE
 from pipelines.measuring.recorded import RecordedTexts
 from pipelines.measuring.tables import read_decodes

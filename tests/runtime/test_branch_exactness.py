@@ -10,10 +10,10 @@ from predictors.controllers import Controller, Session, build_controller
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair
 from runtime.branching import draft as draft_module
-from runtime.branching import jobs
 from runtime.branching.candidates import Candidates
 from runtime.branching.draft import BranchConfig, BranchDraft
 from runtime.decoding import branch_parallel
+from runtime.decoding import branch_parallel as jobs
 from runtime.decoding.branch_parallel import BranchParallelDecoder, BranchRun
 from runtime.drafting.chain import Chain, ChainDraft
 from runtime.drafting.sampler import PlainSampler

@@ -12,7 +12,7 @@ import torch
 from predictors.sampling import SamplingSettings
 from runtime import Randomness
 from runtime.causal_model import CausalLanguageModel
-from runtime.compact import graphed
+from runtime.compact import state as graphed
 from runtime.drafting.sampler import GraphedSampler, PlainSampler, read_rows
 from runtime.graphs import Programs
 from runtime.laws import processed_law

@@ -24,7 +24,7 @@ from tests.by_rounds import decodes
 from tests.eagle3 import random_drafter
 from tests.toys import TableModel, enumerate_outcomes, summed, tiny_llama, total_variation
 from tests.trace_collection.collecting import kept_shares, middle
-from trace_collection import text_tracer
+from trace_collection import drafts
 from trace_collection.rejections import candidate_hits
 from trace_collection.text_tracer import TextTracer
 from trace_collection.trajectories import Trajectory, continuations
@@ -61,7 +61,7 @@ def drawn(pair, settings, chance, budget=BUDGET):
 @cache
 def traced(pair, settings, verifier="tokenwise", twin=None, candidates=1, length=BUDGET):
     """Every text of ``length`` tokens with its traces, and their probability: replays of all controllers read the same ones.
-    ``twin`` names a function of `text_tracer` that is another one's."""
+    ``twin`` names a function of `drafts` that is another one's."""
     tracer = TextTracer(
         pair, 2, BUDGET, candidates, layers=(), spec=StopSpec((), 0, 2), state_slots=2, verifier=verifier
     )
@@ -77,7 +77,7 @@ def traced(pair, settings, verifier="tokenwise", twin=None, candidates=1, length
         return tokens, RecordedText(*where, columns, pair.target.eos_tokens)
 
     merged = {}  # of traces that are equal to the last byte, one
-    with mock.patch.object(text_tracer, *twin) if twin else nullcontext():
+    with mock.patch.object(drafts, *twin) if twin else nullcontext():
         for (tokens, text), probability in enumerate_outcomes(run):
             columns = ((name, column.tobytes()) for name, column in sorted(text.columns.items()))
             merged.setdefault((*tokens, *columns), [(tokens, text), 0.0])[1] += probability
@@ -145,7 +145,7 @@ def tokenwise_rejected(q_RV, p_RV, y_R, weight_R, verifier):
     return REJECTED(q_RV, p_RV, y_R, weight_R, "tokenwise")
 
 
-REJECTED = text_tracer.rejected_law
+REJECTED = drafts.rejected_law
 
 
 def first_rounds(verifier):

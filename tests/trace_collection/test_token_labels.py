@@ -14,7 +14,7 @@ from predictors.training.labelling import LabelConfig, label_tokens
 from runtime import ModelPair, Randomness, build_decoder
 from tests.toys import TableModel, enumerate_outcomes, total_variation
 from tests.trace_collection.collecting import kept_shares, middle
-from trace_collection import text_tracer
+from trace_collection import drafts
 from trace_collection.text_tracer import TextTracer
 
 PROMPT, BUDGET = [0, 1], 4
@@ -135,5 +135,5 @@ def any_token(q_RV, p_RV, y_R, weight_R, verifier):
 @pytest.mark.parametrize("wrong", [("rejected_law", any_token), ("reached", lambda ratios, *_: np.ones_like(ratios))])
 def test_other_tokens_are_noticed(pair, monkeypatch, wrong):
     """Deliberately wrong twins: any drafted token is called rejected, and every token is the text's."""
-    monkeypatch.setattr(text_tracer, *wrong)
+    monkeypatch.setattr(drafts, *wrong)
     assert distance(pair, SETTINGS[1]) > 1e-2
