@@ -57,8 +57,7 @@ class ExponentialNoise:
     def perturbed(self, law_V: Tensor, position: int) -> Tensor:
         numbers = self._known.get(position)
         if numbers is None or numbers.size != len(law_V):
-            key = hashlib.sha256(f"{self.seed}/{position}".encode()).digest()[:8]
-            numbers = self._known[position] = Numbers(int.from_bytes(key, "little", signed=True), len(law_V))
+            numbers = self._known[position] = Numbers(key_of(self.seed, position), len(law_V))
             if len(self._known) > KEPT:
                 self._known.pop(min(self._known))
         return numbers.perturbed(law_V)
@@ -106,7 +105,7 @@ class Numbers:
 
     @cached_property
     def _sparse(self) -> tuple[np.ndarray, np.ndarray, float]:
-        """The places and values [K] of the smallest numbers, in rising order, and the largest of them; none of a small vocabulary."""
+        """Places and values [K] of the smallest numbers, in rising order, and the largest value; none of a small vocabulary."""
         if self.size < 4 * SPARSE:
             return np.empty(0, np.int64), np.empty(0), 0.0
         drawn = (_uniforms(_bits(np.arange(SPARSE), self.key)) * self.size).astype(np.int64)
@@ -114,6 +113,11 @@ class Numbers:
         steps_K = -np.log1p(-_uniforms(_bits(SPARSE + np.arange(len(places_K)), self.key)))
         sparse_K = (steps_K / (self.size - np.arange(len(places_K)))).cumsum()
         return places_K, sparse_K, float(sparse_K[-1])
+
+
+def key_of(seed: int, position: int) -> int:
+    """Make the key of a position's numbers."""
+    return int.from_bytes(hashlib.sha256(f"{seed}/{position}".encode()).digest()[:8], "little", signed=True)
 
 
 def _bits(counters: Any, key: int) -> Any:

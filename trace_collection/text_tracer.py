@@ -29,8 +29,7 @@ from predictors.sampling import SamplingSettings
 from predictors.stopping import StopSpec
 from runtime import ModelPair
 from runtime.adapter import Forward, LanguageModel, ModelState, ReadingState, features_of
-from runtime.laws import fit_vocabulary
-from runtime.laws import recorded_law
+from runtime.laws import fit_vocabulary, recorded_law
 from runtime.randomness import Chance
 from trace_collection.rejections import candidate_hits, rejected_law
 from trace_collection.shards import Rows

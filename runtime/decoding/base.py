@@ -141,8 +141,8 @@ class Decoder(ABC):
         randomness
             A `Randomness`; ``None`` seeds one from torch's global generator.
         invariant
-            At temperatures above 0 let the text follow from prompt and seed alone, whatever drafts (`runtime.invariant`); ``None``
-            takes the decoder's own way to sample.
+            At temperatures above 0, let the text follow from prompt and seed alone, whatever drafts (`runtime.invariant`).
+            ``None`` takes the decoder's own way to sample.
         eos_token_id
             Ends the generation; ``None`` takes the target's own.
         observe
@@ -208,8 +208,8 @@ class Decoder(ABC):
         """Raise `ValueError` if the caller named a rule that invariant sampling does not verify by."""
         if self.verification not in (None, "match"):
             raise ValueError(
-                f"verifier {self.verification!r} is a rule of rejection; invariant sampling keeps a token where it is the target's "
-                'own. Leave the verifier out, or use "match".'
+                f"verifier {self.verification!r} is a rule of rejection, and invariant sampling keeps a token where it is the "
+                'target\'s own. Leave the verifier out, or use "match".'
             )
 
     def _taps(self, name: str, own: tuple[int, ...], layers: tuple[int, ...]) -> tuple[int, ...]:

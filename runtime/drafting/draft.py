@@ -83,8 +83,9 @@ class ModelDraft(Draft):
     _silent: Sequence[bool] = ()  # which rows of its last pass have no distribution, where the host may look
 
     def __init__(self, model: LanguageModel, request: Request, draft_temperature: float | None) -> None:
-        settings, own = request.settings, draft_temperature is not None and request.perturbation is None
-        self._settings = replace(settings, temperature=draft_temperature) if own else settings
+        self._settings = request.settings
+        if draft_temperature is not None and request.perturbation is None:
+            self._settings = replace(self._settings, temperature=draft_temperature)
         self._vocabulary_size = request.vocabulary_size
         self._eos_tokens = request.eos_tokens
         self._randomness = request.randomness
