@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 LEAST_TEMPERATURE = 1e-30  # but 0: logits divided by less may leave float32's range
 
@@ -18,6 +19,7 @@ class SamplingSettings:
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
+    invariant: ClassVar[bool] = False  # whether texts follow from the seed alone
 
     def __post_init__(self) -> None:
         if not _is_number(self.temperature) or self.temperature < 0:
@@ -47,11 +49,19 @@ class SamplingSettings:
         parts = [f"T={self.temperature:g}"]
         parts += [f"top-k {self.top_k}"] if self.top_k else []
         parts += [f"top-p {self.top_p:g}"] if self.top_p < 1 else []
+        parts += ["invariant"] if self.invariant else []
         return ", ".join(parts)
 
     def distance(self, other: "SamplingSettings") -> tuple[float, float, int]:
         """Measure how far two settings are apart: in temperature, then in top-p, then in top-k."""
         return (abs(self.temperature - other.temperature), abs(self.top_p - other.top_p), abs(self.top_k - other.top_k))
+
+
+@dataclass(frozen=True)
+class InvariantSettings(SamplingSettings):
+    """Settings of a request whose text follows from the seed, whatever drafts (`runtime.invariant`)."""
+
+    invariant: ClassVar[bool] = True
 
 
 def _is_number(value: object) -> bool:

@@ -46,7 +46,8 @@ def build_decoder(pair: ModelPair, config: Mapping[str, Any]) -> Decoder:
         "chain", "gamma": 5}``, ``{"kind": "delayed_tree", "k": 3, "l1": 1, "l2": 3}``, ``{"kind": "multi_candidate", "config":
         [4, 2, 2, 1]}``, ``{"kind": "fork", "width": 4, "depth": 3}`` and, without a draft model, ``{"kind": "lookup", "length":
         10}``; of a chain with a ``lookup`` (``{"kind": "chain", "gamma": 12, "lookup": {"length": 10}}``) the controller chooses.
-        ``preset`` names a configuration (`runtime.presets`) that given keys override.
+        ``preset`` names a configuration (`runtime.presets`) that given keys override. ``invariant: true`` is the decoder's own
+        way to sample (`runtime.invariant`): texts follow from the seed alone.
 
     Raises
     ------
@@ -67,11 +68,21 @@ def build_decoder(pair: ModelPair, config: Mapping[str, Any]) -> Decoder:
 
 def built(pair: ModelPair, config: Mapping[str, Any], controller: Controller | None, where: str) -> Decoder:
     """Build a decoder of an expanded configuration; ``controller=None``: the configuration's. ``where`` names it in errors."""
-    method = config.get("method")
+    options, method = dict(config), config.get("method")
+    invariant = options.pop("invariant", False)
+    if not isinstance(invariant, bool):
+        raise ValueError(f"{where}: invariant must be true or false, got {invariant!r}.")
+    if invariant and method == "speculative":
+        options.setdefault("verifier", "match")
     if method in [*GUESSERS]:  # a list, as a method read from a file may have no hash
-        return _single_model(pair, config, controller, where)
-    build = _branch_parallel if method == "branch_parallel" else _sequential
-    return build(pair, config, controller, where)
+        decoder = _single_model(pair, options, controller, where)
+    else:
+        build = _branch_parallel if method == "branch_parallel" else _sequential
+        decoder = build(pair, options, controller, where)
+    decoder.invariant, decoder.verification = invariant, config.get("verifier")
+    if invariant:
+        decoder.require_match()
+    return decoder
 
 
 def _branch_parallel(pair: ModelPair, config: Mapping[str, Any], controller: Controller | None, where: str) -> Decoder:

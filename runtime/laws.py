@@ -41,6 +41,16 @@ def recorded_law(logits: Tensor, settings: SamplingSettings) -> Tensor:
     return processed_law(logits, settings)
 
 
+def fit_vocabulary(logits: Tensor, size: int) -> Tensor:
+    """Fit a draft's logits [..., V] to the target's vocabulary: missing ids are impossible, surplus (padding) ids are dropped."""
+    own = logits.shape[-1]
+    if own == size:
+        return logits
+    if own > size:
+        return logits[..., :size]
+    return torch.nn.functional.pad(logits, (0, size - own), value=-torch.inf)
+
+
 def _keep_top_k(logits: Tensor, top_k: int) -> Tensor:
     threshold = logits.topk(min(top_k, logits.shape[-1]), dim=-1).values[..., -1:]
     return logits.masked_fill(logits < threshold, -torch.inf)

@@ -125,7 +125,9 @@ def _single(
         controller = controller.at_latency(profile, reprice)
     elif reprice:
         raise ValueError("reprice=True needs the latency profile to take prices from: name its file as latency.")
-    return built(pair, config, controller, f"{bundle}: card.json: decoder")
+    decoder = built(pair, config, controller, f"{bundle}: card.json: decoder")
+    decoder.verification = None if not given.get("verifier") else decoder.verification
+    return decoder
 
 
 def _routed(folder: Path, loaded: Bundle, pair: ModelPair, latency: str | Path | None) -> RoutedDecoder:
@@ -142,7 +144,9 @@ def _routed(folder: Path, loaded: Bundle, pair: ModelPair, latency: str | Path |
 
 def _route(folder: Path, route: Route, pair: ModelPair, latency: str | Path | None) -> Decoder:
     if route.decoder is not None:
-        return build_decoder(pair, route.decoder)
+        decoder = build_decoder(pair, route.decoder)
+        decoder.verification = None  # tuning's choice, and not the caller's
+        return decoder
     assert route.bundle is not None
     place = folder / route.bundle
     decoder = load_decoder(place, pair, latency=latency)

@@ -57,7 +57,7 @@ class Monitor:
     def _write(self, request: Request, counts: RequestCounts) -> None:
         where = {"time": round(time.time(), 3), "bundle": self.bundle, "route": self.route}
         try:
-            asked = {"setting": request.settings.name, "prompt_tokens": len(request.prompt)}
+            asked = {"setting": request.sampling.name, "prompt_tokens": len(request.prompt)}
             line = json.dumps(where | asked | asdict(counts)) + "\n"
             if _appended(self.path, line.encode()) > self.max_bytes:
                 self._rotate()

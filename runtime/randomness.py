@@ -9,10 +9,13 @@ u uniform. So P(x) = w(x) / Σ w, a token of weight zero is impossible, and noth
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from runtime.invariant import ExponentialNoise
 
 BELOW_ONE = 1 - 2.0**-50  # keeps u Σ w below the last cumulative weight, whatever the rounding
 
@@ -52,7 +55,7 @@ class Randomness:
         self.seed = int(seed)
         self._generators: dict[torch.device, torch.Generator] = {}
         self._streams: dict[str, Randomness] = {}
-        self._spawned = 0
+        self._spawned = self._noises = 0
 
     def categorical(self, weights: Tensor) -> Tensor:
         uniform = torch.empty((*weights.shape[:-1], 1), dtype=torch.float64, device=weights.device)
@@ -77,6 +80,13 @@ class Randomness:
         """Return an independent source to give away, another one with every call (same calls, same sources)."""
         self._spawned += 1
         return self._keyed(f"spawned/{self._spawned}")
+
+    def noise(self) -> "ExponentialNoise":
+        """Return the noise of an invariant request, another one with every call."""
+        from runtime.invariant import ExponentialNoise
+
+        self._noises += 1
+        return ExponentialNoise(self._keyed(f"noise/{self._noises}").seed)
 
     def _keyed(self, purpose: str) -> "Randomness":
         key = hashlib.sha256(f"{self.seed}/{purpose}".encode()).digest()

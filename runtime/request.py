@@ -1,21 +1,25 @@
 """A decoding request, checked once at the door."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
-from predictors.sampling import SamplingSettings
+from predictors.sampling import InvariantSettings, SamplingSettings
+from runtime.adapter import LanguageModel, ModelState, features_of
 from runtime.randomness import Chance, Randomness
+
+if TYPE_CHECKING:
+    from runtime.invariant import Perturbation
 
 
 @dataclass(frozen=True)
 class Request:
     """One checked request. ``vocabulary_size`` is the target's: all laws are on it. ``layers`` are tapped on the target,
     ``draft_layers`` on the draft; ``views`` keeps what both models said in front of the newest token, ``observe`` each round's
-    evidence."""
+    evidence. With a ``perturbation`` of both models' logits decoding is greedy, by ``settings`` at temperature 0."""
 
     prompt: list[int]
     max_new_tokens: int
@@ -27,6 +31,21 @@ class Request:
     observe: bool
     draft_layers: tuple[int, ...] = ()
     views: bool = False
+    perturbation: "Perturbation | None" = None
+
+    @property
+    def sampling(self) -> SamplingSettings:
+        """Sampling settings that the text follows."""
+        made = self.perturbation
+        return self.settings if made is None else InvariantSettings(**asdict(made.settings))
+
+    def open(self, model: LanguageModel, layers: tuple[int, ...], temperature: float | None = None) -> ModelState:
+        """Open a state of ``model`` for the request, tapping ``layers``; ``temperature``: the model's own. One that reads its
+        target's states begins with the second token."""
+        state = model.open(self.max_length, layers)
+        if self.perturbation is None:
+            return state
+        return self.perturbation.of(state, self.vocabulary_size, int(bool(features_of(model))), temperature)
 
     @property
     def max_length(self) -> int:

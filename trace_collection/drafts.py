@@ -19,8 +19,7 @@ from torch import Tensor
 from predictors.replay.acceptance import reached
 from predictors.sampling import SamplingSettings
 from runtime.adapter import Forward, ModelState
-from runtime.drafting.draft import fit_vocabulary
-from runtime.laws import recorded_law
+from runtime.laws import fit_vocabulary, recorded_law
 from runtime.randomness import Chance
 from trace_collection.rejections import candidate_hits, rejected_law
 from trace_collection.shards import Rows

@@ -18,8 +18,7 @@ from torch import Tensor
 from predictors.actions import Action
 from predictors.sampling import SamplingSettings
 from runtime.adapter import ModelState
-from runtime.drafting.draft import fit_vocabulary
-from runtime.laws import recorded_law
+from runtime.laws import fit_vocabulary, recorded_law
 from runtime.randomness import Chance
 from runtime.tree import TokenTree
 

@@ -25,8 +25,7 @@ from predictors.signals import BothModels, NextLaw, Root, TreeRoot
 from predictors.tree_choice import SCALARS, SelectionSpec, scalars_of, state_of
 from runtime import ModelPair
 from runtime.adapter import ReadingState, features_of
-from runtime.drafting.draft import fit_vocabulary
-from runtime.laws import recorded_law
+from runtime.laws import fit_vocabulary, recorded_law
 from runtime.randomness import Chance, stream
 from runtime.tree import DraftLaw
 from runtime.verification.top_down import NODE_SOLVERS

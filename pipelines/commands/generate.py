@@ -46,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--top-k", type=int, default=0)
     add("--top-p", type=float, default=1.0)
     add("--seed", type=int, default=0)
+    add("--invariant", action="store_true", default=None, help="the same text per --seed, whatever drafts")
     add("--device", default="auto")
     add("--dtype", default="auto", help="number format (default: what the device is built for)")
     add("--json", action="store_true", help="print one JSON line with tokens and statistics instead of text")
@@ -58,7 +59,7 @@ def run(args: argparse.Namespace) -> None:
     text = decoded(given, "the prompt")
     before, own = encoded(pair.tokenizer, text)
     prompt = asked(pair, text) if args.chat else before + own
-    options = {name: getattr(args, name) for name in ("max_new_tokens", "temperature", "top_k", "top_p")}
+    options = {name: getattr(args, name) for name in ("max_new_tokens", "temperature", "top_k", "top_p", "invariant")}
     rounds: list[RoundRecord] = []
     tokens: list[int] = []
     growing, start = GrowingText(pair.tokenizer), perf_counter()

@@ -51,10 +51,12 @@ class Guard:
         """Tell whether ``settings`` are among those captured; warn if not."""
         wanted = (settings.temperature, float(settings.top_k), settings.top_p)
         known = self._range.settings
-        if any(all(abs(a - b) < 1e-6 for a, b in zip(wanted, row, strict=True)) for row in known):
+        if not settings.invariant and any(
+            all(abs(a - b) < 1e-6 for a, b in zip(wanted, row, strict=True)) for row in known
+        ):
             return True
-        rows = [tuple(row) for row in known]
-        self._warn("settings", f"it is calibrated for (temperature, top_k, top_p) in {rows}, not for {wanted}")
+        rows, other = [tuple(row) for row in known], "invariant sampling at " * settings.invariant
+        self._warn("settings", f"it is calibrated for (temperature, top_k, top_p) in {rows}, not for {other}{wanted}")
         return False
 
     def reaches(self, position: int) -> bool:

@@ -71,7 +71,7 @@ class BranchDraft(ChainDraft):
     def __init__(self, model: LanguageModel, config: BranchConfig, controller: Controller, request: Request) -> None:
         super().__init__(model, request, config.draft_temperature)
         self._config = config
-        self._session = controller.start(request.settings)
+        self._session = controller.start(request.sampling)
         self._kind = "match" if request.settings.greedy else config.branch_verifier
         self._observe = request.observe
         self._clock = PhaseClock()

@@ -13,6 +13,7 @@ from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
 from predictors.signals import NextLaw, Root
 from runtime.device import own_settings
+from runtime.invariant import Perturbation, noise_of
 from runtime.monitor import Monitor
 from runtime.pair import ModelPair
 from runtime.request import Request, checked_chance, checked_ends, checked_prompt
@@ -61,6 +62,8 @@ class Decoder(ABC):
     """
 
     monitor: Monitor | None = None
+    invariant = False  # its own way to sample, where a request asks for none
+    verification: str | None = None  # the rule that its configuration names
 
     def __init__(self, pair: ModelPair, controller: Controller) -> None:
         self.pair = pair
@@ -118,6 +121,7 @@ class Decoder(ABC):
         top_k: int = 0,
         top_p: float = 1.0,
         randomness: Any = None,
+        invariant: bool | None = None,
         eos_token_id: int | Collection[int] | Tensor | None = None,
         observe: bool = False,
         layers: Sequence[int] = (),
@@ -136,6 +140,9 @@ class Decoder(ABC):
             Sampling settings of the target; temperature 0 is greedy. Output follows its distribution under them exactly.
         randomness
             A `Randomness`; ``None`` seeds one from torch's global generator.
+        invariant
+            At temperatures above 0, let the text follow from prompt and seed alone, whatever drafts (`runtime.invariant`).
+            ``None`` takes the decoder's own way to sample.
         eos_token_id
             Ends the generation; ``None`` takes the target's own.
         observe
@@ -147,7 +154,7 @@ class Decoder(ABC):
         ------
         ValueError
             For a prompt that is empty or no token ids, ids outside the vocabulary, a request longer than the context, a
-            ``randomness`` that draws nothing or bad settings.
+            ``randomness`` that draws nothing, bad settings, or ``invariant`` with a verifier that is not ``match``.
         """
         settings = SamplingSettings(temperature, top_k, top_p)
         decoder = self.route(settings)
@@ -156,17 +163,22 @@ class Decoder(ABC):
         bounds = [getattr(one, "context_bound", "") for one in models if one and one.context_limit == limit]
         size = self.pair.target.vocabulary_size
         ends = self.pair.target.eos_tokens if eos_token_id is None else checked_ends(eos_token_id)
+        chance, perturbation = checked_chance(randomness), None
+        if (decoder.invariant if invariant is None else invariant) and not settings.greedy:
+            decoder.require_match()
+            perturbation = Perturbation(noise_of(chance), settings)
         request = Request(
             prompt=checked_prompt(prompt_ids, max_new_tokens, size, limit, max(bounds, default="")),
             max_new_tokens=max_new_tokens,
-            settings=settings,
-            randomness=checked_chance(randomness),
+            settings=settings if perturbation is None else SamplingSettings(0.0),
+            randomness=chance,
             eos_tokens=ends,
             vocabulary_size=size,
             layers=decoder._taps("layers", controller.layers, tuple(layers)),
             observe=observe,
             draft_layers=decoder._taps("draft_layers", controller.draft_layers, tuple(draft_layers)),
             views=controller.reads_views,
+            perturbation=perturbation,
         )
         steps = decoder._steps(request)
         return steps if decoder.monitor is None else decoder.monitor.watched(steps, request, decoder.depth)
@@ -191,6 +203,14 @@ class Decoder(ABC):
         return decode_for_generate(
             self, model, input_ids, logits_processor, stopping_criteria, generation_config, model_kwargs
         )
+
+    def require_match(self) -> None:
+        """Raise `ValueError` if the caller named a rule that invariant sampling does not verify by."""
+        if self.verification not in (None, "match"):
+            raise ValueError(
+                f"verifier {self.verification!r} is a rule of rejection, and invariant sampling keeps a token where it is the "
+                'target\'s own. Leave the verifier out, or use "match".'
+            )
 
     def _taps(self, name: str, own: tuple[int, ...], layers: tuple[int, ...]) -> tuple[int, ...]:
         """Return the layers to tap: the controller's ``own``, or those asked for."""

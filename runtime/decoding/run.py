@@ -36,7 +36,7 @@ class Run(ABC):
         self.chance = stream(request.randomness, "verify")
         self.features = decoder.features
         self.taps = tuple(sorted({*request.layers, *self.features}))
-        self.target = self.pair.target.open(request.max_length, self.taps)
+        self.target = request.open(self.pair.target, self.taps)
         self.text = list(request.prompt)  # and what was emitted
         self.prefilled = self.done = False
         self.newest = -1
@@ -135,4 +135,4 @@ class Run(ABC):
     def _root(self) -> Root:
         embedding_E = self.pair.target.embedding(self.newest) if self.request.layers else None
         known = self.previous, self.hidden_KD, embedding_E, self.probs_V
-        return Root(len(self.text), self.depth, self.request.settings, *known)
+        return Root(len(self.text), self.depth, self.request.sampling, *known)

@@ -71,7 +71,7 @@ class SequentialRun(Run):
         self.graphed: GraphedVerdicts | None = None
         if (drafter is None or drafter.laws == {DraftLaw.IID}) and not (request.views or request.observe):
             self.graphed = self._graphed_verdicts(decoder.verifier)
-        self.session = decoder.controller.start(request.settings)
+        self.session = decoder.controller.start(request.sampling)
         self.draft: Draft | None = None
         self.passes = 0  # of the draft's model, in the rounds before
         if drafter is not None:

@@ -19,7 +19,7 @@ from runtime.adapter import Forward, LanguageModel, ReadingState, Row, cache_pro
 from runtime.clock import PhaseClock
 from runtime.drafting.drafted import Drafted
 from runtime.drafting.sampler import sampler_for
-from runtime.laws import processed_law, says_something
+from runtime.laws import fit_vocabulary, processed_law, says_something
 from runtime.request import Request
 from runtime.tree import DraftLaw
 
@@ -83,12 +83,13 @@ class ModelDraft(Draft):
     _silent: Sequence[bool] = ()  # which rows of its last pass have no distribution, where the host may look
 
     def __init__(self, model: LanguageModel, request: Request, draft_temperature: float | None) -> None:
-        settings = request.settings
-        self._settings = settings if draft_temperature is None else replace(settings, temperature=draft_temperature)
+        self._settings = request.settings
+        if draft_temperature is not None and request.perturbation is None:
+            self._settings = replace(self._settings, temperature=draft_temperature)
         self._vocabulary_size = request.vocabulary_size
         self._eos_tokens = request.eos_tokens
         self._randomness = request.randomness
-        self._state = model.open(request.max_length, request.draft_layers)
+        self._state = request.open(model, request.draft_layers, draft_temperature)
         self._reads_states = bool(features_of(model))
         self._sampler = sampler_for(self._settings, self._randomness, model.programs)
         self._views = Views() if request.views else None
@@ -196,13 +197,3 @@ class Views:
         text whose first tokens were never fed, after it alone)."""
         (logits_V, before_KD), (_, behind_KD) = self._committed[0], self._committed[-1]
         return logits_V, None if before_KD is None or behind_KD is None else torch.stack([before_KD, behind_KD])
-
-
-def fit_vocabulary(logits: Tensor, size: int) -> Tensor:
-    """Fit a draft's logits [..., V] to the target's vocabulary: missing ids are impossible, surplus (padding) ids are dropped."""
-    own = logits.shape[-1]
-    if own == size:
-        return logits
-    if own > size:
-        return logits[..., :size]
-    return torch.nn.functional.pad(logits, (0, size - own), value=-torch.inf)

@@ -9,7 +9,8 @@ import torch
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, build_decoder
 from runtime.adapter import Forward
-from runtime.drafting.draft import ModelDraft, fit_vocabulary
+from runtime.drafting.draft import ModelDraft
+from runtime.laws import fit_vocabulary
 from runtime.tree import DraftLaw, TokenTree
 from runtime.verification import VERIFIERS, Verifier
 from runtime.verification.outcome import NotFiniteError

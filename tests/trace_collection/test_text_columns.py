@@ -10,8 +10,7 @@ from predictors.signals import NextLaw
 from predictors.stopping import StopSpec
 from runtime import ModelPair, Randomness
 from runtime.adapter import features_of
-from runtime.drafting.draft import fit_vocabulary
-from runtime.laws import processed_law
+from runtime.laws import fit_vocabulary, processed_law
 from tests.predictors.test_lookup import searched
 from tests.toys import TableModel
 from tests.trace_collection.test_texts import FILTERED, PROMPT, drawn, reading_pair
