@@ -68,7 +68,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class ServingRange:
-    """Range that features were captured in: dtype, sampling settings (temperature, top_k, top_p) and context lengths."""
+    """Range that features were captured in: dtype, sampling settings (`SamplingSettings.numbers`) and context lengths."""
 
     dtype: str
     settings: tuple[tuple[float, ...], ...]
@@ -78,7 +78,7 @@ class ServingRange:
     @property
     def sampling(self) -> tuple[SamplingSettings, ...]:
         """Sampling settings of the range, as a request has them."""
-        return tuple(SamplingSettings(temperature, int(top_k), top_p) for temperature, top_k, top_p in self.settings)
+        return tuple(SamplingSettings(row[0], int(row[1]), row[2], len(row) > 3) for row in self.settings)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ PLACE_COLUMNS = {
     "temperature": "float32",
     "top_k": "int32",
     "top_p": "float32",
+    "invariant": "bool",
     "batch_size": "int32",
 }
 

@@ -138,7 +138,7 @@ class DrawnToken:
             logs_V = logits_V.log_softmax(-1, torch.float32)
             own = logs_V[int(self.token)].item()
             log_own = own if own > LEAST_LOG else LEAST_LOG
-            return TokenNumbers(log_own if self.law.settings.greedy else logs_V.max().item(), log_own)
+            return TokenNumbers(log_own if self.law.settings.read_off else logs_V.max().item(), log_own)
         floats_V = logits_V.float()
         return TokenNumbers(*run(torch.cat([floats_V, self.token.reshape(1).to(floats_V)])).tolist())
 

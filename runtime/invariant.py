@@ -148,7 +148,9 @@ class Perturbation:
     def of(self, state: ModelState, size: int, ahead: int = 0, temperature: float | None = None) -> "PerturbedState":
         """Wrap a model's ``state``, whose text begins ``ahead`` tokens into the request's; ``temperature`` if it is another one.
         Logits are those of a vocabulary of ``size``."""
-        settings = self.settings if temperature is None else replace(self.settings, temperature=temperature)
+        settings = (
+            self.settings if temperature is None else replace(self.settings, temperature=temperature, invariant=False)
+        )
         return PerturbedState(state, self.noise, settings, size, ahead)
 
 

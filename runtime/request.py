@@ -1,13 +1,13 @@
 """A decoding request, checked once at the door."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
-from predictors.sampling import InvariantSettings, SamplingSettings
+from predictors.sampling import SamplingSettings
 from runtime.adapter import LanguageModel, ModelState, features_of
 from runtime.randomness import Chance, Randomness
 
@@ -36,8 +36,7 @@ class Request:
     @property
     def sampling(self) -> SamplingSettings:
         """Sampling settings that the text follows."""
-        made = self.perturbation
-        return self.settings if made is None else InvariantSettings(**asdict(made.settings))
+        return self.settings if self.perturbation is None else self.perturbation.settings
 
     def open(self, model: LanguageModel, layers: tuple[int, ...], temperature: float | None = None) -> ModelState:
         """Open a state of ``model`` for the request, tapping ``layers``; ``temperature``: the model's own. One that reads its

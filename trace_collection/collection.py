@@ -25,6 +25,7 @@ from runtime.causal_model import CausalLanguageModel
 from runtime.device import own_settings
 from runtime.eagle3.drafter import Eagle3Drafter
 from runtime.identity import pair_identity
+from runtime.invariant import noise_of
 from trace_collection import shards
 from trace_collection.shards import Rows
 from trace_collection.trajectories import Trajectory, continuations, taps_of
@@ -107,7 +108,11 @@ class Collector(ABC):
     def texts(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Trajectory]]:
         """Draw the target's continuation of every job, with the target's outputs where these are kept."""
         layers = self.taps if self.keeps_said else ()
-        drawn = [Trajectory(job[1].tokens, job[0], self.chance(job), [] if self.keeps_said else None) for job in jobs]
+        drawn = []
+        for job in jobs:
+            chance = self.chance(job)
+            noise = noise_of(chance) if job[0].invariant else None
+            drawn.append(Trajectory(job[1].tokens, job[0], chance, [] if self.keeps_said else None, noise))
         yield from zip(jobs, continuations(self.pair.target, drawn, self.new_tokens, layers), strict=True)
 
 
@@ -213,7 +218,7 @@ def capture_contract(collector: Collector) -> CaptureContract:
     settings: list[SamplingSettings] = list(dict.fromkeys(settings for settings, _ in collector.jobs))
     serving = ServingRange(
         dtype=dtypes(collector.pair)["target"],
-        settings=tuple((item.temperature, float(item.top_k), item.top_p) for item in settings),
+        settings=tuple(item.numbers for item in settings),
         min_context=min(lengths) + 1,
         max_context=max(lengths) + collector.new_tokens,
     )

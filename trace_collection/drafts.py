@@ -19,6 +19,7 @@ from torch import Tensor
 from predictors.replay.acceptance import reached
 from predictors.sampling import SamplingSettings
 from runtime.adapter import Forward, ModelState
+from runtime.invariant import Perturbation
 from runtime.laws import fit_vocabulary, recorded_law
 from runtime.randomness import Chance
 from trace_collection.rejections import candidate_hits, rejected_law
@@ -70,10 +71,10 @@ class Chains:
     fed: int = 0  # nodes of the draft's scratch
     made: Rows = field(default_factory=dict)
 
-    def columns(self, written: Written) -> Rows:
-        """Compute the columns of slots, ``accepted`` and ``rejected_ratio``."""
+    def columns(self, written: Written, perturbation: Perturbation | None = None) -> Rows:
+        """Compute the columns of slots, ``accepted`` and ``rejected_ratio``; with a ``perturbation`` of the draft's logits."""
         tracer, count = self.tracer, len(self.text) - 1
-        state, walked = tracer.open(self.prompt, self.text, written)
+        state, walked = tracer.open(self.prompt, self.text, written, perturbation)
         self.fed, self.made, self.weight_N = count - 1, self._empty(count), np.ones(count)
         first = along = self._level(np.arange(count), np.arange(-1, count - 1), walked)
         on_text_N, before_N = np.ones(count, bool), np.ones(count)
@@ -193,7 +194,7 @@ class Chains:
         tokens_R = torch.from_numpy(tokens).to(level.probs_RV.device)
         made["tokens"][roots, depth] = tokens
         entropy_R, law_entropy_R = torch.special.entr(level.unit_RV).sum(1), torch.zeros_like(level.probs_RV[:, 0])
-        if not self.settings.greedy:
+        if not self.settings.read_off:
             unfiltered = level.unit_RV is level.probs_RV
             law_entropy_R = entropy_R if unfiltered else torch.special.entr(level.probs_RV).sum(1)
         numbers = {
@@ -217,7 +218,7 @@ class Chains:
         unit_RV = level.unit_RV.to(p_RV)
         rank_R = (unit_RV > at_tokens(unit_RV, y_R).unsqueeze(1)).sum(1)
         count = min(candidates, p_RV.shape[1])
-        if self.settings.greedy:
+        if self.settings.read_off:
             hits_RC = (rank_R.unsqueeze(1) < torch.arange(1, count + 1, device=rank_R.device)).float()
         else:
             hits_RC = candidate_hits(p_RV, q_RV, y_R, count, self.chance)

@@ -23,6 +23,7 @@ from predictors.sampling import SamplingSettings
 from predictors.stopping import StopSpec
 from runtime import ModelPair
 from runtime.adapter import Forward, LanguageModel, ModelState, ReadingState, features_of
+from runtime.invariant import Noise, Perturbation
 from runtime.laws import recorded_law
 from runtime.randomness import Chance
 from trace_collection.drafts import Chains, at_tokens, finite, to_numpy
@@ -69,15 +70,19 @@ class TextTracer:
         chance: Chance,
         luck_2N: np.ndarray,
         written: Written | None = None,
+        noise: Noise | None = None,
     ) -> Rows:
         """Trace the roots in front of tokens 1, 2, … of ``text``: `TEXT_COLUMNS`, but for the prompt's own.
 
         ``luck_2N``: uniform numbers [2, N] of those tokens' positions, for `kept` and `tried`; ``written``: the target's outputs
-        on its prompt and every token with `taps`, where it wrote the text itself.
+        on its prompt and every token with `taps`, where it wrote the text itself; ``noise``: of an invariant text, whose drafts
+        are greedy ones of perturbed logits.
         """
         if len(text) < 2:
             return {}
         written = written or self._read(prompt, text)
+        perturbation = None if noise is None else Perturbation(noise, settings)
+        settings = settings if noise is None else SamplingSettings(0.0)
         target_NV = self._law(written.logits_NV[1:], text[1:], settings)
         places_N = np.arange(1, len(text))
         return {
@@ -90,7 +95,7 @@ class TextTracer:
             "kept": luck_2N[0],
             "tried": luck_2N[1],
             **self._lookups(prompt, text),
-            **Chains(self, prompt, text, settings, chance, luck_2N[0], target_NV).columns(written),
+            **Chains(self, prompt, text, settings, chance, luck_2N[0], target_NV).columns(written, perturbation),
         }
 
     def _read(self, prompt: list[int], text: list[int]) -> Written:
@@ -115,7 +120,9 @@ class TextTracer:
     def _law(self, logits_NV: Tensor, tokens: Sequence[int], settings: SamplingSettings) -> Tensor:
         """Return the target's distributions of ``tokens`` [N, V]."""
         law_NV = recorded_law(logits_NV, settings)
-        if settings.greedy:  # a token has decided, where passes over one row and over many round a near-tie differently
+        if (
+            settings.read_off
+        ):  # a token has decided, where passes over one row and over many round a near-tie differently
             tokens_N1 = torch.tensor(tokens, device=law_NV.device).unsqueeze(1)
             law_NV = torch.zeros_like(law_NV).scatter_(1, tokens_N1, 1.0)
         return law_NV
@@ -129,11 +136,15 @@ class TextTracer:
         states = [state_vector(hidden_KD, one_E) for hidden_KD, one_E in zip(hidden_NKD, embeddings, strict=True)]
         return finite(torch.stack(states), "target", "layers")
 
-    def open(self, prompt: list[int], text: list[int], written: Written) -> tuple[ModelState, Forward]:
+    def open(
+        self, prompt: list[int], text: list[int], written: Written, perturbation: Perturbation | None
+    ) -> tuple[ModelState, Forward]:
         """Open the draft's state after the first token of ``text``, with the other tokens but the last as a chain of scratch;
         also return its outputs in front of tokens 1, 2, …."""
         reads = features_of(self._draft)
         state = self._draft.open(len(prompt) + 2 * len(text) * self.gamma_max, self.spec.draft_layers)
+        if perturbation is not None:
+            state = perturbation.of(state, self.pair.target.vocabulary_size, int(bool(reads)))
         if reads:
             assert written.hidden_NKD is not None and written.prompt_NKD is not None
             hidden_NKD = torch.cat([written.prompt_NKD, written.hidden_NKD[1 : len(text) - 1]])

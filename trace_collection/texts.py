@@ -34,7 +34,7 @@ class TextTraceConfig(CollectionConfig):
     Drafts of up to ``gamma_max`` tokens under the ``verifier`` that serves; hits of up to ``candidates`` tokens; the ``top``
     likeliest tokens' probabilities; the ``layers`` last hidden states of the target and ``draft_layers`` of the draft, the latter
     after a draft's first token only with ``rollout_states``, without which no controller that reads them can be replayed;
-    ``prompts``: most of the splits train, validation and test.
+    ``prompts``: most of the splits train, validation and test; ``invariant``: temperatures of invariant texts, besides.
     """
 
     gamma_max: Count = 9
@@ -43,6 +43,7 @@ class TextTraceConfig(CollectionConfig):
     prompts: Annotated[tuple[Whole, ...], of_length(3)] = (180, 54, 72)
     max_new_tokens: Annotated[int, at_least(3)] = 48  # shorter texts hold no round
     temperatures: Annotated[tuple[float, ...], not_empty] = (0.0, 1.0)
+    invariant: tuple[float, ...] = ()
     top_k: int = 0
     top_p: float = 1.0
     top: Count = 10
@@ -52,7 +53,8 @@ class TextTraceConfig(CollectionConfig):
 
     @property
     def settings(self) -> list[SamplingSettings]:
-        return [SamplingSettings(temperature, self.top_k, self.top_p) for temperature in self.temperatures]
+        drawn = [SamplingSettings(temperature, self.top_k, self.top_p) for temperature in self.temperatures]
+        return drawn + [SamplingSettings(temperature, self.top_k, self.top_p, True) for temperature in self.invariant]
 
 
 class TextCollector(Collector):
@@ -85,7 +87,8 @@ class TextCollector(Collector):
         for _, text in self.texts(jobs):
             luck_2N = luck(cast(Uniform, stream(text.chance, "luck")), len(text.tokens) - 1)
             chance = stream(text.chance, "drafts")
-            yield self.tracer.trace(list(text.prompt), text.tokens, text.settings, chance, luck_2N, text.written)
+            where = list(text.prompt), text.tokens, text.settings
+            yield self.tracer.trace(*where, chance, luck_2N, text.written, text.noise)
 
     @property
     def sizes(self) -> dict[str, int]:

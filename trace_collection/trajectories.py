@@ -15,6 +15,7 @@ from torch import Tensor
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair
 from runtime.adapter import LanguageModel, Row, features_of
+from runtime.invariant import Noise
 from runtime.laws import recorded_law
 from runtime.randomness import Chance
 
@@ -45,12 +46,14 @@ def of_layers(hidden_NKD: Tensor, taps: Sequence[int], layers: Sequence[int]) ->
 @dataclass
 class Trajectory:
     """Continuation of a ``prompt`` so far, by its own ``chance``; ``node`` is its newest one in the state's scratch. ``said``, if
-    it is a list, gets the model's outputs in front of every token, and ``prompt_NKD`` its tapped states along the prompt."""
+    it is a list, gets the model's outputs in front of every token, and ``prompt_NKD`` its tapped states along the prompt. With
+    ``noise`` its tokens are those of invariant sampling."""
 
     prompt: Sequence[int]
     settings: SamplingSettings
     chance: Chance
     said: list[Row] | None = None
+    noise: Noise | None = None
     tokens: list[int] = field(default_factory=list)
     node: int = -1
     prompt_NKD: Tensor | None = None
@@ -107,4 +110,6 @@ def _draw(one: Trajectory, row: Row, node: int) -> None:
         own_KD = None if hidden_KD is None else hidden_KD.clone()  # no view of the whole prompt's
         one.said.append((logits_V, own_KD))
     one.node = node
-    one.tokens.append(int(one.chance.categorical(recorded_law(logits_V, one.settings))))
+    law_V, position = recorded_law(logits_V, one.settings), len(one.prompt) + len(one.tokens)
+    token = one.chance.categorical(law_V) if one.noise is None else one.noise.perturbed(law_V, position).argmax()
+    one.tokens.append(int(token))

@@ -145,7 +145,8 @@ def said(engine: str, rule: Rule, settings: SamplingSettings, models: Mapping[st
     words: dict[str, Any] = {}
     drafted, looked = rule.drafted, rule.lookup
     if engine == "transformers":
-        generate = {"do_sample": not settings.greedy} | ({} if settings.greedy else asdict(settings))
+        filters = {name: value for name, value in asdict(settings).items() if name != "invariant"}
+        generate = {"do_sample": not settings.greedy} | ({} if settings.greedy else filters)
         if looked:
             generate |= {"prompt_lookup_num_tokens": looked.length, "max_matching_ngram_size": looked.longest}
         if drafted:

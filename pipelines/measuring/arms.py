@@ -63,7 +63,8 @@ def hugging_face_arm(target: PreTrainedModel, draft: PreTrainedModel | None, max
 
     def decode(prompt: list[int], settings: SamplingSettings, seed: int) -> Run:
         ids = torch.tensor([prompt], device=target.device)
-        sampling = {"do_sample": False} if settings.greedy else {"do_sample": True, **asdict(settings)}
+        filters = {name: value for name, value in asdict(settings).items() if name != "invariant"}
+        sampling = {"do_sample": False} if settings.greedy else {"do_sample": True, **filters}
         config = GenerationConfig(  # filters that are off are off by name: Hugging Face fills an unset top_k with 50
             eos_token_id=eos_tokens,
             pad_token_id=eos_tokens[0] if eos_tokens else 0,

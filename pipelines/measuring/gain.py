@@ -37,7 +37,7 @@ def setting_of(row: Row) -> str:
     """Name of the sampling setting of a row, or of a choice."""
     if row.get("setting"):
         return str(row["setting"])
-    return SamplingSettings(row["temperature"], int(row.get("top_k") or 0), row.get("top_p") or 1.0).name
+    return SamplingSettings.of(row).name
 
 
 class TooFewDocumentsError(ValueError):

@@ -27,7 +27,17 @@ RETRIES = 3  # of a decode that recorded programs, or was disturbed
 DISTURBED = 0.05
 WAIT = "wait"  # the phase in which a draft in another process is waited for
 BY_ROUND = "by_round"
-OF_DECODE = ("arm", "split", "prompt", "temperature", "top_k", "top_p", "repeat", "block")  # and of its rounds
+OF_DECODE = (
+    "arm",
+    "split",
+    "prompt",
+    "temperature",
+    "top_k",
+    "top_p",
+    "invariant",
+    "repeat",
+    "block",
+)  # and of its rounds
 Planned = Iterable[tuple[Prompt, Sequence[TimedArm]]]
 
 

@@ -134,7 +134,7 @@ class Accounts:
     def _seconds(
         self, policy: "Policy", settings: SamplingSettings, prompt_tokens: int, rounds: Sequence[ReplayedRound]
     ) -> float:
-        prices, drafts = self._prices[not settings.greedy], policy.chain is not None and policy.chain.drafts
+        prices, drafts = self._prices[not settings.read_off], policy.chain is not None and policy.chain.drafts
         unread = [replace(one, confidences=0, entropies=0, behind=0) for one in rounds]
         return prices.prefill(prompt_tokens, drafts) + prices.rounds(unread, policy.question)
 
@@ -183,4 +183,4 @@ def static_chain(decoder: Decoder, settings: SamplingSettings) -> tuple[int, flo
 
 def settings_of(row: Mapping[str, Any]) -> SamplingSettings:
     """The sampling setting of a row."""
-    return SamplingSettings(row["temperature"], row["top_k"], row["top_p"])
+    return SamplingSettings.of(row)

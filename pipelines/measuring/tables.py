@@ -64,7 +64,7 @@ def columns(kind: pa.DataType, *names: str) -> list[tuple[str, pa.DataType]]:
     return [(name, kind) for name in names]
 
 
-SETTING = (("temperature", pa.float64()), ("top_k", pa.int32()), ("top_p", pa.float64()))
+SETTING = (("temperature", pa.float64()), ("top_k", pa.int32()), ("top_p", pa.float64()), ("invariant", pa.bool_()))
 DECODES = pa.schema(
     [
         *columns(pa.string(), "pair", "arm", "family", "verifier", "split", "slice", "document", "prompt"),

@@ -191,7 +191,7 @@ def _print_summary(folder: Path, rows: Rows, findings: dict[str, Any]) -> None:
     test = [row for row in rows if row["split"] == names.TEST]
     for choice in findings["choices"]:
         if choice["family"] == names.CHAIN:
-            settings = {name: choice[name] for name in ("temperature", "top_k", "top_p")}
+            settings = asdict(SamplingSettings.of(choice))
             plain, best = (tokens_per_second(test, arm, **settings) for arm in (names.PLAIN, choice["arm"]))
             name = SamplingSettings(**settings).name
             print(f"{name}: {choice['arm']} {best:.0f} tokens/s, {names.PLAIN} {plain:.0f} tokens/s")

@@ -49,12 +49,10 @@ class Guard:
 
     def covers(self, settings: SamplingSettings) -> bool:
         """Tell whether ``settings`` are among those captured; warn if not."""
-        wanted = (settings.temperature, float(settings.top_k), settings.top_p)
-        known = self._range.settings
-        if not settings.invariant and any(
-            all(abs(a - b) < 1e-6 for a, b in zip(wanted, row, strict=True)) for row in known
-        ):
-            return True
+        wanted, known = settings.numbers, self._range.settings
+        for row in (row for row in known if len(row) == len(wanted)):
+            if all(abs(a - b) < 1e-6 for a, b in zip(wanted, row, strict=True)):
+                return True
         rows, other = [tuple(row) for row in known], "invariant sampling at " * settings.invariant
         self._warn("settings", f"it is calibrated for (temperature, top_k, top_p) in {rows}, not for {other}{wanted}")
         return False

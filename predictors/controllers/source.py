@@ -203,7 +203,7 @@ class Source(Sourcing, Bundled):
         if reprice:
             context = self.otherwise.prices.context
             changed.settings = tuple(
-                replace(made, rule=made.rule.at_prices(RoundPrices(profile, not made.settings.greedy), context))
+                replace(made, rule=made.rule.at_prices(RoundPrices(profile, not made.settings.read_off), context))
                 for made in self.settings
             )
         return changed

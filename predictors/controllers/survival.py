@@ -46,7 +46,7 @@ class SurvivalSession(LearnedSession):
 
     def __init__(self, controller: "Survival", settings: SamplingSettings) -> None:
         super().__init__(controller, settings)
-        self.greedy = float(settings.greedy)
+        self.greedy = float(settings.read_off)
         self.luck, self.rejected = FIRST_LUCK, 0.0
 
     @property
@@ -140,7 +140,7 @@ class Survival(RuledController):
 
         def here(made: SurvivalSetting) -> SurvivalSetting:
             rule, length = made.priced(profile.cost_ratio(context))
-            prices = RoundPrices(profile, not made.settings.greedy)
+            prices = RoundPrices(profile, not made.settings.read_off)
             costs = prices.chain_costs(len(made.costs) - 1, context, question)
             return replace(made, rule=rule, static_length=length, costs=costs)
 

@@ -154,7 +154,7 @@ class Entropy(Configured):
     def stop_before(self, law: NextLaw) -> bool | Tensor:
         if law.drafted == 0:
             return False
-        entropy = law.entropy if law.settings.greedy else law.law_entropy
+        entropy = law.entropy if law.settings.read_off else law.law_entropy
         return 1 - (self.kappa * entropy).sqrt() < self.threshold
 
     def end_round(self, outcome: RoundRecord) -> None:
@@ -196,7 +196,7 @@ class ROC(Configured):
         self.drawn = []
 
     def stop_after(self, drawn: DrawnToken) -> bool | Tensor:
-        score = drawn.unit_probability if drawn.law.settings.greedy else drawn.probability
+        score = drawn.unit_probability if drawn.law.settings.read_off else drawn.probability
         self.drawn.append((drawn.drafted, score))
         return score < self.threshold
 

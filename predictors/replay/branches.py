@@ -95,7 +95,7 @@ def _branching(here: Round, config: BranchSettings) -> tuple[int, int]:
 
 def _hit(text: RecordedText, start: int, submitted: int, count: int, config: BranchSettings) -> bool:
     """Tell whether the text's token after a block of ``submitted`` tokens is one of ``count`` candidates, and accepted."""
-    if text.settings.greedy or config.branch_verifier == MATCH:
+    if text.settings.read_off or config.branch_verifier == MATCH:
         return text.number("rank", start, submitted) < count
     hits_C = text.columns["hits"][start - 1, submitted]
     require_hits(count, len(hits_C))
@@ -116,7 +116,7 @@ def require_replayable(text: RecordedText, config: BranchSettings) -> None:
         raise BeyondRecordError(
             f"retention {config.retention!r} cannot be replayed: how far the branches grow that die is not recorded."
         )
-    if not text.settings.greedy and config.branch_verifier not in (MATCH, RRS):
+    if not text.settings.read_off and config.branch_verifier not in (MATCH, RRS):
         raise BeyondRecordError(
             f"branch_verifier {config.branch_verifier!r} cannot be replayed. Known: {MATCH}, {RRS}."
         )
@@ -171,7 +171,7 @@ class BranchStarts:
         place_P = np.arange(self.config.gamma + 1)
         open_XSP = (count_XSP > 0) & (place_P <= self.retained.would_XS[..., None])
         open_XSP &= place_P < self.retained.left_XS[..., None]
-        if texts[0].settings.greedy or self.config.branch_verifier == MATCH:
+        if texts[0].settings.read_off or self.config.branch_verifier == MATCH:
             return open_XSP & (self._after("rank") < count_XSP)
         hits_XSPC = self._after("hits")
         require_hits(count_XSP[open_XSP].max(initial=0), hits_XSPC.shape[-1])

@@ -153,7 +153,7 @@ class RecordedText:
 
     def require_verifier(self, verifier: str) -> None:
         """Raise `BeyondRecordError` unless chains that ``verifier`` verifies were recorded; at temperature 0 all accept alike."""
-        if not self.settings.greedy and verifier not in acceptance_of(self.verifier):
+        if not self.settings.read_off and verifier not in acceptance_of(self.verifier):
             raise BeyondRecordError(
                 f"verifier {verifier!r} cannot be replayed on chains recorded under {self.verifier!r}. Set "
                 "traces.texts.verifier and collect again."

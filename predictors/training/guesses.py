@@ -95,7 +95,7 @@ def choose(
     committed_P, drafted_P, guessed_P, position_P, document_P, way_P = map(table.column, names)
     seconds_P, plain_P = np.empty(len(table)), np.empty(len(table))
     for number, made in enumerate(table.settings):
-        mask_P, sampled = table.setting_N == number, not made.greedy
+        mask_P, sampled = table.setting_N == number, not made.read_off
         context_P, none_P = position_P[mask_P], np.zeros(mask_P.sum(), dtype=int)
         seconds_P[mask_P] = pass_seconds(profile, guessed_P[mask_P], drafted_P[mask_P], context_P, sampled=sampled)
         plain_P[mask_P] = committed_P[mask_P] * pass_seconds(profile, none_P, none_P, context_P, sampled=sampled)

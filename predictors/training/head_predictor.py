@@ -105,7 +105,7 @@ class HeadFit:
         self.manifest, self.settings, self.context = table.manifest, table.settings, table.median_context
         decoding = config.decoding
         if "gamma" in decoding.open:
-            prices = RoundPrices(self.profile, not all(made.greedy for made in self.settings))
+            prices = RoundPrices(self.profile, not all(made.read_off for made in self.settings))
             shortest, longest = int(labels.facts["gamma"]), table.manifest.gamma_max - 1  # candidates follow a block
             decoding = replace(decoding, gamma=balanced(decoding, prices, shortest, longest, self.context))
         require_served(decoding, labels.facts)
@@ -178,7 +178,7 @@ class HeadFit:
     def chosen(self, validation: Served, place: int) -> Chosen:
         """Choose what is served at a setting, by a rule that is given or the best; a drafted token's cost is that midway through
         the texts."""
-        config, sampled = self.config, not self.settings[place].greedy
+        config, sampled = self.config, not self.settings[place].read_off
         cost = RoundPrices(self.profile, sampled).draft_cost(self.roots.spec.gamma, self.context)
         rule = config.rule if config.choice is None else LengthRule(config.choice, cost)
         if rule is not None:

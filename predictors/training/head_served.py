@@ -216,7 +216,7 @@ def served_texts(
     for split in SPLITS:
         part, row_N = table.rows(split), np.flatnonzero(table.column("split") == split)
         for place, settings in enumerate(table.settings):
-            idle, rows = part.starts(settings, gamma, verifier, prices[not settings.greedy])
+            idle, rows = part.starts(settings, gamma, verifier, prices[not settings.read_off])
             if decoding.method == BRANCHES:
                 branches = BranchStarts.of(idle, decoding)
                 idle = branches.idle

@@ -50,7 +50,7 @@ class SurvivalGrid:
         token_XSG, lookup_XSG = starts.column("tokens"), starts.column("lookup")
         numbers = (starts.column("confidence"), starts.column("unit_probabilities"))
         match_XS = starts.by_start([one.columns["match"] for one in starts.texts])
-        course = Course(match_XS, 0.0, 0.0, float(starts.texts[0].settings.greedy))
+        course = Course(match_XS, 0.0, 0.0, float(starts.texts[0].settings.read_off))
         made = np.zeros((*token_XSG.shape, len(SCALARS)), np.float32)
         for position in range(starts.depth):
             one = numbers_of(*(np.nan_to_num(values[..., position].astype(float)) for values in numbers))

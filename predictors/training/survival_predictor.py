@@ -149,7 +149,7 @@ class SurvivalPredictor(Trust):
         for split in SPLITS:
             texts = table.rows(split)
             for settings in table.settings:
-                prices = RoundPrices(profile, not settings.greedy)
+                prices = RoundPrices(profile, not settings.read_off)
                 starts, _ = texts.starts(settings, self.gamma, self.verifier, prices)
                 grids[split].append(SurvivalGrid.of(starts))
         make = partial(SurvivalNetwork, self.training.hidden)
@@ -211,7 +211,7 @@ class SurvivalPredictor(Trust):
         self, model: SurvivalModel, profile: LatencyProfile, number: int, draft: SurvivalSetting
     ) -> tuple[SurvivalSetting, RuleChoice]:
         """Fit a setting to the machine of ``profile``."""
-        context, sampled = model.table.median_context, not draft.settings.greedy
+        context, sampled = model.table.median_context, not draft.settings.read_off
         prices = RoundPrices(profile, sampled)
         train, validation = (model.grids[split][number].at(prices) for split in (TRAIN, VALIDATION))
         length = static_length([train.starts, validation.starts])

@@ -7,7 +7,7 @@ import hashlib
 import io
 import json
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
@@ -120,13 +120,13 @@ class TraceTable(Generic[Kind]):
     @cached_property
     def setting_N(self) -> np.ndarray:
         """Number [N] of every row's setting in ``settings``."""
-        places = {(item.temperature, item.top_k, item.top_p): place for place, item in enumerate(self.settings)}
+        places = {astuple(item): place for place, item in enumerate(self.settings)}
         return np.array([places[numbers] for numbers in self._setting_rows])
 
     @cached_property
-    def _setting_rows(self) -> list[tuple[float, int, float]]:
-        columns = (self.column(name).tolist() for name in ("temperature", "top_k", "top_p"))
-        return [(round(t, 6), int(k), round(p, 6)) for t, k, p in zip(*columns, strict=True)]
+    def _setting_rows(self) -> list[tuple[float, int, float, bool]]:
+        columns = (self.column(name).tolist() for name in ("temperature", "top_k", "top_p", "invariant"))
+        return [(round(t, 6), int(k), round(p, 6), i) for t, k, p, i in zip(*columns, strict=True)]
 
 
 def list_column(table: pa.Table, name: str) -> np.ndarray:

@@ -3,7 +3,7 @@ hands requests to others by their sampling settings."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -156,7 +156,7 @@ class Decoder(ABC):
             For a prompt that is empty or no token ids, ids outside the vocabulary, a request longer than the context, a
             ``randomness`` that draws nothing, bad settings, or ``invariant`` with a verifier that is not ``match``.
         """
-        settings = SamplingSettings(temperature, top_k, top_p)
+        settings = SamplingSettings(temperature, top_k, top_p, bool(invariant and temperature))
         decoder = self.route(settings)
         controller, limit = decoder.controller, decoder.context_limit
         models = (self.pair.target, self.pair.draft)
@@ -164,8 +164,9 @@ class Decoder(ABC):
         size = self.pair.target.vocabulary_size
         ends = self.pair.target.eos_tokens if eos_token_id is None else checked_ends(eos_token_id)
         chance, perturbation = checked_chance(randomness), None
-        if (decoder.invariant if invariant is None else invariant) and not settings.greedy:
+        if settings.invariant or (invariant is None and decoder.invariant and not settings.greedy):
             decoder.require_match()
+            settings = replace(settings, invariant=True)
             perturbation = Perturbation(noise_of(chance), settings)
         request = Request(
             prompt=checked_prompt(prompt_ids, max_new_tokens, size, limit, max(bounds, default="")),

@@ -14,6 +14,7 @@ from predictors.replay.chains import ChainPolicy, replayed
 from predictors.replay.decode import Clock
 from predictors.replay.grid import Starts, decoded
 from predictors.replay.policies import static
+from predictors.sampling import SamplingSettings
 from predictors.training.tables import RootTable, TextTable
 from predictors.tree_choice import scalars_of, state_of
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
@@ -36,6 +37,7 @@ CONFIG = TextTraceConfig(
     candidates=2,
     prompts=(0, 1, 3),
     max_new_tokens=BUDGET,
+    invariant=(1.0,),
     layers=2,
     top=4,
     prompts_per_shard=2,
@@ -90,13 +92,18 @@ def fed_first(monkeypatch):
     return fed
 
 
-def test_replay_is_the_decoder_at_temperature_0(pair, prompts, texts, tmp_path, monkeypatch):
-    greedy, fed, lengths = [text for text in texts if text.settings.greedy], fed_first(monkeypatch), set()
+@pytest.mark.filterwarnings("ignore:.*is bypassed")
+@pytest.mark.parametrize("settings", [SamplingSettings(0.0), SamplingSettings(1.0, invariant=True)], ids=str)
+def test_replay_is_the_decoder_where_nothing_is_drawn(pair, prompts, texts, tmp_path, monkeypatch, settings):
+    collector = TextCollector(pair, CONFIG, prompts)
+    some, fed, lengths = [text for text in texts if text.settings == settings], fed_first(monkeypatch), set()
     for controller in controllers(pair, tmp_path):
         decoder = SequentialDecoder(pair, ChainConfig(GAMMA), VERIFIERS["block"], controller)
-        for text, prompt in zip(greedy, prompts, strict=True):
+        for text, prompt in zip(some, prompts, strict=True):
             fed.clear()
-            out = decoder.generate(prompt.tokens, max_new_tokens=BUDGET, randomness=Randomness(0))
+            request = {"max_new_tokens": BUDGET, "randomness": collector.chance((settings, prompt))}
+            out = decoder.generate(prompt.tokens, **request, **dataclasses.asdict(settings))
+            assert out.tokens == text.tokens
             rounds = list(replayed(text, ChainPolicy(controller, GAMMA)))
             real = [(one.drafted, one.accepted, one.emitted, one.passes, one.asked) for one in out.rounds[1:]]
             assert [(one.submitted, one.accepted, one.emitted, one.passes, one.asked) for one in rounds] == real
@@ -122,7 +129,7 @@ def test_lookups_before_it_are_replayed_too(pair, prompts, texts, monkeypatch):
 @pytest.mark.parametrize("greedy", [True, False])
 def test_arrays_cost_what_the_loop_does(texts, greedy):
     """First passes over accepted tokens included; without them it is cheaper."""
-    some = [text for text in texts if text.settings.greedy == greedy]
+    some = [text for text in texts if text.settings == SamplingSettings(0.0 if greedy else 1.0)]
     starts = Starts.of(some, GAMMA, "block", RoundPrices(PROFILE, not greedy))
     for length in (0, 1, 3):
         totals = decoded(starts, static(starts, length))
