@@ -39,7 +39,7 @@ ROLES = dict.fromkeys(("assistant", "model", "gpt", "bot"), "assistant") | {"hum
 
 
 @dataclass(frozen=True)
-class PromptSource(Checked):
+class Source(Checked):
     """One source of documents, as the module describes; of ``recipe`` are the fields that it leaves out.
 
     A later one of ``turns`` is a prompt only where column ``answers`` has one to all before it. Rows are read where
@@ -108,7 +108,7 @@ class PromptSource(Checked):
         return bool(self.chat or self.messages or self.turns or self.kind == "chat")
 
 
-def load_documents(source: PromptSource, seed: int = 0) -> list[Document]:
+def load_documents(source: Source, seed: int = 0) -> list[Document]:
     """All documents of a source, the first of those that say the same; ``seed`` of prompts that are made by rule.
 
     `ValueError` for a column that is not there (listing those that are), a text that no tokenizer takes, or no document but empty
@@ -140,7 +140,7 @@ def load_documents(source: PromptSource, seed: int = 0) -> list[Document]:
     return [document for document in documents if first[repr((document.text, document.messages))] is document]
 
 
-def _documents(source: PromptSource, seed: int) -> Iterator[Document]:
+def _documents(source: Source, seed: int) -> Iterator[Document]:
     if source.kind == "chat":
         yield from (replace(document, slice=source.slice or document.slice) for document in chat_documents(seed))
         return
@@ -149,7 +149,7 @@ def _documents(source: PromptSource, seed: int) -> Iterator[Document]:
             yield _document(source, f"{source.name}/{row_name}", row)
 
 
-def _rows(source: PromptSource) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _rows(source: Source) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Of files or of a dataset, with what tells them apart."""
     assert source.path is not None
     if source.kind == "datasets":
@@ -226,7 +226,7 @@ def _json_rows(path: str, lines: Iterable[bytes]) -> Iterator[Mapping[str, Any]]
         yield row
 
 
-def _document(source: PromptSource, id: str, row: Mapping[str, Any]) -> Document:
+def _document(source: Source, id: str, row: Mapping[str, Any]) -> Document:
     slice = source.slice or source.name
     if source.slice_column is not None:
         slice = str(_field(source, row, source.slice_column))
@@ -250,7 +250,7 @@ def _document(source: PromptSource, id: str, row: Mapping[str, Any]) -> Document
     return Document(id, value, slice)
 
 
-def _columns(source: PromptSource) -> set[str]:
+def _columns(source: Source) -> set[str]:
     """Those of a row that are read."""
     texts = {*filter(None, [source.column, source.messages, source.turns]), *_template_fields(source.template or "")}
     return {*(texts or {"text"}), *source.where, *filter(None, [source.answers, source.slice_column])}
@@ -260,7 +260,7 @@ def _template_fields(template: str) -> set[str]:
     return {re.split(r"[.[]", name)[0] for _, name, _, _ in string.Formatter().parse(template) if name is not None}
 
 
-def _field(source: PromptSource, row: Mapping[str, Any], column: str) -> Any:
+def _field(source: Source, row: Mapping[str, Any], column: str) -> Any:
     if column not in row:
         raise ValueError(f"source {source.name!r}: a row has no column {column!r}, only {', '.join(row) or 'none'}.")
     return row[column]

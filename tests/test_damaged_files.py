@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipelines.documents import PromptSource, load_documents
+from pipelines.documents import Source, load_documents
 from pipelines.gate.plan import load_plan
 from pipelines.parameters import load_parameters
 from pipelines.prompt_table import FILE, Prompt, read_prompts, write_prompts
@@ -131,7 +131,7 @@ def test_documents(tmp_path):
     rows = [{"id": str(i), **row} for i in range(5)]
     content = "\n".join(map(json.dumps, rows)).encode()
     path.write_bytes(content)
-    source = PromptSource(name="mine", kind="file", path=str(path), column="text", slice="code")
+    source = Source(name="mine", kind="file", path=str(path), column="text", slice="code")
     read = lambda: load_documents(source)  # noqa: E731
     assert survived(read)
     assert refused(lambda luck: path.write_bytes(flipped(luck, content)), read)

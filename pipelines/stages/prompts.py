@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from pipelines.documents import PromptSource, load_documents
+from pipelines.documents import Source, load_documents
 from pipelines.parameters import add_pair_arguments, load_parameters
 from pipelines.places import read_facts, read_pair
 from pipelines.prompt_table import FILE, SPLITS, Prompt, write_prompts
@@ -38,7 +38,7 @@ class PromptParameters(Checked):
     tokens are left out. ``shares`` of the documents, by split.
     """
 
-    sources: Annotated[tuple[PromptSource, ...], not_empty]
+    sources: Annotated[tuple[Source, ...], not_empty]
     seed: int = 0
     drafter: Whole = 0
     train: Whole = 540
@@ -120,7 +120,7 @@ def draw_prompts(parameters: PromptParameters, tokenizer: Any, mix: Mix | None =
     return prompts
 
 
-def _splits(source: PromptSource, parameters: PromptParameters) -> Mapping[str, Sequence[Document]]:
+def _splits(source: Source, parameters: PromptParameters) -> Mapping[str, Sequence[Document]]:
     """The documents of a source, by split."""
     shares = {split: getattr(parameters.shares, split) for split in SPLITS if split in source.shares}
     whole = math.fsum(shares.values())
@@ -154,14 +154,14 @@ class _Drawer:
             print(f"{split}: the documents yield {len(drawn)} of {wanted} prompts")
         return drawn
 
-    def prompts(self, document: Document, source: PromptSource, split: str) -> Iterator[Prompt]:
+    def prompts(self, document: Document, source: Source, split: str) -> Iterator[Prompt]:
         """The document's prompts, made on demand."""
         name = document.id if document.id.startswith(f"{source.name}/") else f"{source.name}/{document.id}"
         for number, tokens in enumerate(self._token_lists(document, source, name)):
             said = self.tokenizer.decode(tokens)
             yield Prompt(f"{name}#{number}", name, source.name, document.slice, split, said, tokens)
 
-    def _token_lists(self, document: Document, source: PromptSource, name: str) -> Iterator[list[int]]:
+    def _token_lists(self, document: Document, source: Source, name: str) -> Iterator[list[int]]:
         start, own = ([], []) if source.converses else encoded(self.tokenizer, document.text)
         if source.cut == "window":
             windows = self._windows(own, random.Random(f"{self.parameters.seed} {name}"))
@@ -183,7 +183,7 @@ class _Drawer:
             else:
                 yield tokens
 
-    def _conversation(self, messages: Sequence[dict[str, str]], source: PromptSource) -> list[int]:
+    def _conversation(self, messages: Sequence[dict[str, str]], source: Source) -> list[int]:
         template = chat_template(source.chat_template)
         if not template and not self.tokenizer.chat_template:
             setting = next((key for key in ("messages", "turns") if getattr(source, key)), "chat")

@@ -153,7 +153,7 @@ class SourceSession(SourcedSession):
 
     inner: SurvivalSession
 
-    def __init__(self, controller: "Source", setting: SourceSetting, inner: SurvivalSession) -> None:
+    def __init__(self, controller: "SourceController", setting: SourceSetting, inner: SurvivalSession) -> None:
         super().__init__(inner)
         self._controller, self._setting = controller, setting
         self._asked, self._aside = 0, False  # this round
@@ -186,7 +186,7 @@ class SourceSession(SourcedSession):
         return super().bypassed or self._aside
 
 
-class Source(Sourcing, Bundled):
+class SourceController(Sourcing, Bundled):
     """Weighs a lookup against the chain of ``survival``: the controller of an exported bundle of kind ``source``."""
 
     kind = "source"

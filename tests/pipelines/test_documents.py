@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from pipelines.documents import PromptSource, load_documents
+from pipelines.documents import Source, load_documents
 
 ROWS = [{"text": "one", "topic": "x", "answer": 1}, {"text": "two", "topic": "y", "answer": 2}]
 
@@ -22,11 +22,11 @@ def jsonl(tmp_path):
 
 
 def texts(**source) -> list[str]:
-    return [document.text for document in load_documents(PromptSource(name="s", **source))]
+    return [document.text for document in load_documents(Source(name="s", **source))]
 
 
 def test_rows_texts_and_folders(jsonl, tmp_path):
-    documents = load_documents(PromptSource(kind="file", name="s", path=str(jsonl), slice_column="topic"))
+    documents = load_documents(Source(kind="file", name="s", path=str(jsonl), slice_column="topic"))
     made = [(document.id, document.text, document.slice) for document in documents]
     assert made == [("s/rows.jsonl:0", "one", "x"), ("s/rows.jsonl:1", "two", "y")]
     assert texts(kind="file", path=str(jsonl), column="topic") == ["x", "y"]
@@ -170,7 +170,7 @@ def test_of_a_dataset_only_what_is_read_is_decoded(tmp_path, monkeypatch):
 
 def said(tmp_path, *messages):
     (tmp_path / "m.jsonl").write_text(json.dumps({"talk": messages}))
-    (document,) = load_documents(PromptSource(kind="file", name="s", path=str(tmp_path / "m.jsonl"), messages="talk"))
+    (document,) = load_documents(Source(kind="file", name="s", path=str(tmp_path / "m.jsonl"), messages="talk"))
     return document.messages
 
 

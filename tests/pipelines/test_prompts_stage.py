@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from pipelines.chat_prompts import chat_documents, paragraphs, without
-from pipelines.documents import PromptSource, load_documents
+from pipelines.documents import Source, load_documents
 from pipelines.prompt_table import SPLITS, read_prompts, write_prompts
 from pipelines.shares import Document, Shares, share_documents
 from pipelines.stages.prompts import Mix, PromptParameters, draw_prompts, run
@@ -45,7 +45,7 @@ def chat_tokenizer(tokenizer):
         yield tokenizer
 
 
-def parameters(*sources: PromptSource, **changes) -> PromptParameters:
+def parameters(*sources: Source, **changes) -> PromptParameters:
     return PromptParameters(sources=sources, **{"train": 5, "validation": 2, "test": 3, "reserve": 1} | changes)
 
 
@@ -55,11 +55,11 @@ def windows(tmp_path_factory):
     path = tmp_path_factory.mktemp("windows") / "rows.jsonl"
     texts = [TEXT[start : start + 300] for start in range(0, 18_000, 300)]
     path.write_text("\n".join(json.dumps({"text": one, "of": SLICES[n % 3]}) for n, one in enumerate(texts)))
-    source = PromptSource(kind="file", name="s", path=str(path), cut="window", slice_column="of")
+    source = Source(kind="file", name="s", path=str(path), cut="window", slice_column="of")
     return parameters(source, **COUNTS["windows"], min_tokens=8, max_tokens=16, room=8)
 
 
-CHAT = PromptParameters((PromptSource(kind="chat", name="chat"),), longest=4096, shares=CHAT_SHARES, **COUNTS["chat"])
+CHAT = PromptParameters((Source(kind="chat", name="chat"),), longest=4096, shares=CHAT_SHARES, **COUNTS["chat"])
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,7 @@ def test_windows_are_seeded_have_the_asked_lengths_and_are_in_their_documents(dr
 
 
 def test_documents_are_split_by_hash(jsonl, tokenizer):
-    source = PromptSource(kind="file", name="s", path=jsonl)
+    source = Source(kind="file", name="s", path=jsonl)
     prompts = draw_prompts(parameters(source, train=99, validation=99, test=99, reserve=99), tokenizer)
     assert Counter(prompt.split for prompt in prompts) == {"train": 18, "validation": 8, "test": 10, "reserve": 4}
     assert len({prompt.document for prompt in prompts}) == 40
@@ -107,10 +107,10 @@ PARTS = "{% for m in messages %}<{{ m.role }}>{% for p in m.content if p.type ==
 
 
 def test_chat_templates_are_applied_also_where_they_read_parts_alone(jsonl, chat_tokenizer, monkeypatch):
-    spelt = PromptSource(kind="file", name="s", path=jsonl, template="hi {text}", chat=True)
+    spelt = Source(kind="file", name="s", path=jsonl, template="hi {text}", chat=True)
     prompts = draw_prompts(parameters(spelt), chat_tokenizer)
     assert all(prompt.text.startswith("<user>hi question") and prompt.text.endswith("<bot>") for prompt in prompts)
-    source = PromptSource(kind="file", name="s", path=jsonl, messages="chat")
+    source = Source(kind="file", name="s", path=jsonl, messages="chat")
     plain = [one.text.removesuffix("<bot>") for one in draw_prompts(parameters(source), chat_tokenizer)]
     assert all(text.startswith("<user>hi") for text in plain)
     monkeypatch.setattr(chat_tokenizer, "chat_template", PARTS)
@@ -170,9 +170,9 @@ def test_sources_that_yield_no_prompt_are_refused(jsonl, tokenizer, monkeypatch)
     with pytest.raises(ValueError, match="split 'drafter' yields a prompt: .*raise its share"):
         draw_prompts(replace(CHAT, shares=Shares()), tokenizer)
     with pytest.raises(ValueError, match=r"split 'train' yields a prompt: [1-9]\d* are longer than 2 tokens"):
-        draw_prompts(parameters(PromptSource(kind="file", name="s", path=jsonl), longest=2), tokenizer)
+        draw_prompts(parameters(Source(kind="file", name="s", path=jsonl), longest=2), tokenizer)
     with pytest.raises(ValueError, match="none with kind: chat"):
-        PromptSource(kind="chat", name="c", column="a")
+        Source(kind="chat", name="c", column="a")
 
 
 PRINTED = "from pipelines.chat_prompts import chat_documents; print(ascii(chat_documents()))"

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset
 
-from pipelines.documents import PromptSource, load_documents
+from pipelines.documents import Source, load_documents
 from pipelines.recipes import _registry
 from pipelines.stages.prompts import PromptParameters, draw_prompts
 from predictors.config import parse_config
@@ -56,8 +56,8 @@ def written(path: Path, *rows: dict) -> dict:
     return {"kind": "file", "path": str(path)}
 
 
-def source(recipe: str, **values) -> PromptSource:
-    return parse_config(PromptSource, {"recipe": recipe, **values}, "sources[0]")
+def source(recipe: str, **values) -> Source:
+    return parse_config(Source, {"recipe": recipe, **values}, "sources[0]")
 
 
 def said(document) -> list[str]:
@@ -141,7 +141,7 @@ def test_a_second_turn_is_a_prompt_of_the_same_document_where_the_first_is_answe
     ]
 
 
-def counts(*sources: PromptSource, **splits: int) -> PromptParameters:
+def counts(*sources: Source, **splits: int) -> PromptParameters:
     return PromptParameters(sources=sources, **{"train": 0, "validation": 0, "test": 0, "reserve": 0} | splits)
 
 
@@ -153,7 +153,7 @@ def test_a_source_is_kept_to_the_splits_it_names(tmp_path, tokenizer):
     """Transfer: what is learnt from one source is scored on another."""
     learnt = source("gsm8k", chat=False, shares=["validation", "train"], **questions(tmp_path / "learnt.jsonl", 26))
     scored = source("trivia_qa", chat=False, shares=["test"], **questions(tmp_path / "scored.jsonl", 10))
-    shared = PromptSource(kind="file", name="shared", path=learnt.path, column="question")
+    shared = Source(kind="file", name="shared", path=learnt.path, column="question")
     drawn = {"train": 99, "validation": 99, "test": 99, "reserve": 99}
     prompts = draw_prompts(counts(learnt, scored, shared, **drawn), tokenizer)
     numbers = {}
@@ -199,7 +199,7 @@ def test_named_chat_templates_and_system_messages(tmp_path, tokenizer):
 )
 def test_contradictions_are_refused(values, message):
     with pytest.raises(ValueError, match=message):
-        parse_config(PromptSource, values, "sources[0]")
+        parse_config(Source, values, "sources[0]")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from tokenizers import models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from pipelines.cli import main
-from pipelines.documents import PromptSource
+from pipelines.documents import Source
 from pipelines.stages.prompts import PromptParameters, draw_prompts
 from runtime import ModelPair, build_decoder
 from runtime.identity import require_shared_vocabulary
@@ -124,7 +124,7 @@ def test_no_prompt_ends_or_begins_with_what_ends_a_text(tmp_path, template, befo
     rows = (" ".join(WORDS[5 + (row + place) % 20] for place in range(50)) for row in range(24))
     (tmp_path / "d.jsonl").write_text("\n".join(json.dumps({"text": row}) for row in rows))
     sizes = {"train": 4, "validation": 2, "test": 2, "reserve": 1, "min_tokens": 3, "max_tokens": 9, "room": 4}
-    source = PromptSource(kind="file", name="d", path=str(tmp_path / "d.jsonl"), **how)
+    source = Source(kind="file", name="d", path=str(tmp_path / "d.jsonl"), **how)
     prompts = draw_prompts(PromptParameters(sources=(source,), **sizes), adding(template))
     before = [1] if "chat" in how else before  # the chat template's
     for prompt in prompts:
