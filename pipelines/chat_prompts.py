@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipelines.prompt_table import Document
+from pipelines.shares import Document
 
 LEFT_OUT = (  # folders; the codecs are one text with other names
     *("site-packages", "dist-packages", "lib-dynload", "__pycache__", "idle_test", "pydoc_data"),

@@ -26,8 +26,9 @@ from tqdm import tqdm
 
 from pipelines.chat_prompts import chat_documents
 from pipelines.encoding import UTF8, decoded, utf8_lines
-from pipelines.prompt_table import SPLITS, Document
+from pipelines.prompt_table import SPLITS
 from pipelines.recipes import TEXTS, chat_template, completed
+from pipelines.shares import Document
 from predictors.config import Checked, Count, one_of
 
 KINDS = ("chat", "file", "datasets")

@@ -90,7 +90,7 @@ def fractions_of(counts: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
 
 
 @dataclass(frozen=True)
-class Level:
+class AlarmLevel:
     """Level of a statistic over requests, with its standard error."""
 
     mean: float  # ratio of sums
@@ -99,7 +99,7 @@ class Level:
     requests: int
 
     @staticmethod
-    def of(fractions: Sequence[tuple[float, float]], documents: Sequence[Hashable]) -> "Level | None":
+    def of(fractions: Sequence[tuple[float, float]], documents: Sequence[Hashable]) -> "AlarmLevel | None":
         """Compute the level of one fraction per request; ``None`` with less than one degree of freedom, as of one document."""
         below: dict[Hashable, float] = defaultdict(float)
         for (_, one), document in zip(fractions, documents, strict=True):
@@ -115,7 +115,7 @@ class Level:
             residuals[document] += above - mean * one
         changes = (residual / (total - below[document]) for document, residual in residuals.items())
         error = math.sqrt(sum(change**2 for change in changes) * (len(below) - 1) / len(below))
-        return Level(mean, error, freedom, len(fractions))
+        return AlarmLevel(mean, error, freedom, len(fractions))
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class Reference:
     """Levels of requests on recorded texts, at one sampling setting."""
 
     tokens: float  # new ones of a request, on average
-    levels: Mapping[str, Level] = field(default_factory=dict)  # by statistic
+    levels: Mapping[str, AlarmLevel] = field(default_factory=dict)  # by statistic
 
     @staticmethod
     def of(counted: Sequence[RequestCounts], documents: Sequence[str]) -> "Reference":
@@ -134,7 +134,7 @@ class Reference:
                 fractions, of = found.setdefault(name, ([], []))
                 fractions.append(fraction)
                 of.append(document)
-        levels = {name: Level.of(*some) for name, some in found.items()}
+        levels = {name: AlarmLevel.of(*some) for name, some in found.items()}
         known = {name: level for name, level in levels.items() if level is not None}
         return Reference(fmean(counts.emitted for counts in counted), known)
 

@@ -26,7 +26,7 @@ ROOT = -1
 
 
 @dataclass
-class Path:
+class TreePath:
     """Nodes drawn one after the other below ``start``, at most ``length`` of them."""
 
     start: int
@@ -42,8 +42,8 @@ class Path:
 class Sample:
     """A sample of trees: one trunk, and by trunk length the rollouts from there (none if the trunk ended before)."""
 
-    trunk: Path
-    rollouts: dict[int, list[Path]] = field(default_factory=dict)
+    trunk: TreePath
+    rollouts: dict[int, list[TreePath]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Grove:
         """Draw ``count`` samples level by level."""
         places, active = {ROOT: -1}, []
         for _ in range(count):
-            sample = Sample(Path(ROOT, self.extent.trunk))
+            sample = Sample(TreePath(ROOT, self.extent.trunk))
             self.samples.append(sample)
             active += [sample.trunk, *self._branched(sample)]
         while active := [path for path in active if len(path.nodes) < path.length and not self.ends(path.end)]:
@@ -102,13 +102,13 @@ class Grove:
         self.draft.keep([])
         return self
 
-    def _branched(self, sample: Sample) -> list[Path]:
+    def _branched(self, sample: Sample) -> list[TreePath]:
         """Begin new rollouts from the end of the trunk, if any action branches at this length."""
         trunk, depth = sample.trunk, len(sample.trunk.nodes)
         k, length = self.extent.branches.get(depth, (0, 0))
         if not k or depth in sample.rollouts or self.ends(trunk.end):
             return []
-        sample.rollouts[depth] = [Path(trunk.end, length) for _ in range(k)]
+        sample.rollouts[depth] = [TreePath(trunk.end, length) for _ in range(k)]
         return sample.rollouts[depth]
 
     def _feed(self, nodes: Sequence[int], places: dict[int, int]) -> None:

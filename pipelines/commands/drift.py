@@ -41,7 +41,7 @@ import numpy as np
 
 from pipelines.terminal import LINES, add_json_argument, brief, recording
 from predictors.bundle import bundle_hash, read_bundle
-from predictors.monitoring import Level, Reference, fractions_of, read_reference
+from predictors.monitoring import AlarmLevel, Reference, fractions_of, read_reference
 
 DRIFT, UNKNOWN = 3, 4  # exit codes
 KEPT = {"bundle": str, "setting": str, "emitted": int}  # of a record, with their types
@@ -50,7 +50,7 @@ MISS_RATE = 0.1
 
 
 @dataclass(frozen=True)
-class Comparison:
+class DriftComparison:
     """A ``statistic`` at a ``setting``: the reference's ratio, the one ``observed`` in ``requests``, ``t``, the shift that would
     be missed at `MISS_RATE` (``detectable``), and the verdict."""
 
@@ -64,7 +64,7 @@ class Comparison:
     drifted: bool
 
 
-Samples = Mapping[tuple[str, str], tuple[Level, Level]]
+Samples = Mapping[tuple[str, str], tuple[AlarmLevel, AlarmLevel]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -141,14 +141,14 @@ def _taken(
     windows: dict[str, list[dict]], references: dict[str, Reference], missing: str
 ) -> tuple[Samples, list[str], dict[str, dict[str, Any]]]:
     """What can be compared; why other settings are not; by setting, how many requests there were, with mean tokens of both."""
-    samples: dict[tuple[str, str], tuple[Level, Level]] = {}
+    samples: dict[tuple[str, str], tuple[AlarmLevel, AlarmLevel]] = {}
     notes = [] if windows else ["no records of this bundle: was another content of it served?"]
     lengths = {}
     for setting, records in windows.items():
         reference, before = references.get(setting), len(samples)
         for name, level in reference.levels.items() if reference else ():
             fractions = [record["fractions"][name] for record in records if name in record["fractions"]]
-            served = Level.of(fractions, range(len(fractions)))
+            served = AlarmLevel.of(fractions, range(len(fractions)))
             if served is not None and served.requests >= LEAST:
                 samples[setting, name] = level, served
         tokens = sum(record["emitted"] for record in records) / len(records)
@@ -162,13 +162,13 @@ def _taken(
     return samples, notes, lengths
 
 
-def compared(samples: Samples, false_alarm: float) -> list[Comparison]:
+def compared(samples: Samples, false_alarm: float) -> list[DriftComparison]:
     """Compare all ``samples``, by setting and statistic the reference's level and the window's, so that in a stationary stream
     any drift is found at the rate ``false_alarm``."""
     return [_compared(*name, *levels, false_alarm / len(samples)) for name, levels in samples.items()]
 
 
-def _compared(setting: str, statistic: str, reference: Level, served: Level, rate: float) -> Comparison:
+def _compared(setting: str, statistic: str, reference: AlarmLevel, served: AlarmLevel, rate: float) -> DriftComparison:
     own, theirs = served.error**2, reference.error**2
     squared, shift = own + theirs, served.mean - reference.mean
     if squared == 0:  # nothing varies, here or there
@@ -179,7 +179,7 @@ def _compared(setting: str, statistic: str, reference: Level, served: Level, rat
         error, critical = math.sqrt(squared), exceeded(rate, freedom)
         t, detectable = shift / error, (critical + exceeded(2 * MISS_RATE, freedom)) * error
         drifted = abs(t) > critical
-    return Comparison(setting, statistic, reference.mean, served.mean, served.requests, t, detectable, drifted)
+    return DriftComparison(setting, statistic, reference.mean, served.mean, served.requests, t, detectable, drifted)
 
 
 def exceeded(rate: float, freedom: float) -> float:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pipelines.gate.evidence import Evidence, evidence_on, other_code, read_evidence, require_match
+from pipelines.gate.evidence import GateEvidence, evidence_on, other_code, read_evidence, require_match
 from pipelines.gate.plan import Record, load_plan, require_new, require_same_bounds, reserve_opens, trials_among
 from pipelines.gate.verdict import CHALLENGER, CHAMPION, PASSED, VERDICT, fingerprint, judged, lines, reasons
 from pipelines.outputs import write_json
@@ -128,7 +128,7 @@ def _evidence(
     challenger: Version,
     champion: Version | None,
     earlier: list[Record],
-) -> tuple[Evidence, bool]:
+) -> tuple[GateEvidence, bool]:
     """Evidence to judge, and whether it is a new trial: what is given; that of a kept trial which can still be promoted by (one
     that passed, or any by force); what stage ``trial`` found of this bundle; or measured now, with bundles fetched from the
     registry."""

@@ -115,7 +115,7 @@ def vocabulary(texts: Sequence[StatedText], wanted: int, size: int) -> Tensor:
 Batch = tuple[Tensor, Tensor, Tensor, Tensor]  # as `padded` makes it
 
 
-class Passes(IterableDataset[Batch]):
+class TextPasses(IterableDataset[Batch]):
     """Batches of one pass over the texts, shuffled anew by every epoch's number; without a ``seed``, to judge by: of answers
     alone, in their order."""
 
@@ -248,7 +248,7 @@ def train(
 ) -> dict[str, float]:
     """Train ``network`` in place, and what it comes to on ``held_out``: loss and agreement by depth. A run that was interrupted
     goes on after its last epoch, which ``folder`` holds."""
-    rows, judged = Passes(texts, recipe, seed), Passes(held_out, recipe, None)
+    rows, judged = TextPasses(texts, recipe, seed), TextPasses(held_out, recipe, None)
     module = DrafterTraining(network, recipe, recipe.epochs * rows.steps, native)
 
     class Next(L.Callback):

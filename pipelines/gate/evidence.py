@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.gate.plan import Bounds
 from pipelines.gate.verdict import CHALLENGER, CHAMPION
-from pipelines.measuring.gain import Estimate, Timed, TooFewDocumentsError
+from pipelines.measuring.gain import Estimate, TimedDecodes, TooFewDocumentsError
 from pipelines.measuring.names import CHAIN, PLAIN, chain_gamma
 from pipelines.measuring.provenance import MEASURED_CODE, of_target_alone, source_hash
 from predictors.config import parse_config
@@ -36,7 +36,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evidence(Comparison):
+class GateEvidence(Comparison):
     """Everything known of a challenger, by content hashes of its bundle and of the ``champion`` it was timed with, if there was
     one."""
 
@@ -74,7 +74,7 @@ class Evidence(Comparison):
         return [name for name, there in known.items() if not there]
 
 
-def compared(timed: Timed, bounds: Bounds, champion: bool = False) -> Comparison:
+def compared(timed: TimedDecodes, bounds: Bounds, champion: bool = False) -> Comparison:
     """Compare the arm `CHALLENGER` as it was ``timed`` with plain decoding, every static chain and, if there is a ``champion``,
     the arm `CHAMPION`. Without static chains the reference is plain decoding, and the gate refuses unless the pair has no
     draft."""
@@ -100,17 +100,17 @@ def compared(timed: Timed, bounds: Bounds, champion: bool = False) -> Comparison
     )
 
 
-def read_evidence(path: Path) -> Evidence:
+def read_evidence(path: Path) -> GateEvidence:
     """Evidence by itself, or as part of an earlier verdict's record (`judged`)."""
     try:
         record = json.loads(path.read_text())
         record = record.get("evidence", record) if isinstance(record, dict) else record
-        return parse_config(Evidence, record, "evidence")
+        return parse_config(GateEvidence, record, "evidence")
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} holds no evidence ({error}). Leave --evidence out to measure it.") from error
 
 
-def evidence_on(path: Path, challenger: "Version", over: str | None) -> Evidence | None:
+def evidence_on(path: Path, challenger: "Version", over: str | None) -> GateEvidence | None:
     """Read evidence on the challenger over the champion of content ``over``; None if the file holds none."""
     try:
         found = read_evidence(path)
@@ -121,7 +121,7 @@ def evidence_on(path: Path, challenger: "Version", over: str | None) -> Evidence
 
 
 def require_match(
-    evidence: Evidence, who: tuple[str, str], challenger: "Version", over: str | None, device: str
+    evidence: GateEvidence, who: tuple[str, str], challenger: "Version", over: str | None, device: str
 ) -> None:
     """`ValueError` unless the evidence is on the challenger of ``who`` (pair and predictor), over the champion of content
     ``over``, and from this machine, whose slug is ``device``; evidence that does not say where it is from is taken."""
@@ -145,7 +145,7 @@ def require_match(
         )
 
 
-def other_code(evidence: Evidence) -> str | None:
+def other_code(evidence: GateEvidence) -> str | None:
     """A warning if other code measured it than is here."""
     here = source_hash(MEASURED_CODE)
     there = evidence.origin.get("code_sha256", here)

@@ -13,14 +13,14 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from pipelines.gate.evidence import Comparison, Evidence, compared
+from pipelines.gate.evidence import Comparison, GateEvidence, compared
 from pipelines.gate.plan import TrialConfig, load_plan
 from pipelines.gate.verdict import CHALLENGER, CHAMPION, RESERVE
 from pipelines.measuring.arm_rows import ArmRow, chain, expanded
 from pipelines.measuring.arms import ArmBuilder
 from pipelines.measuring.bench import Bench, Blocks, allocated, mix_of, open_bench
 from pipelines.measuring.exactness import float32_pair, format_of, greedy_differences
-from pipelines.measuring.gain import Timed
+from pipelines.measuring.gain import TimedDecodes
 from pipelines.measuring.harness import Harness, apart
 from pipelines.measuring.names import CHAIN, CHOICES, PLAIN, PLAIN_FAMILY, PROVENANCE, TEST, VALIDATION
 from pipelines.measuring.recorded import Accounts, RecordedTexts, same_decoders
@@ -37,7 +37,9 @@ from runtime.decoding.base import RoutedDecoder
 from runtime.decoding.branch_parallel import BranchParallelDecoder
 
 
-def attempt(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path], reserve: bool = False) -> Evidence:
+def attempt(
+    args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path], reserve: bool = False
+) -> GateEvidence:
     """Evidence on the ``challenger`` among ``bundles``, timed with the ``champion`` there, if any; on prompts of the ``reserve``,
     too, if that is said.
 
@@ -63,7 +65,7 @@ def attempt(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path
     who |= {"champion": champion, "reserve": reserve, "problem": problem}
     if problem is not None:
         unknown = Comparison(gains={}, reference=None, settings={}, slices={}, documents=())
-        return Evidence(**who, **vars(unknown), exactness={}, calibration_error=None, trained_documents=())
+        return GateEvidence(**who, **vars(unknown), exactness={}, calibration_error=None, trained_documents=())
     old = None if champion is None else problem_of(bundles[CHAMPION], pair)
     if old is not None:
         raise ValueError(f"the champion cannot be timed ({old}). Roll it back first (draftwright rollback).")
@@ -78,7 +80,7 @@ def attempt(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path
     origin = bench.origin(args.pair)
     write_json(bench.folder / PROVENANCE, origin)
     bench.log.remove()  # no earlier: what fails before is not timed again
-    return Evidence(
+    return GateEvidence(
         **who,
         **vars(found),
         exactness=exactness,
@@ -97,7 +99,7 @@ def timed_on(
     prompts: Sequence[Prompt],
     texts: RecordedTexts,
     trained: set[str],
-) -> Timed:
+) -> TimedDecodes:
     """Time all arms on ``prompts``, and replay them on recorded test ``texts``. `ValueError` if one of these is of a document
     that was ``trained`` on; timed ones are the gate's to judge."""
     texts.require(bench.pair)
@@ -119,7 +121,7 @@ def timed_on(
         accounts = Accounts(profile, decoders, settings)
         decodes, replayed = accounts.profiled(decodes, rounds), accounts.replayed(recorded)
     write_timed(bench.folder, args.pair, decodes, rounds)
-    return Timed.of(decodes, replayed, same_decoders(decoders, settings))
+    return TimedDecodes.of(decodes, replayed, same_decoders(decoders, settings))
 
 
 def prompts_of(folder: Path, config: TrialConfig, texts: RecordedTexts, reserve: bool) -> list[Prompt]:
@@ -201,7 +203,7 @@ def exact(pair: ModelPair, bundle: Path, prompts: Iterable[Sequence[int]], max_n
 
 
 @dataclass(frozen=True)
-class Calibration:
+class CalibrationCheck:
     """Expected calibration ``error`` of a bundle's model on documents that were not trained on; ``None``: unknown, or, with an
     ``exemption``, there is none to know."""
 
@@ -209,24 +211,24 @@ class Calibration:
     exemption: str | None = None
 
 
-def calibration_of(folder: Path) -> Calibration:
+def calibration_of(folder: Path) -> CalibrationCheck:
     """The calibration of a bundle; of one with several in it, the worst: an unknown one before any number."""
     bundle = read_bundle(folder)
     nested = {route.get("bundle") for route in bundle.card.get("routes", [])} - {None}
     if nested:
         found = [calibration_of(folder / name) for name in sorted(nested)]
         if any(one.error is None and one.exemption is None for one in found):
-            return Calibration(None)
+            return CalibrationCheck(None)
         known = [one.error for one in found if one.error is not None]
         exemptions = dict.fromkeys(str(one.exemption) for one in found)
-        return Calibration(max(known)) if known else Calibration(None, "; ".join(exemptions))
+        return CalibrationCheck(max(known)) if known else CalibrationCheck(None, "; ".join(exemptions))
     if bundle.card["kind"] == DelayedTree.kind:
-        return Calibration(None, "a delayed-tree selector ranks trees and forecasts no probabilities")
+        return CalibrationCheck(None, "a delayed-tree selector ranks trees and forecasts no probabilities")
     if not is_learned(bundle):
-        return Calibration(None, "no model to calibrate")
+        return CalibrationCheck(None, "no model to calibrate")
     quality = bundle.card.get("measured_quality", {})
     errors = [quality.get(part, {}).get("ece") for part in ("metrics", "tokens")]
-    return Calibration(max((float(error) for error in errors if error is not None), default=None))
+    return CalibrationCheck(max((float(error) for error in errors if error is not None), default=None))
 
 
 def arms_of(config: TrialConfig, bundles: Mapping[str, Path]) -> list[ArmRow]:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from pipelines.outputs import digest
 
 if TYPE_CHECKING:
-    from pipelines.gate.evidence import Evidence
+    from pipelines.gate.evidence import GateEvidence
     from pipelines.gate.plan import Bounds
     from pipelines.measuring.gain import Estimate
 
@@ -48,7 +48,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class GateVerdict:
     """The gate's verdict on a challenger: any check that refuses refuses, and all must pass to pass."""
 
     checks: tuple[Check, ...]
@@ -75,7 +75,7 @@ class Verdict:
         return asdict(self) | said | {"checks": checks}
 
 
-def judge(evidence: "Evidence", bounds: "Bounds") -> Verdict:
+def judge(evidence: "GateEvidence", bounds: "Bounds") -> GateVerdict:
     """The gate's verdict."""
     wanted = "a lossless bundle that serves this pair in real time"
     checks = [Check("contract", PASSED if evidence.problem is None else REFUSED, evidence.problem or "valid", wanted)]
@@ -84,7 +84,7 @@ def judge(evidence: "Evidence", bounds: "Bounds") -> Verdict:
         checks += [*_gains(evidence, bounds), *_guardrails(evidence, bounds)]
     closest = min(evidence.known.values(), key=lambda one: one.value, default=None)
     asked = (bounds.alpha, bounds.margin, bounds.power)
-    return Verdict(
+    return GateVerdict(
         tuple(checks),
         bounds.alpha,
         evidence.reserve,
@@ -94,25 +94,25 @@ def judge(evidence: "Evidence", bounds: "Bounds") -> Verdict:
     )
 
 
-def judged(evidence: "Evidence", bounds: "Bounds") -> dict[str, Any]:
+def judged(evidence: "GateEvidence", bounds: "Bounds") -> dict[str, Any]:
     """The verdict with what it rests on, as JSON."""
     found = {"bounds": asdict(bounds), "evidence": asdict(evidence), "evidence_sha256": fingerprint(evidence)}
     return judge(evidence, bounds).to_record() | found | {"documents_sha256": digest(sorted(evidence.documents))}
 
 
-def fingerprint(evidence: "Evidence") -> str:
+def fingerprint(evidence: "GateEvidence") -> str:
     """Hash by which one measurement is known again."""
     return digest(asdict(evidence))
 
 
-def _exactness(evidence: "Evidence") -> Check:
+def _exactness(evidence: "GateEvidence") -> Check:
     red = sorted(name for name, green in evidence.exactness.items() if not green)
     found = f"not green: {', '.join(red)}" if red else f"{len(evidence.exactness)} checks green"
     outcome = PASSED if evidence.exactness and not red else REFUSED
     return Check("exactness", outcome, found, "at least one check, and all green")
 
 
-def _calibration(evidence: "Evidence", bounds: "Bounds") -> Check:
+def _calibration(evidence: "GateEvidence", bounds: "Bounds") -> Check:
     error, wanted = evidence.calibration_error, f"at most {bounds.calibration_error:g}"
     if error is None:
         outcome = PASSED if evidence.exemption is not None else REFUSED
@@ -120,7 +120,7 @@ def _calibration(evidence: "Evidence", bounds: "Bounds") -> Check:
     return Check("calibration", PASSED if error <= bounds.calibration_error else REFUSED, f"error {error:.3f}", wanted)
 
 
-def _untrained(evidence: "Evidence", bounds: "Bounds") -> Check:
+def _untrained(evidence: "GateEvidence", bounds: "Bounds") -> Check:
     documents = set(evidence.documents)
     seen = sorted(documents & set(evidence.trained_documents))
     wanted = f"at least {bounds.min_documents} documents, none of them trained on"
@@ -134,7 +134,7 @@ def _untrained(evidence: "Evidence", bounds: "Bounds") -> Check:
     return Check("untrained", outcome, f"{len(documents)} documents", wanted)
 
 
-def _gains(evidence: "Evidence", bounds: "Bounds") -> Iterator[Check]:
+def _gains(evidence: "GateEvidence", bounds: "Bounds") -> Iterator[Check]:
     if evidence.unknown_rivals:
         yield Check("gain", REFUSED, f"unknown over {', '.join(evidence.unknown_rivals)}", "a gain over every rival")
     wanted = f"a lower bound above {bounds.margin:.1%} at level {bounds.alpha:.2%}"
@@ -151,7 +151,7 @@ def _gains(evidence: "Evidence", bounds: "Bounds") -> Iterator[Check]:
             yield Check(f"gain over {name}", INCONCLUSIVE, found, wanted)
 
 
-def _guardrails(evidence: "Evidence", bounds: "Bounds") -> Iterator[Check]:
+def _guardrails(evidence: "GateEvidence", bounds: "Bounds") -> Iterator[Check]:
     judged = {name: one for name, one in evidence.slices.items() if one is not None}
     for what, some in (("setting", evidence.settings), ("slice", judged)):
         if not some:
@@ -160,7 +160,7 @@ def _guardrails(evidence: "Evidence", bounds: "Bounds") -> Iterator[Check]:
         yield _guardrail(name, one, evidence, bounds)
 
 
-def _guardrail(name: str, one: "Estimate | None", evidence: "Evidence", bounds: "Bounds") -> Check:
+def _guardrail(name: str, one: "Estimate | None", evidence: "GateEvidence", bounds: "Bounds") -> Check:
     if one is None:
         return Check(f"guardrail {name}", INCONCLUSIVE, *FEW)
     found = f"{one.gain:+.1%} over {evidence.reference}, at least {one.low():+.1%}, at most {one.high():+.1%}"

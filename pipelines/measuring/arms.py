@@ -25,7 +25,7 @@ WARM_UP_TOKENS = 16  # some rounds of every decoder
 
 
 @dataclass(frozen=True)
-class Run:
+class ArmRun:
     """New ``tokens`` up to and including the first end-of-sequence token; ``rounds`` is ``None`` where unknown; ``virtual``:
     draft and target ran one after the other, and count as if side by side."""
 
@@ -34,17 +34,17 @@ class Run:
     virtual: bool = False
 
 
-Arm = Callable[[list[int], SamplingSettings, int], Run]  # (prompt, settings, seed)
-Decode = Callable[[], Run]  # of all that is given
+Arm = Callable[[list[int], SamplingSettings, int], ArmRun]  # (prompt, settings, seed)
+Decode = Callable[[], ArmRun]  # of all that is given
 
 
 def decoder_arm(decoder: Decoder, max_new_tokens: int) -> Arm:
     """One of our decoders as an arm."""
 
-    def decode(prompt: list[int], settings: SamplingSettings, seed: int) -> Run:
+    def decode(prompt: list[int], settings: SamplingSettings, seed: int) -> ArmRun:
         randomness = Randomness(seed)
         out = decoder.generate(prompt, max_new_tokens=max_new_tokens, randomness=randomness, **asdict(settings))
-        return Run(out.tokens, out.rounds, virtual)
+        return ArmRun(out.tokens, out.rounds, virtual)
 
     virtual = isinstance(decoder, BranchParallelDecoder) and decoder.overlap.virtual
     return decode
@@ -61,7 +61,7 @@ def hugging_face_arm(target: PreTrainedModel, draft: PreTrainedModel | None, max
     eos = getattr(target.generation_config, "eos_token_id", None)
     eos_tokens = [eos] if isinstance(eos, int) else eos
 
-    def decode(prompt: list[int], settings: SamplingSettings, seed: int) -> Run:
+    def decode(prompt: list[int], settings: SamplingSettings, seed: int) -> ArmRun:
         ids = torch.tensor([prompt], device=target.device)
         filters = {name: value for name, value in asdict(settings).items() if name != "invariant"}
         sampling = {"do_sample": False} if settings.greedy else {"do_sample": True, **filters}
@@ -82,7 +82,7 @@ def hugging_face_arm(target: PreTrainedModel, draft: PreTrainedModel | None, max
             target.generation_config = before[0]
             if draft is not None:
                 draft.generation_config = before[1]
-        return Run(until_end(out[0, len(prompt) :].tolist(), eos_tokens or ()), None)
+        return ArmRun(until_end(out[0, len(prompt) :].tolist(), eos_tokens or ()), None)
 
     return decode
 

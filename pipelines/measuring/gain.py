@@ -150,7 +150,7 @@ class Items:
 
 
 @dataclass(frozen=True)
-class Timed:
+class TimedDecodes:
     """All that gains are made of: timed ``blocks`` with seconds, what the profile says of them, and tokens, and recorded
     ``texts`` with the profile's seconds and tokens. ``same``: by setting, arms that are one decoder there, in twos."""
 
@@ -163,7 +163,7 @@ class Timed:
     @staticmethod
     def of(
         decodes: Iterable[Row], texts: Iterable[Row] = (), same: Mapping[str, frozenset[frozenset[str]]] | None = None
-    ) -> "Timed":
+    ) -> "TimedDecodes":
         """Make it from rows of decodes: ``arm block prompt document slice temperature tokens seconds`` and, where it is known,
         ``profiled``: seconds that the latency profile gives the decode's own rounds. And of replayed texts: ``arm prompt document
         slice setting tokens seconds``, of which seconds are the profile's.
@@ -188,7 +188,7 @@ class Timed:
         index = {name: place for place, name in enumerate(documents)}
         blocks = Items.of(timed, ["block"], ["seconds", "profiled", "tokens"], arms, index)
         made = Items.of(recorded, ["prompt", "setting"], ["seconds", "tokens"], arms, index)
-        return Timed(arms, documents, blocks, made, same or {})
+        return TimedDecodes(arms, documents, blocks, made, same or {})
 
     @property
     def settings(self) -> list[str]:

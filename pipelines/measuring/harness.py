@@ -14,7 +14,7 @@ from time import perf_counter, thread_time
 
 import torch
 
-from pipelines.measuring.arms import Decode, Run, TimedArm
+from pipelines.measuring.arms import ArmRun, Decode, TimedArm
 from pipelines.measuring.bench import Blocks
 from pipelines.measuring.tables import Rows, measured, rounds_of
 from pipelines.prompt_table import Prompt
@@ -103,11 +103,11 @@ def seed_of(key: str) -> int:
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "little")
 
 
-def timed(decode: Decode) -> tuple[Run, float]:
+def timed(decode: Decode) -> tuple[ArmRun, float]:
     """One decode and the seconds until its last work on an accelerator is done; of up to `RETRIES` more where it recorded
     programs, as recording takes far longer than running, or was disturbed, the least disturbed one. Which one counts is said by
     `idle`, never by how long it took."""
-    found: list[tuple[float, float, Run]] = []
+    found: list[tuple[float, float, ArmRun]] = []
     for _ in range(1 + RETRIES):
         made, worked, start = CudaGraphs.made, thread_time(), perf_counter()
         run = decode()
@@ -127,7 +127,7 @@ def timed(decode: Decode) -> tuple[Run, float]:
     return run, seconds
 
 
-def idle(run: Run, seconds: float, worked: float) -> float:
+def idle(run: ArmRun, seconds: float, worked: float) -> float:
     """The share of ``seconds`` in which the decoding thread did not work: others had the processor. 0 where an accelerator is
     waited for, or a draft in another process, as the two share the processor."""
     if torch.cuda.is_initialized() or any(WAIT in record.seconds for record in run.rounds or ()):

@@ -20,7 +20,7 @@ from pipelines.outputs import replacing
 from predictors.rounds import PHASES, RoundRecord
 
 if TYPE_CHECKING:  # who reads tables needs no models
-    from pipelines.measuring.arms import Run
+    from pipelines.measuring.arms import ArmRun
 
 
 Rows = list[dict[str, Any]]
@@ -173,7 +173,7 @@ def write_table(path: Path, rows: Rows, schema: pa.Schema) -> None:
         pq.write_table(pa.Table.from_pylist(rows, schema=schema), partial)
 
 
-def measured(run: "Run", seconds: float) -> dict[str, Any]:
+def measured(run: "ArmRun", seconds: float) -> dict[str, Any]:
     """Put one run's times and counts into columns of `DECODES`."""
     overlapped = sum(record.overlapped for record in run.rounds or ())
     virtual = run.virtual or overlapped > 0
@@ -197,7 +197,7 @@ def measured(run: "Run", seconds: float) -> dict[str, Any]:
     }
 
 
-def rounds_of(run: "Run", prompt_tokens: int) -> Rows:
+def rounds_of(run: "ArmRun", prompt_tokens: int) -> Rows:
     """The rounds of one run as columns of `ROUNDS`, the prefill first; none where the arm keeps no records."""
     records = run.rounds or []
     emitted = [record.emitted for record in records[1:]]

@@ -27,7 +27,7 @@ from pipelines.measuring import names
 from pipelines.measuring.arm_rows import ArmRow, expanded
 from pipelines.measuring.arms import ArmBuilder, TimedArm
 from pipelines.measuring.bench import Blocks, MeasurementLog
-from pipelines.measuring.gain import SIDE, Estimate, Timed, TooFewDocumentsError
+from pipelines.measuring.gain import SIDE, Estimate, TimedDecodes, TooFewDocumentsError
 from pipelines.measuring.harness import Harness, apart
 from pipelines.measuring.names import PLAIN, PLAIN_FAMILY, VALIDATION
 from pipelines.measuring.recorded import Accounts, RecordedTexts, same_decoders
@@ -65,7 +65,7 @@ class TuneConfig(Checked):
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Contender:
     """A decoder by name: ``served`` is its configuration (``decoder``) or the name of its ``bundle``; ``predicted`` in tokens per
     second by replay, which does not know all of them."""
 
@@ -85,12 +85,12 @@ class Candidate:
         return 0 if self.name == PLAIN else 3 if "bundle" in self.served else 2 - (self.family == names.CHAIN)
 
 
-BASE = Candidate(PLAIN, PLAIN_FAMILY, {"decoder": {"method": PLAIN}})
+BASE = Contender(PLAIN, PLAIN_FAMILY, {"decoder": {"method": PLAIN}})
 
 
 def candidates(
     replay: Path, fit: Path, setting: str, rivals: Iterable[ArmRow], fitted: Callable[[str], bool] = lambda name: True
-) -> list[Candidate]:
+) -> list[Contender]:
     """All candidates at a sampling setting, the fastest by replay first, from folders of what was replayed and of fitted records;
     of predictors that are not ``fitted`` any more there are none. `ValueError` if nothing was replayed at that setting."""
     records = {path.stem: json.loads(path.read_text()) for path in sorted(fit.glob("*.json")) if fitted(path.stem)}
@@ -100,9 +100,9 @@ def candidates(
     return known + [one for one in further if one.name not in taken]
 
 
-def shortlist(found: Sequence[Candidate], count: int) -> list[Candidate]:
+def shortlist(found: Sequence[Contender], count: int) -> list[Contender]:
     """Choose what the clock compares, of all candidates with the fastest first."""
-    best: dict[str, Candidate] = {}
+    best: dict[str, Contender] = {}
     for one in found:
         if one.predicted is not None and one.name != PLAIN:
             best.setdefault(one.kind, one)
@@ -111,7 +111,7 @@ def shortlist(found: Sequence[Candidate], count: int) -> list[Candidate]:
     return [one for one in found if one.name in chosen or one.predicted is None]
 
 
-def _replayed(replay: Path, setting: str, fitted: Callable[[str], bool]) -> list[Candidate]:
+def _replayed(replay: Path, setting: str, fitted: Callable[[str], bool]) -> list[Contender]:
     try:
         table = pd.read_parquet(replay / REPLAYED)
         served = json.loads((replay / POLICIES).read_text())
@@ -124,12 +124,12 @@ def _replayed(replay: Path, setting: str, fitted: Callable[[str], bool]) -> list
     if rows.empty:
         known = ", ".join(sorted(table["setting"].unique()))
         raise ValueError(f"nothing was replayed at {setting}, only at {known}. Name it in traces.texts.temperatures.")
-    made: dict[tuple[tuple[float, ...], ...], Candidate] = {}
+    made: dict[tuple[tuple[float, ...], ...], Contender] = {}
     for (name, family), part in rows.groupby(["drafter", "family"]):
         if name in served or name == PLAIN:
             rate = float(part["tokens"].sum() / part["seconds"].sum())
             one = (
-                Candidate(str(name), str(family), served[name], rate)
+                Contender(str(name), str(family), served[name], rate)
                 if name in served
                 else replace(BASE, predicted=rate)
             )
@@ -138,23 +138,23 @@ def _replayed(replay: Path, setting: str, fitted: Callable[[str], bool]) -> list
     return sorted(made.values(), key=lambda one: -(one.predicted or 0.0))
 
 
-def _unreplayed(records: Mapping[str, dict[str, Any]], setting: str) -> Iterator[Candidate]:
+def _unreplayed(records: Mapping[str, dict[str, Any]], setting: str) -> Iterator[Contender]:
     """Exported bundles that draft trees or without a draft model, and the best static tree of every rule at this setting."""
     for name, record in records.items():
         if name in names.METHODS and any(row["setting"] == setting for row in record["rows"]):
-            yield Candidate(name, names.CALIBRATED, {"bundle": name})
+            yield Contender(name, names.CALIBRATED, {"bundle": name})
         if record.get("family") == "tree" and setting in record["static_actions"]:
-            yield Candidate(name, names.SELECTOR, {"bundle": name})
+            yield Contender(name, names.SELECTOR, {"bundle": name})
             if tree := TREE.fullmatch(record["static_actions"][setting]):
                 drafter = {"kind": "delayed_tree", **dict(zip(("k", "l1", "l2"), map(int, tree.groups()), strict=True))}
                 decoder = {"method": "speculative", "drafter": drafter, "verifier": record["rule"]}
-                yield Candidate(f"{tree[0]} {record['rule']}", names.CONFIG, {"decoder": decoder})
+                yield Contender(f"{tree[0]} {record['rule']}", names.CONFIG, {"decoder": decoder})
 
 
-def _given(row: ArmRow) -> Candidate:
+def _given(row: ArmRow) -> Contender:
     if row.decoder is None:
         raise ValueError(f"tune.rivals: {row.name!r} must be a decoder's configuration.")
-    return Candidate(row.name, row.family, {"decoder": row.decoder})
+    return Contender(row.name, row.family, {"decoder": row.decoder})
 
 
 class TuneStudy:
@@ -165,7 +165,7 @@ class TuneStudy:
         self,
         pair: ModelPair,
         config: TuneConfig,
-        found: Mapping[SamplingSettings, Sequence[Candidate]],
+        found: Mapping[SamplingSettings, Sequence[Contender]],
         bundles: Path,
         texts: RecordedTexts,
         profile: LatencyProfile | None = None,
@@ -191,17 +191,17 @@ class TuneStudy:
         timed = self._timed()
         return [self._choice(settings, some, timed) for settings, some in self.found.items()]
 
-    def _timed(self) -> Timed:
+    def _timed(self) -> TimedDecodes:
         (decodes, rounds), replayed = apart(self.rows), Rows()
         decoders = {name: arm.decoder for name, arm in self.arms.items() if arm.decoder is not None}
         recorded = self.texts.of(VALIDATION)
         if recorded and self.profile is not None:
             accounts = Accounts(self.profile, decoders, self.found)
             decodes, replayed = accounts.profiled(decodes, rounds), accounts.replayed(recorded)
-        return Timed.of(decodes, replayed, same_decoders(decoders, self.found))
+        return TimedDecodes.of(decodes, replayed, same_decoders(decoders, self.found))
 
-    def _choice(self, settings: SamplingSettings, some: Sequence[Candidate], timed: Timed) -> dict[str, Any]:
-        def gain(one: Candidate, rival: Candidate) -> Estimate | None:
+    def _choice(self, settings: SamplingSettings, some: Sequence[Contender], timed: TimedDecodes) -> dict[str, Any]:
+        def gain(one: Contender, rival: Contender) -> Estimate | None:
             try:
                 return timed.gain(one.name, rival.name, [settings.name])
             except TooFewDocumentsError:
@@ -210,7 +210,7 @@ class TuneStudy:
         over_plain = {one.name: gain(one, BASE) for one in some}
         known = [one for one in some if over_plain[one.name] is not None]
 
-        def speed(one: Candidate) -> float:
+        def speed(one: Contender) -> float:
             estimate = over_plain[one.name]
             return 0.0 if estimate is None else estimate.value
 
@@ -236,7 +236,7 @@ def _record(one: Estimate | None) -> dict[str, Any] | None:
     return None if one is None else {"gain": one.interval(), "prompts": one.prompts, "basis": one.basis}
 
 
-def _names(some: Iterable[Candidate]) -> set[str]:
+def _names(some: Iterable[Contender]) -> set[str]:
     return {one.name for one in some}
 
 

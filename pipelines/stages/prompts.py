@@ -19,8 +19,9 @@ from typing import Annotated, Any
 from pipelines.documents import Source, load_documents
 from pipelines.parameters import add_pair_arguments, load_parameters
 from pipelines.places import read_facts, read_pair
-from pipelines.prompt_table import FILE, SPLITS, Document, Prompt, Shares, share_documents, write_prompts
+from pipelines.prompt_table import FILE, SPLITS, Prompt, write_prompts
 from pipelines.recipes import chat_template
+from pipelines.shares import Document, Shares, share_documents
 from predictors.config import Checked, Count, Whole, not_empty
 from runtime.pair import load_tokenizer
 from runtime.request import encoded, encoded_chat

@@ -21,7 +21,7 @@ LEARNED = {
     "specdecpp": "early_stop.SpecDecPP",
     "early_stop": "early_stop.EarlyStop",
     "survival": "survival.Survival",
-    "source": "source.Source",
+    "source": "source.SourceController",
     "hrad": "head.HRAD",
     "length": "head.Length",
     "delayed_tree": "delayed_tree.DelayedTree",

@@ -43,7 +43,7 @@ PLACES = np.arange(256)
 BEHIND = 5  # tokens of a usual lookup, by which the price of catching up is read
 
 
-class Chosen(NamedTuple):
+class ChosenSource(NamedTuple):
     """Source chosen at a root, or at each of an array."""
 
     takes: Any  # whether the lookup takes over
@@ -111,7 +111,7 @@ class SourceRule(Checked):
         logits = token_features(seen, len(self.costs[0]) - 1) @ self._numbers[0]
         return np.asarray(np.cumprod(1 / (1 + np.exp(-logits)), axis=-1))
 
-    def chosen(self, seen: Seen, rate: float, cost_L: Sequence[float]) -> Chosen:
+    def chosen(self, seen: Seen, rate: float, cost_L: Sequence[float]) -> ChosenSource:
         """Choose the best source where chains are drawn at ``rate``, and rounds of theirs take ``cost_L`` by drafted tokens."""
         _, gained_M1, price_ML, asleep_M1, chain_F2, mean_F, scale_F = self._numbers
         rate, survives_1L, features = self.share * rate, self.survival(seen)[..., None, :], root_features(seen)
@@ -124,7 +124,7 @@ class SourceRule(Checked):
         flat = np.where(there, worth, -np.inf).reshape(*worth.shape[:-2], worth.shape[-2] * worth.shape[-1])
         tail, place = np.divmod(flat.argmax(axis=-1), worth.shape[-1])
         far = np.square((features - mean_F) / scale_F).mean(axis=-1)
-        return Chosen(flat.max(axis=-1) > chain, place + 1, tail, far)
+        return ChosenSource(flat.max(axis=-1) > chain, place + 1, tail, far)
 
     def at_prices(self, prices: RoundPrices, context: float) -> "SourceRule":
         """Price the rule's lookups anew, after ``context`` tokens at other ``prices``."""
@@ -153,7 +153,7 @@ class SourceSession(SourcedSession):
 
     inner: SurvivalSession
 
-    def __init__(self, controller: "Source", setting: SourceSetting, inner: SurvivalSession) -> None:
+    def __init__(self, controller: "SourceController", setting: SourceSetting, inner: SurvivalSession) -> None:
         super().__init__(inner)
         self._controller, self._setting = controller, setting
         self._asked, self._aside = 0, False  # this round
@@ -186,7 +186,7 @@ class SourceSession(SourcedSession):
         return super().bypassed or self._aside
 
 
-class Source(Sourcing, Bundled):
+class SourceController(Sourcing, Bundled):
     """Weighs a lookup against the chain of ``survival``: the controller of an exported bundle of kind ``source``."""
 
     kind = "source"

@@ -26,8 +26,8 @@ import numpy as np
 
 from predictors.controllers.base import Controller
 from predictors.replay.acceptance import BeyondRecordError
-from predictors.replay.chains import Round
-from predictors.replay.grid import Columns, Drafts, Memory, Path, Starts, Totals, no_memory
+from predictors.replay.chains import ChainRound
+from predictors.replay.grid import Columns, DecodePath, Drafts, Memory, Starts, Totals, no_memory
 from predictors.replay.text import RecordedText, onward
 from predictors.rounds import BranchSettings, ReplayedRound
 
@@ -45,7 +45,7 @@ def replayed_branches(
     session, start, previous = controller.start(text.settings), 1, None
     grown = 0  # tokens after the branch token that survived
     while start < text.length:
-        here = Round(text, session, text.root(start, config.gamma, previous), start)
+        here = ChainRound(text, session, text.root(start, config.gamma, previous), start)
         survived = previous is not None and not previous.ends_segment
         idle, law_known = _block(here, config, grown if survived else None)
         count, grown = _branching(here, config)
@@ -69,7 +69,7 @@ def replayed_branches(
         start += previous.emitted
 
 
-def _block(here: Round, config: BranchSettings, available: int | None) -> tuple[int, bool]:
+def _block(here: ChainRound, config: BranchSettings, available: int | None) -> tuple[int, bool]:
     """Draft what the controller wants with the target idle, or, of ``available`` tokens after the branch token, retain. Return
     how many were drafted with the target idle, and whether the distribution after them is known."""
     most = here.planned()
@@ -83,7 +83,7 @@ def _block(here: Round, config: BranchSettings, available: int | None) -> tuple[
     return here.submitted, here.passes > here.submitted
 
 
-def _branching(here: Round, config: BranchSettings) -> tuple[int, int]:
+def _branching(here: ChainRound, config: BranchSettings) -> tuple[int, int]:
     """Return the candidates after the block, and the tokens after each of them; no candidates where there are no branches."""
     length = min(config.gamma, here.text.cap(here.start) - here.submitted - 1)
     if length < 1 or here.ended:
@@ -208,7 +208,7 @@ def branch_decoded(
         return hit_V.astype(int), memory(accepted_V, drafted[0])
 
     chains = starts.retained
-    path = Path.of(chains, staged.tokens, after, 0, 0)
+    path = DecodePath.of(chains, staged.tokens, after, 0, 0)
     drafts = staged.at(path.places)
     levels_V, seconds_V = _priced(starts, path, drafts)
     hit_V = starts.hit_XSP[path.text_V, path.start_V, drafts.submitted]
@@ -217,7 +217,7 @@ def branch_decoded(
     return chains.totals(path, drafts, levels_V, path.accepted_V + hit_V, seconds_X)
 
 
-def _priced(starts: BranchStarts, path: Path, drafts: Drafts) -> tuple[np.ndarray, np.ndarray]:
+def _priced(starts: BranchStarts, path: DecodePath, drafts: Drafts) -> tuple[np.ndarray, np.ndarray]:
     """Levels, and seconds, of every round [V]; rounds that are made alike are priced once."""
     chains, size_V, survived_V = starts.retained, drafts.submitted, path.places[2] > 0
     after = path.text_V, path.start_V, size_V

@@ -38,7 +38,7 @@ class ChainPolicy:
 
 
 @dataclass
-class Round:
+class ChainRound:
     """A round in the making: a ``session`` drafts from row ``start`` of a ``text`` and sees ``root``. Of any number of tokens
     drafted like its own ``would`` be accepted; its last one ``ended`` the text. All else is counted as in `ReplayedRound`."""
 
@@ -136,7 +136,7 @@ def replayed(text: RecordedText, policy: ChainPolicy) -> Iterator[ReplayedRound]
     text = text.tapped(controller.kind, controller.layers, controller.draft_layers)
     session, start, previous, waiting = controller.start(text.settings), 1, None, 0
     while start < text.length:
-        made = Round(text, session, text.root(start, depth, previous, lookup), start)
+        made = ChainRound(text, session, text.root(start, depth, previous, lookup), start)
         sourced = session.source(made.root) if made.root.found is not None and made.root.found.length else None
         if sourced is None:
             most = made.planned()

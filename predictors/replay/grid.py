@@ -5,7 +5,7 @@ A round that starts at row s drafts a fixed chain, of which `would` tokens are a
     rows emitted    min(min(would, submitted) + 1, length - s)
 
 So a policy says once what it drafts at every start (`Drafts`), or in every round by what it knows of those before, and a decode
-is the path of starts from the first to the end (`Path`). Counts equal those of `predictors.replay.chains`, seconds those of
+is the path of starts from the first to the end (`DecodePath`). Counts equal those of `predictors.replay.chains`, seconds those of
 `predictors.latency.prices`. Shape suffixes: X texts, S starts (index s - 1, as a text's columns), G positions of a chain, M
 states of a policy's memory, L tokens of a lookup.
 """
@@ -102,12 +102,12 @@ class Starts:
         it means nothing."""
         return self.by_start([one.columns[name] for one in self.texts])[:, :, : self.depth]
 
-    def summed(self, path: "Path", values_V: np.ndarray | list[float]) -> np.ndarray:
+    def summed(self, path: "DecodePath", values_V: np.ndarray | list[float]) -> np.ndarray:
         """Sums [X] of values of every round."""
         return np.bincount(path.text_V, values_V, len(self.texts))
 
     def totals(
-        self, path: "Path", drafts: "Drafts", passes_V: np.ndarray, accepted_V: np.ndarray, seconds_X: np.ndarray
+        self, path: "DecodePath", drafts: "Drafts", passes_V: np.ndarray, accepted_V: np.ndarray, seconds_X: np.ndarray
     ) -> "Totals":
         """Add up the rounds of ``path``."""
         counts = (np.ones_like(path.start_V), drafts.submitted, passes_V, accepted_V, drafts.asked)
@@ -115,12 +115,12 @@ class Starts:
         tokens_X = self.left_XS[:, 0] + 1
         return Totals(tokens_X, seconds_X, rounds_X, submitted_X, passes_X, accepted_X, asked_X, path)
 
-    def read_seconds(self, path: "Path", drafts: "Drafts") -> np.ndarray:
+    def read_seconds(self, path: "DecodePath", drafts: "Drafts") -> np.ndarray:
         """Price the host's readings of distributions [X]."""
         cost = self.prices.reading(1, 0) if drafts.confidences.any() else 0.0
         return self.summed(path, cost * drafts.confidences)
 
-    def decoded(self, path: "Path", drafts: "Drafts", question: float = 0.0) -> "Totals":
+    def decoded(self, path: "DecodePath", drafts: "Drafts", question: float = 0.0) -> "Totals":
         """Return what the rounds of ``path`` [V] come to, each query of a model ``question`` seconds."""
         context_V = self.context_X[path.text_V] + path.start_V
         spent_V = self._table.rounds(context_V, drafts.submitted, drafts.passes)
@@ -211,7 +211,7 @@ class Totals:
     passes_X: np.ndarray
     accepted_X: np.ndarray
     asked_X: np.ndarray
-    path: "Path | None" = None
+    path: "DecodePath | None" = None
 
     @property
     def sums_2X(self) -> np.ndarray:
@@ -225,7 +225,7 @@ class Totals:
 
 
 @dataclass(frozen=True)
-class Path:
+class DecodePath:
     """The rounds of all decodes [V]: ``places`` are their texts, starts and what is known there; what was ``drafted``, and how
     much of it accepted."""
 
@@ -242,7 +242,7 @@ class Path:
         return self.places[1]
 
     @staticmethod
-    def of(starts: Starts, draft: Draft, after: After, *first: float) -> "Path":
+    def of(starts: Starts, draft: Draft, after: After, *first: float) -> "DecodePath":
         """Follow the rounds from the first start, where ``first`` is known, to every text's end."""
         text_V, rounds = np.flatnonzero(starts.left_XS[:, 0]), []
         known = (np.full(len(text_V), value) for value in first)
@@ -257,7 +257,7 @@ class Path:
         places, drafted, (accepted_V,) = (
             tuple(map(np.concatenate, zip(*parts, strict=True))) for parts in zip(*rounds, strict=True)
         )
-        return Path(places, drafted, accepted_V)
+        return DecodePath(places, drafted, accepted_V)
 
     def behind(self, passes_V: np.ndarray, looked_up_V: np.ndarray, reads_states: bool) -> np.ndarray:
         """Tokens that the first draft pass of every round feeds more than one (`predictors.rounds.ReplayedRound`)."""
@@ -280,5 +280,5 @@ def decoded(starts: Starts, drafts: Drafts, question: float = 0.0, memory: Memor
     def after(places: Columns, drafted: Columns, accepted_V: np.ndarray) -> Columns:
         return (np.where(drafted[1] > 0, places[2], memory(accepted_V, drafted[0])),)
 
-    path = Path.of(starts, drafts.tokens, after, 0)
+    path = DecodePath.of(starts, drafts.tokens, after, 0)
     return starts.decoded(path, drafts.at(path.places), question)

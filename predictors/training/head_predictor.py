@@ -22,10 +22,10 @@ from predictors.latency.profile import undisturbed
 from predictors.replay.acceptance import acceptance_of
 from predictors.schema import SPLITS, TEST, TRAIN, VALIDATION
 from predictors.training.calibration import fit_calibration
-from predictors.training.head_roots import CLASS, TARGETS, Roots, Rows
+from predictors.training.head_roots import CLASS, TARGETS, RootRows, Roots
 from predictors.training.head_rules import (
-    Candidates,
     Chosen,
+    RuleCandidates,
     choose_rules,
     fit_baselines,
     measured_metrics,
@@ -65,7 +65,7 @@ class HeadPredictor(Trust):
     feature_set: Annotated[str, one_of(*FEATURE_SETS)] = "extended"
     decoding: Decoding = field(default_factory=Decoding)
     training: HeadTrainConfig = field(default_factory=HeadTrainConfig)
-    candidates: Candidates = field(default_factory=Candidates)
+    candidates: RuleCandidates = field(default_factory=RuleCandidates)
     rule: DecisionRule | None = None
     choice: Annotated[str, one_of(*LENGTH_CHOICES)] | None = None
     iterations: Count = 2
@@ -90,7 +90,7 @@ class Made:
     it is ``served`` by split and setting."""
 
     head: TrainedHead
-    rows: Mapping[str, Rows]
+    rows: Mapping[str, RootRows]
     served: Mapping[Place, Served]
     chosen: Mapping[int, Chosen]
 
@@ -142,7 +142,7 @@ class HeadFit:
         served: Mapping[Place, Served],
         policies: Mapping[int, tuple[Choice, Choice]],
         pasts: Mapping[Place, np.ndarray],
-    ) -> tuple[dict[str, Rows], dict[Place, np.ndarray]]:
+    ) -> tuple[dict[str, RootRows], dict[Place, np.ndarray]]:
         """Label the roots by split that the policies' decodes meet; also return the pasts that they give to every start."""
         found: dict[str, list[np.ndarray]] = {split: [] for split in SPLITS}
         given = {}
@@ -153,9 +153,9 @@ class HeadFit:
                 pairs_2P, given[split, place] = one.met(drafts, past_XS)
                 found[split].append(pairs_2P[:, self.roots.known_R[pairs_2P[0]]])
         unique = {split: np.unique(np.concatenate(some, axis=1), axis=1) for split, some in found.items()}
-        return {split: Rows(self.roots, *pairs_2P) for split, pairs_2P in unique.items()}, given
+        return {split: RootRows(self.roots, *pairs_2P) for split, pairs_2P in unique.items()}, given
 
-    def made(self, rows: Mapping[str, Rows], statics: Mapping[int, tuple[int, int]], logger: Logger | None) -> Made:
+    def made(self, rows: Mapping[str, RootRows], statics: Mapping[int, tuple[int, int]], logger: Logger | None) -> Made:
         rows = {split: some.distinct for split, some in rows.items()}
         head = train(rows[TRAIN], rows[VALIDATION], self.config.training, logger)
         said = Answered.of(head.network, self.roots)
@@ -167,7 +167,7 @@ class HeadFit:
         chosen = {place: self.chosen(served[VALIDATION, place], place) for place in statics}
         return Made(head, rows, served, chosen)
 
-    def calibration(self, head: TrainedHead, said: Answered, rows: Mapping[str, Rows], place: int) -> Calibration:
+    def calibration(self, head: TrainedHead, said: Answered, rows: Mapping[str, RootRows], place: int) -> Calibration:
         """Calibrate the head at a setting: the bias from its class shares among training rows (zero without
         ``prior_correction``), then the temperature on validation rows that goes with it."""
         count, held, labels = len(self.roots.target.classes), rows[VALIDATION].at(place), rows[TRAIN].at(place).label_P
@@ -186,7 +186,7 @@ class HeadFit:
             return Chosen(validation.static, (rule, rule), (rule, rule), epsilon, None)
         return choose_rules(validation, config.candidates.rules(self.roots.target, cost), config.candidates)
 
-    def exported(self, made: Made, rows: Mapping[str, Rows], changes: Sequence[float]) -> Fitted:
+    def exported(self, made: Made, rows: Mapping[str, RootRows], changes: Sequence[float]) -> Fitted:
         spec, target, head = self.roots.spec, self.roots.target, made.head
         kind = KINDS[target.ordered]
         counted = {**made.rows, TEST: rows[TEST]}
@@ -224,7 +224,7 @@ class HeadFit:
         }
         return Fitted(card, head.network.state_dict(), quality, tracked(quality), sentence(quality))
 
-    def part(self, chosen: Chosen, test: Served, rows: Mapping[str, Rows]) -> dict[str, Any]:
+    def part(self, chosen: Chosen, test: Served, rows: Mapping[str, RootRows]) -> dict[str, Any]:
         """Report figures of what is served at a setting on test texts, and how its rule was chosen."""
         baselines = fit_baselines(rows[TRAIN])
         return {
@@ -251,7 +251,7 @@ def require_served(decoding: Decoding, facts: Mapping[str, Any]) -> None:
         )
 
 
-def changed(before: Rows, after: Rows) -> float:
+def changed(before: RootRows, after: RootRows) -> float:
     """Compute the share of rows met after that were not met before, with that past."""
     known = set(zip(before.row_P.tolist(), before.past_P.tolist(), strict=True))
     return float(np.mean([pair not in known for pair in zip(after.row_P.tolist(), after.past_P.tolist(), strict=True)]))

@@ -102,7 +102,7 @@ class Roots:
 
 
 @dataclass(frozen=True)
-class Rows:
+class RootRows:
     """Labelled roots of one split that a decoder meets: ``row_P`` of the table with ``past_P``."""
 
     roots: Roots
@@ -112,21 +112,21 @@ class Rows:
     def __len__(self) -> int:
         return len(self.row_P)
 
-    def take(self, which: np.ndarray) -> "Rows":
+    def take(self, which: np.ndarray) -> "RootRows":
         """Select some of the rows, by number or mask."""
-        return Rows(self.roots, self.row_P[which], self.past_P[which])
+        return RootRows(self.roots, self.row_P[which], self.past_P[which])
 
-    def at(self, setting: int) -> "Rows":
+    def at(self, setting: int) -> "RootRows":
         """Select the rows of one sampling setting."""
         return self.take(self.roots.setting_R[self.row_P] == setting)
 
     @property
-    def distinct(self) -> "Rows":
+    def distinct(self) -> "RootRows":
         """Every root once where features read no past, else all rows as they are: how many pasts a root has is no weight."""
         if self.roots.spec.scalars:
             return self
         row_P, first_P = np.unique(self.row_P, return_index=True)
-        return Rows(self.roots, row_P, self.past_P[first_P])
+        return RootRows(self.roots, row_P, self.past_P[first_P])
 
     @property
     def document_P(self) -> np.ndarray:

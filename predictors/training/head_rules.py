@@ -29,7 +29,7 @@ from predictors.config import Checked, Count, Probability, not_empty
 from predictors.head import ARGMAX, EXPECTATION, DecisionRule, LengthRule
 from predictors.replay.grid import Totals
 from predictors.training.calibration import MacroAuc, evaluate, mean_absolute_error
-from predictors.training.head_roots import Rows, Target
+from predictors.training.head_roots import RootRows, Target
 from predictors.training.head_served import Choice, Rule, Served
 from predictors.training.intervals import DocumentBootstrap, percentiles
 from predictors.training.predictor import RuleChoice, choose_by, fastest, oracle, rate_of, table_of, tracked_name, worth
@@ -38,11 +38,11 @@ NEVER = 1.01  # a probability no class reaches
 COST_FACTORS = (0.5, 0.7, 1.0, 1.4, 2.0)  # of a drafted token, in the rule that weighs lengths
 TRACKED = ("accuracy", "mean_absolute_error", "macro_f1", "macro_auc", "nll", "brier", "ece")
 SHOWN = (*TRACKED, "macro_auc_interval", "auc")
-Baseline = Callable[[Rows], np.ndarray]  # probabilities [P, L] of rows
+Baseline = Callable[[RootRows], np.ndarray]  # probabilities [P, L] of rows
 
 
 @dataclass(frozen=True)
-class Candidates(Checked):
+class RuleCandidates(Checked):
     """Rules to try: ``epsilons``, confidence thresholds; ``probabilities``, H-RAD's thresholds of "none" and "all" besides the
     argmax (empty: argmax only). Their gain is judged out of so many ``folds`` of documents."""
 
@@ -93,7 +93,7 @@ def static_pair(several: Sequence[Served]) -> tuple[int, int]:
     return max(((draft, length) for length in range(depth + 1)), key=rate)
 
 
-def choose_rules(held: Served, rules: Sequence[Rule], candidates: Candidates) -> Chosen:
+def choose_rules(held: Served, rules: Sequence[Rule], candidates: RuleCandidates) -> Chosen:
     """Choose a head's rules on validation texts."""
     static, branches = held.static, held.branches is not None
     drafting_2RX = table_of(held.totals(rule, static[1] if branches else rule) for rule in rules)
@@ -126,7 +126,7 @@ def choose_rules(held: Served, rules: Sequence[Rule], candidates: Candidates) ->
     return Chosen(static, served, (rules[best], rules[kept]), epsilon, choice)
 
 
-def fit_baselines(train: Rows) -> dict[str, Baseline]:
+def fit_baselines(train: RootRows) -> dict[str, Baseline]:
     """Fit the baselines on training rows; return them by name."""
     labels, size = train.label_P, len(train.roots.target.classes)
     shares_L = np.bincount(labels, minlength=size) / len(train)
@@ -140,12 +140,12 @@ def fit_baselines(train: Rows) -> dict[str, Baseline]:
     }
 
 
-def _previous(rows: Rows) -> np.ndarray:
+def _previous(rows: RootRows) -> np.ndarray:
     target = rows.roots.target
     return np.where(rows.past_P == 0, len(target.classes), target.of(rows.past_P - 1))
 
 
-def _draft_confidence(train: Rows) -> Baseline:
+def _draft_confidence(train: RootRows) -> Baseline:
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
@@ -158,13 +158,13 @@ def _draft_confidence(train: Rows) -> Baseline:
     return lambda rows: model.predict_proba(_first(rows)) @ one_hot_LL[seen]  # 0 of classes without a training row
 
 
-def _first(rows: Rows) -> np.ndarray:
+def _first(rows: RootRows) -> np.ndarray:
     roots = rows.roots
     return np.stack([roots.confidence_R[rows.row_P], roots.entropy_R[rows.row_P]], axis=1).astype(np.float64)
 
 
 def measured_metrics(
-    rows: Rows, served: Served, baselines: Mapping[str, Baseline], replicates: int
+    rows: RootRows, served: Served, baselines: Mapping[str, Baseline], replicates: int
 ) -> dict[str, dict[str, Any]]:
     """Measure the head, the same without calibration, and the baselines."""
     predicted = {"head": served.probabilities(rows), "head_uncalibrated": served.probabilities(rows, calibrated=False)}

@@ -25,7 +25,7 @@ from predictors.replay.grid import Drafts, Starts, Totals, decoded, no_memory
 from predictors.replay.policies import confidence, heads, previous_round, static
 from predictors.rounds import BranchSettings
 from predictors.schema import SPLITS
-from predictors.training.head_roots import Roots, Rows
+from predictors.training.head_roots import RootRows, Roots
 from predictors.training.predictor import rate_of
 from predictors.training.tables import TextTable
 
@@ -86,7 +86,7 @@ class Answered:
         logits = torch.stack([network.outputs(rows) for rows in reduced], dim=1)
         return Answered(roots, logits, torch.stack([squared_distance(rows) for rows in reduced], dim=1).numpy())
 
-    def of_rows(self, rows: Rows) -> tuple[torch.Tensor, np.ndarray]:
+    def of_rows(self, rows: RootRows) -> tuple[torch.Tensor, np.ndarray]:
         """Return logits [P, L] and squared distances [P] of rows with a past."""
         past_P = rows.past_P if self.logits_RML.shape[1] > 1 else np.zeros_like(rows.past_P)
         return self.logits_RML[rows.row_P, past_P], self.distance_RM[rows.row_P, past_P]
@@ -157,7 +157,7 @@ class Served:
         past_P = np.concatenate([np.zeros(len(past_XS), dtype=int), state_P])
         return np.unique(np.stack([row_P, past_P]), axis=1), given_XS
 
-    def probabilities(self, rows: Rows, calibrated: bool = True) -> np.ndarray:
+    def probabilities(self, rows: RootRows, calibrated: bool = True) -> np.ndarray:
         """Compute probabilities of the classes of some rows [P, L], by default as they are served."""
         assert self.said is not None, "it has said nothing"
         logits_PL = self.said.of_rows(rows)[0]

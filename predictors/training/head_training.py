@@ -34,7 +34,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from predictors.config import Count, Positive, Share, not_empty, of_length, one_of
 from predictors.head import CLASSES, HRADNetwork, Reduction
 from predictors.training.calibration import prior_shift
-from predictors.training.head_roots import Rows
+from predictors.training.head_roots import RootRows
 from predictors.training.trainer import Batches, TrainConfig, Trained, Training, fitted, seeded, spread, standardise
 
 BY_SMOTE, CLASS_WEIGHTS, NONE = METHODS = ("smote", "class_weights", "none")
@@ -163,7 +163,7 @@ class TrainedHead(Trained[HRADNetwork]):
     balance: str
 
 
-def train(rows: Rows, validation: Rows, config: HeadTrainConfig, logger: Logger | None = None) -> TrainedHead:
+def train(rows: RootRows, validation: RootRows, config: HeadTrainConfig, logger: Logger | None = None) -> TrainedHead:
     """Train on ``rows``, stop by ``validation``: the same for the same rows, config and thread count. Curves go to ``logger``."""
     labels, spec, classes = torch.from_numpy(rows.label_P), rows.roots.spec, rows.roots.target.classes
     expected = torch.from_numpy(rows.expected_PL).float() if config.targets == EXPECTED else None

@@ -23,7 +23,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from predictors.config import Count, NotNegative, Positive
 from predictors.latency.prices import RoundPrices
-from predictors.replay.grid import Columns, Drafts, Path, Starts, Totals
+from predictors.replay.grid import Columns, DecodePath, Drafts, Starts, Totals
 from predictors.stopping import StopCalibration
 from predictors.survival import FIRST_LUCK, LUCK, REJECTED, SCALARS, Answering, Course, luck_after, numbers_of
 from predictors.training.calibration import along_drafts, binary, product_calibration
@@ -71,7 +71,7 @@ class SurvivalGrid:
         made[..., REJECTED], made[..., LUCK] = rejected_V[:, None], luck_V[:, None]
         return made
 
-    def path(self, chain: Chain, source: SourceChoice | None = None) -> Path:
+    def path(self, chain: Chain, source: SourceChoice | None = None) -> DecodePath:
         """Follow rounds that draft a ``chain`` where no ``source`` takes over, with what is known of past chains before each."""
 
         def draft(*round_V: np.ndarray) -> Columns:
@@ -89,7 +89,7 @@ class SurvivalGrid:
             later_V = luck_after(luck_V, accepted_V, now_V)
             return np.where(takes_V, rejected_V, now_V), np.where(takes_V, luck_V, later_V)
 
-        return Path.of(self.starts, draft, after, 0.0, FIRST_LUCK)
+        return DecodePath.of(self.starts, draft, after, 0.0, FIRST_LUCK)
 
     def static(self, length: int) -> tuple[Columns, np.ndarray, np.ndarray]:
         """Follow rounds of always ``length`` tokens: texts, starts and what is known there; tokens that would be accepted [V, 1],
@@ -110,7 +110,7 @@ class SurvivalGrid:
         """Seconds of a query of the network about a token."""
         return self.starts.prices.profile.latency("survival", positions=1).seconds
 
-    def totals(self, path: Path, question: float) -> Totals:
+    def totals(self, path: DecodePath, question: float) -> Totals:
         submitted_V, looked_up_V, asked_V, _ = path.drafted
         drafts = Drafts.of(submitted_V, submitted_V - looked_up_V, asked=asked_V, looked_up=looked_up_V)
         return self.starts.decoded(path, drafts, question)

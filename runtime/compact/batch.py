@@ -32,7 +32,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenText:
     """A written text: ``tokens`` after the prompt, with the one that ends it; ``hidden_NKC``: the tapped states at all tokens of
     prompt and text but the last one."""
 
@@ -72,7 +72,7 @@ class BatchWriter:
         self._slots = slots
 
     @torch.inference_mode()
-    def write(self, texts: Iterable[Wanted]) -> Iterator[Written]:
+    def write(self, texts: Iterable[Wanted]) -> Iterator[WrittenText]:
         """Write ``texts``; yield them as they end."""
         waiting, free = iter(texts), deque(range(self._slots))
         running: list[_Slot] = []
@@ -86,7 +86,7 @@ class BatchWriter:
             for slot in ended:
                 running.remove(slot)
                 free.append(slot.number)
-                yield Written(slot.wanted, slot.tokens, torch.cat(slot.hidden) if slot.hidden else None)
+                yield WrittenText(slot.wanted, slot.tokens, torch.cat(slot.hidden) if slot.hidden else None)
             if not ended:
                 if not running:
                     return

@@ -19,7 +19,7 @@ from runtime.laws import processed_law
 from runtime.pair import ModelPair
 from runtime.randomness import stream
 from runtime.request import Request
-from runtime.self_drafting.guesses import NO_ROWS, Guesser, PassOutcome, Rows, levels
+from runtime.self_drafting.guesses import NO_ROWS, Guesser, GuessRows, PassOutcome, levels
 from runtime.tree import TokenTree
 from runtime.verification import VERIFIERS
 from runtime.verification.outcome import greedy_path, likeliest
@@ -82,7 +82,7 @@ class SingleModelRun(Run):
             evidence = Evidence(root, tree, [], probs_MV, hidden_MKD)
         return Step(committed, record, evidence)
 
-    def _rows(self) -> Rows:
+    def _rows(self) -> GuessRows:
         """Return the guesses to feed: none where nothing comes after this pass, or where the context ends before they do."""
         rows = self.guesses.rows()
         room = self.pair.target.context_limit - len(self.text)

@@ -230,7 +230,7 @@ def _same(one: Tensor, other: Tensor) -> bool:
 
 
 @dataclass(frozen=True)
-class Node:
+class DraftedNode:
     """A scratch row: its ``token`` [1], the layer's output there [C], and whether the state it read was the drafter's ``own``."""
 
     token: Tensor
@@ -245,7 +245,7 @@ class Eagle3State(CompactState):
         super().__init__(Memory(weights.body, capacity), layers)
         self._weights, self._size = weights, size
         self._offered_NC = weights.body.norm.new_empty(0, len(weights.body.norm))
-        self._nodes: list[Node] = []
+        self._nodes: list[DraftedNode] = []
         self._end_C: Tensor | None = None  # the layer's output at the last committed row
 
     @property
@@ -293,7 +293,7 @@ class Eagle3State(CompactState):
         both = block(body, body.layers[0], self._cache, per_head(body, self._pass(ids_N)), state_NC, read)
         out_NC, normed_NC = added_norm(body, *both, body.norm)
         behind_NC = normed_NC if weights.variant.norm_output else out_NC
-        self._nodes += [Node(ids_N[row : row + 1], behind_NC[row], own) for row in range(len(ids_N))]
+        self._nodes += [DraftedNode(ids_N[row : row + 1], behind_NC[row], own) for row in range(len(ids_N))]
         taps = [{0: x_NC, 1: normed_NC}[layer] for layer in self._layers]
         logits = weights.logits(normed_NC[len(ids_N) - wanted :], self._size)
         return Forward(logits, torch.stack(taps, dim=1) if taps else None)

@@ -28,7 +28,7 @@ Trie: TypeAlias = dict[int, "Trie"]  # what follows, by token, in the order it w
 
 
 @dataclass(frozen=True)
-class Rows:
+class GuessRows:
     """Guessed ``tokens`` with their ``parents`` among them, earlier ones (-1: the newest token); ``depth``: the longest path."""
 
     tokens: list[int]
@@ -36,7 +36,7 @@ class Rows:
     depth: int
 
 
-NO_ROWS = Rows([], [], 0)
+NO_ROWS = GuessRows([], [], 0)
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Guesses(ABC):
     _pool: "TriePool | NGramPool"  # bounded memory of what followed every token
 
     @abstractmethod
-    def rows(self) -> Rows:
+    def rows(self) -> GuessRows:
         """Return the guesses to feed in the coming pass."""
 
     @abstractmethod

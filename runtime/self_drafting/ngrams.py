@@ -22,7 +22,7 @@ from typing import Annotated
 
 from predictors.config import Checked, Count, above, at_least
 from runtime.request import Request
-from runtime.self_drafting.guesses import Guesses, NGramPool, PassOutcome, PromptTokens, Rows
+from runtime.self_drafting.guesses import Guesses, GuessRows, NGramPool, PassOutcome, PromptTokens
 
 LONGEST_PREFIX = 2  # of a branch, of the prompt
 
@@ -49,7 +49,7 @@ class LookaheadWindow(Guesses):
         self._levels = [self._random.draw(config.window + config.ngram - 3)]
         self._pool: NGramPool = NGramPool(config.guesses)
 
-    def rows(self) -> Rows:
+    def rows(self) -> GuessRows:
         above = self._levels[0]
         tokens, parents = list(above), list(range(-1, len(above) - 1))
         before = list(range(-1, len(above)))  # row of each column's last token
@@ -58,7 +58,7 @@ class LookaheadWindow(Guesses):
             before = list(range(len(tokens), len(tokens) + len(level)))
             tokens += level
         columns = max(len(above) + 1, len(self._levels[-1]))
-        return Rows(tokens, parents, columns + len(self._levels) - 2)
+        return GuessRows(tokens, parents, columns + len(self._levels) - 2)
 
     def learn(self, said: PassOutcome) -> None:
         newer = list(said.following[len(said.following) - len(self._levels[-1]) :])
@@ -101,13 +101,13 @@ class SelfDraftBranches(Guesses):
         self._branches = [self._prefix() for _ in range(config.branches)]
         self._pool: NGramPool = NGramPool(config.guesses)
 
-    def rows(self) -> Rows:
+    def rows(self) -> GuessRows:
         tokens: list[int] = []
         parents: list[int] = []
         for branch in self._branches:
             parents += [-1, *range(len(tokens), len(tokens) + len(branch) - 1)]
             tokens += branch
-        return Rows(tokens, parents, max(len(branch) for branch in self._branches))
+        return GuessRows(tokens, parents, max(len(branch) for branch in self._branches))
 
     def learn(self, said: PassOutcome) -> None:
         ends = [0]

@@ -22,7 +22,7 @@ from predictors.config import Checked, Count, at_least, one_of
 from predictors.sampling import SamplingSettings
 from runtime.laws import processed_law, says_something
 from runtime.request import Request
-from runtime.self_drafting.guesses import Guesses, PassOutcome, PromptTokens, Rows, Trie, TriePool, merge
+from runtime.self_drafting.guesses import Guesses, GuessRows, PassOutcome, PromptTokens, Trie, TriePool, merge
 
 FIRST_BRANCHES = 2  # of the initial tree
 LONGEST_BEGINNING = 2  # of an initial branch
@@ -98,14 +98,14 @@ class ProgressiveTree(Guesses):
             for token in below:
                 self.first[-1].add(token)
 
-    def rows(self) -> Rows:
+    def rows(self) -> GuessRows:
         self._fed = []
         parents: list[int] = []
         levels = list(self._levels())
         for level in levels:
             self._fed += [node for node, _ in level]
             parents += [parent for _, parent in level]
-        return Rows([node.token for node in self._fed], parents, len(levels))
+        return GuessRows([node.token for node in self._fed], parents, len(levels))
 
     def follow(self, logits_RV: Tensor) -> list[int]:
         if self._growth.greedy:

@@ -26,7 +26,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
-class Round:
+class TournamentRound:
     """One confrontation: tokens by rank, the rank of each token, and who wins among the top ranks (diagonal 1/2)."""
 
     order_V: Tensor
@@ -60,7 +60,7 @@ class Tournament:
 
     law_V: Tensor
     num_draws: int
-    rounds: tuple[Round, ...]
+    rounds: tuple[TournamentRound, ...]
 
     def winner(self, tokens: Sequence[int]) -> list[float]:
         """Compute P[Z = tokens[j]] for the draws in order; a token's first copy has it all, later copies 0. Sums to 1."""
@@ -109,7 +109,7 @@ def run_tournament(target_V: Tensor, draft_V: Tensor, num_draws: int, top: int =
     return Tournament(law_V, num_draws, tuple(rounds))
 
 
-def _plan_round(target_V: Tensor, winner_V: Tensor, draft_V: Tensor, top: int) -> Round:
+def _plan_round(target_V: Tensor, winner_V: Tensor, draft_V: Tensor, top: int) -> TournamentRound:
     order_V = (target_V - winner_V * draft_V).argsort(descending=True, stable=True)
     rank_V = torch.empty_like(order_V).scatter_(0, order_V, torch.arange(len(order_V), device=order_V.device))
     laws_3V = torch.stack([target_V, winner_V, draft_V])[:, order_V]
@@ -118,7 +118,7 @@ def _plan_round(target_V: Tensor, winner_V: Tensor, draft_V: Tensor, top: int) -
     base = [w * (d + draft_outside) + d * winner_outside for w, d in zip(winner, draft, strict=True)]
     capacity = [max(0.0, t - b) for t, b in zip(target, base, strict=True)]
     supply = [[w * b + a * d for b, a in zip(draft, winner, strict=True)] for w, d in zip(winner, draft, strict=True)]
-    return Round(order_V, rank_V, _weights(supply, capacity))
+    return TournamentRound(order_V, rank_V, _weights(supply, capacity))
 
 
 def _weights(supply: list[list[float]], capacity: list[float]) -> list[list[float]]:

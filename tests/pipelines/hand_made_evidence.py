@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from pipelines.gate.evidence import Evidence
+from pipelines.gate.evidence import GateEvidence
 from pipelines.measuring.gain import Estimate
 
 
@@ -12,7 +12,7 @@ def estimate(gain, error=0.015, **changes):
 
 
 PLAIN, STATIC = "autoregressive", "chain-4"
-GOOD = Evidence(
+GOOD = GateEvidence(
     pair="p",
     predictor="hrad",
     bundle_sha256="a" * 64,

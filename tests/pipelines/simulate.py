@@ -17,7 +17,7 @@ from tqdm import tqdm
 from pipelines.gate.evidence import compared
 from pipelines.gate.plan import Bounds
 from pipelines.gate.verdict import INCONCLUSIVE, PASSED, REFUSED, judge
-from pipelines.measuring.gain import Timed
+from pipelines.measuring.gain import TimedDecodes
 from tests.pipelines.hand_made_evidence import GOOD
 
 CHALLENGER, PLAIN = "challenger", "autoregressive"
@@ -43,7 +43,7 @@ class World:
     )
 
 
-def trial(world: World, gain: float, seed: int, replayed: bool = True) -> Timed:
+def trial(world: World, gain: float, seed: int, replayed: bool = True) -> TimedDecodes:
     """One trial in a ``world``, of a challenger that truly gains ``gain`` over the closest rival; not ``replayed``: the clock
     alone is known. Above temperature 0 a timed decode is of a text of its own."""
     draw = np.random.default_rng([seed, 7])
@@ -85,7 +85,7 @@ def trial(world: World, gain: float, seed: int, replayed: bool = True) -> Timed:
                     | ({"profiled": spent_A[arm] / wrong_A[arm]} if replayed else {})
                     for arm, name in enumerate(arms)
                 ]
-    return Timed.of(decodes, texts if replayed else ())
+    return TimedDecodes.of(decodes, texts if replayed else ())
 
 
 RIVAL = "chain-4"  # the closest

@@ -13,13 +13,13 @@ import pipelines.commands.drift
 from pipelines.cli import main
 from pipelines.commands.drift import DRIFT, LEAST, UNKNOWN, read_records
 from predictors.bundle import bundle_hash, read_bundle
-from predictors.monitoring import Level, Reference, RequestCounts, fractions_of, read_reference
+from predictors.monitoring import AlarmLevel, Reference, RequestCounts, fractions_of, read_reference
 from runtime import ModelPair
 from tests.bundles import random_bundle
 from tests.toys import tiny_llama
 
 DEVIATIONS = {"accepted": 0.5, "residual": 0.1}
-LEVELS = {"accepted": Level(2.0, 0.06, 59.0, 72), "residual": Level(0.01, 0.012, 59.0, 72)}
+LEVELS = {"accepted": AlarmLevel(2.0, 0.06, 59.0, 72), "residual": AlarmLevel(0.01, 0.012, 59.0, 72)}
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from scipy.special import stdtrit
 
 from pipelines.commands import drift
 from pipelines.commands.drift import compared, exceeded
-from predictors.monitoring import Level
+from predictors.monitoring import AlarmLevel
 
 SETTINGS, STREAMS, RATE, WINDOW, GAMMA = ("T=0", "T=1"), 3000, 0.05, 64, 8
 RECORDED, BUDGETS = 48, (24, 48, 256)  # new tokens of the reference's requests, and of served ones
@@ -64,10 +64,10 @@ def fractions_of(some):
 
 
 def mean_of_ratios(fractions, documents):
-    return Level.of([(above / below, 1) for above, below in fractions], documents)
+    return AlarmLevel.of([(above / below, 1) for above, below in fractions], documents)
 
 
-def samples(random, budgets=(RECORDED,), slices=(None, None), level=Level.of):
+def samples(random, budgets=(RECORDED,), slices=(None, None), level=AlarmLevel.of):
     """A reference and a window, of those ``slices``, by setting and statistic."""
     made = {}
     for setting in SETTINGS:
@@ -115,7 +115,7 @@ def acceptance(rate):
 @pytest.mark.parametrize("budgets", [(24,), (256,)])
 def test_a_mean_of_ratios_would_be_flagged_for_its_budget(budgets):
     same = {"budgets": budgets, "slices": (1, 1)}
-    right, wrong = (alarms(acceptance(RATE), **same, level=level) for level in (Level.of, mean_of_ratios))
+    right, wrong = (alarms(acceptance(RATE), **same, level=level) for level in (AlarmLevel.of, mean_of_ratios))
     assert right < bound(RATE) < 0.1 < wrong, (right, wrong)
 
 
@@ -126,7 +126,7 @@ def test_a_few_requests_that_outweigh_the_others_are_no_drift():
         now = [population(budget)[:, random.integers(20_000, size=count)] for budget, count in ((24, 58), (512, 6))]
         before, documents = recorded(random)
         served_now = fractions_of(np.concatenate(now, axis=1))
-        levels = Level.of(before["accepted"], documents), Level.of(served_now["accepted"], range(WINDOW))
+        levels = AlarmLevel.of(before["accepted"], documents), AlarmLevel.of(served_now["accepted"], range(WINDOW))
         many = levels[0], replace(levels[1], freedom=WINDOW - 1)
         found.append([compared({("T=0", "accepted"): one}, 0.01)[0].drifted for one in (levels, many)])
     rate, wrong = np.mean(found, axis=0)
@@ -174,7 +174,7 @@ def test_students_quantiles(freedom):
 
 
 def test_what_never_varies():
-    level = Level(mean=1.0, error=0.0, freedom=19.0, requests=20)
+    level = AlarmLevel(mean=1.0, error=0.0, freedom=19.0, requests=20)
     pairs = ({("T=0", "accepted"): (level, replace(level, mean=value))} for value in (1.0, 1.5))
     (same,), (other,) = (compared(pair, 0.01) for pair in pairs)
     assert not same.drifted and other.drifted and other.t == np.inf

@@ -11,7 +11,7 @@ from pipelines.gate import trial
 from pipelines.gate.verdict import CHALLENGER
 from pipelines.measuring import exactness
 from pipelines.measuring.arm_rows import ArmRow
-from pipelines.measuring.arms import Run, hugging_face_arm
+from pipelines.measuring.arms import ArmRun, hugging_face_arm
 from pipelines.measuring.exactness import (
     GREEDY,
     PATH,
@@ -54,7 +54,7 @@ def _with(text: list[int], place: int, token: int) -> list[int]:
 
 
 def differences(monkeypatch, model, text: list[int]) -> list[int | None]:
-    monkeypatch.setattr(exactness, "decoder_arm", lambda *_: lambda *_: Run(text, None))
+    monkeypatch.setattr(exactness, "decoder_arm", lambda *_: lambda *_: ArmRun(text, None))
     return greedy_differences(ModelPair(model), {"one": None}, [PROMPT], NEW)["one"]
 
 

@@ -12,7 +12,7 @@ from scipy.stats import norm
 from pipelines.gate.evidence import compared
 from pipelines.gate.plan import Bounds
 from pipelines.gate.verdict import FEW, INCONCLUSIVE, REFUSED, judge
-from pipelines.measuring.gain import CLOCK, REPLAYED, Estimate, Timed
+from pipelines.measuring.gain import CLOCK, REPLAYED, Estimate, TimedDecodes
 from tests.pipelines import simulate
 from tests.pipelines.hand_made_decodes import decode, decodes
 from tests.pipelines.hand_made_evidence import change
@@ -22,7 +22,7 @@ SAME = {"T=1": frozenset({frozenset({"challenger", "chain-4"})})}
 
 
 def gain_of(rows, arm="challenger", rival="chain-4", texts=(), same=None, **only):
-    return Timed.of(rows, texts, same).gain(arm, rival, **only)
+    return TimedDecodes.of(rows, texts, same).gain(arm, rival, **only)
 
 
 def test_settings_weigh_alike_and_slices_as_they_were_timed():
@@ -223,7 +223,7 @@ def rate(arm, *where):
 
 
 def test_rivals_are_plain_decoding_and_every_static_chain():
-    found = compared(Timed.of(decodes(rate)), BOUNDS)
+    found = compared(TimedDecodes.of(decodes(rate)), BOUNDS)
     gains = {name: round(one.gain, 3) for name, one in found.gains.items()}
     assert gains == {"autoregressive": 1.4, "chain-2": 0.333, "chain-4": 0.2}
     assert found.reference == "chain-4" and set(found.settings) == {"T=0", "T=1"}
@@ -238,7 +238,7 @@ def verdict_on(found, **origin):
 
 def test_without_a_static_chain_the_gate_refuses_unless_the_pair_has_no_draft():
     rows = [row for row in decodes(rate) if row["family"] != "chain"]
-    found = compared(Timed.of(rows), BOUNDS)
+    found = compared(TimedDecodes.of(rows), BOUNDS)
     assert found.reference == "autoregressive" and set(found.gains) == {"autoregressive"}
     verdict, checks = verdict_on(found)
     assert (verdict.outcome, checks["gain"].outcome) == (REFUSED, REFUSED)
@@ -252,7 +252,7 @@ def test_without_a_static_chain_the_gate_refuses_unless_the_pair_has_no_draft():
 def test_a_gain_of_one_document_is_not_known():
     """At T=1 only document a was timed: neither there nor over all settings has any gain an error."""
     rows = [row for row in decodes(rate) if row["temperature"] == 0 or row["document"] == "a"]
-    found = compared(Timed.of(rows), BOUNDS)
+    found = compared(TimedDecodes.of(rows), BOUNDS)
     assert found.gains == dict.fromkeys(("autoregressive", "chain-2", "chain-4")) and found.settings["T=1"] is None
     assert found.reference == "chain-2" and found.settings["T=0"].gain == pytest.approx(12 / 9 - 1)
     verdict, checks = verdict_on(found)
@@ -262,7 +262,7 @@ def test_a_gain_of_one_document_is_not_known():
 
 
 def test_a_slice_of_few_documents_is_not_judged():
-    found = compared(Timed.of(decodes(rate)), Bounds(slice_documents=3))
+    found = compared(TimedDecodes.of(decodes(rate)), Bounds(slice_documents=3))
     assert found.slices["prose"] is None and found.slices["code"].gain == pytest.approx(0.2)
     assert verdict_on(found)[0].static_slices == ("prose",)
-    assert verdict_on(compared(Timed.of(decodes(rate)), BOUNDS))[0].static_slices == ()
+    assert verdict_on(compared(TimedDecodes.of(decodes(rate)), BOUNDS))[0].static_slices == ()

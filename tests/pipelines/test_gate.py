@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.gate.evidence import VERSION, Evidence, read_evidence, require_match
+from pipelines.gate.evidence import VERSION, GateEvidence, read_evidence, require_match
 from pipelines.gate.plan import Bounds, require_new, reserve_opens
 from pipelines.gate.verdict import INCONCLUSIVE, PASSED, REFUSED, fingerprint, judge, judged, lines, reasons
 from pipelines.outputs import write_json
@@ -42,7 +42,7 @@ def outcome(evidence, bounds=None):
     return judge(evidence, bounds or Bounds()).outcome
 
 
-def passes(one: Evidence, bounds: Bounds) -> bool:
+def passes(one: GateEvidence, bounds: Bounds) -> bool:
     """The conditions of a pass, written once more."""
     judged_slices = [part for part in one.slices.values() if part is not None]
     calibrated = one.exemption is not None if one.calibration_error is None else one.calibration_error <= 0.08
@@ -152,7 +152,7 @@ def test_the_verdict_says_what_it_could_have_shown_and_is_four_lines():
     assert judge(change(**gains(-0.01, 0.03)), Bounds()).documents_needed is None
     record = json.loads(json.dumps(judged(evidence, Bounds())))
     assert len(lines(record)) == 4 and record["version"] == 3 and record["verdict"] == INCONCLUSIVE
-    assert parse_config(Evidence, record["evidence"], "evidence") == evidence
+    assert parse_config(GateEvidence, record["evidence"], "evidence") == evidence
     assert record["evidence_sha256"] == fingerprint(evidence) != fingerprint(GOOD)
 
 
@@ -175,7 +175,9 @@ def test_evidence_is_read_as_written_and_is_on_this_pair_predictor_content_and_m
         require_match(change(**changes), *where)
 
 
-NEEDED = [one.name for one in dataclasses.fields(Evidence) if one.default is one.default_factory is dataclasses.MISSING]
+NEEDED = [
+    one.name for one in dataclasses.fields(GateEvidence) if one.default is one.default_factory is dataclasses.MISSING
+]
 
 
 @pytest.mark.parametrize(

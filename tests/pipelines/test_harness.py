@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from pipelines.measuring import harness as clock
 from pipelines.measuring.arm_rows import ArmRow
-from pipelines.measuring.arms import Run, TimedArm
+from pipelines.measuring.arms import ArmRun, TimedArm
 from pipelines.measuring.bench import Blocks, MeasurementLog
 from pipelines.measuring.harness import Harness, apart, timed, tokens_per_second
 from pipelines.measuring.tables import read_decodes, read_rounds, write_decodes, write_rounds
@@ -32,7 +32,7 @@ def fake_arm(name, calls=None, temperatures=None, run=None):
         if calls is not None:
             calls.append((name, tuple(prompt), settings.temperature, seed))
         records = [RoundRecord(emitted=1), RoundRecord(drafted=2, accepted=1, emitted=2, rolled_back=1, asked=3)]
-        return Run([1, 2, 3], records)
+        return ArmRun([1, 2, 3], records)
 
     return TimedArm(name, "family", run or decode, None, temperatures)
 
@@ -87,7 +87,7 @@ def test_an_interrupted_measurement_goes_on_and_gives_the_same_rows(tmp_path):
         calls.append(seed)
         if len(calls) == 6:
             raise KeyboardInterrupt
-        return Run([1, 2, 3], [RoundRecord()])
+        return ArmRun([1, 2, 3], [RoundRecord()])
 
     sound = [fake_arm(name) for name in NAMES[:2]]
     whole = harness(tmp_path / "whole").time(planned(4, sound))
@@ -111,7 +111,7 @@ def recording(monkeypatch, recordings):
 
     def decode():
         CudaGraphs.made += next(made)
-        return Run([next(runs)], None)
+        return ArmRun([next(runs)], None)
 
     return decode
 
@@ -132,7 +132,7 @@ def on_clocks(monkeypatch, took, worked, phases=("draft", "target")):
         ticks = [tick for part in parts for tick in (0.0, part)]
         monkeypatch.setattr(clock, name, iter(ticks).__next__)
     runs = count(1)
-    return lambda: Run([next(runs)], [RoundRecord(seconds=dict.fromkeys(phases, 0.2))])
+    return lambda: ArmRun([next(runs)], [RoundRecord(seconds=dict.fromkeys(phases, 0.2))])
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_a_clock_that_jumps_changes_no_time(monkeypatch):
     monkeypatch.setattr("time.time", count(1e9, -1e6).__next__)
     jumped = count(10**18, 10**15)
     monkeypatch.setattr("time.time_ns", jumped.__next__)
-    run, seconds = timed(lambda: Run([sum(range(20000))], []))
+    run, seconds = timed(lambda: ArmRun([sum(range(20000))], []))
     assert run.tokens and 0 < seconds < 5
 
 
@@ -192,7 +192,7 @@ def test_rows_and_rounds_tell_filtered_sampling_from_unfiltered(tmp_path):
     """At one temperature, without its filter an arm takes twice the time: their speeds must not be mixed."""
 
     def decode(prompt, settings, seed):
-        return Run([1, 2, 3], [RoundRecord(emitted=1), RoundRecord(emitted=2)])
+        return ArmRun([1, 2, 3], [RoundRecord(emitted=1), RoundRecord(emitted=2)])
 
     settings = (SamplingSettings(1.0), SamplingSettings(1.0, top_p=0.9))
     rows = harness(tmp_path, settings=settings).time(

@@ -13,7 +13,8 @@ import yaml
 
 from pipelines.chat_prompts import chat_documents, paragraphs, without
 from pipelines.documents import Source, load_documents
-from pipelines.prompt_table import SPLITS, Document, Shares, read_prompts, share_documents, write_prompts
+from pipelines.prompt_table import SPLITS, read_prompts, write_prompts
+from pipelines.shares import Document, Shares, share_documents
 from pipelines.stages.prompts import Mix, PromptParameters, draw_prompts, run
 from tests.pipelines.conftest import TEXT
 from tests.pipelines.test_pair_stage import rewrite

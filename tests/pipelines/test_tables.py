@@ -4,7 +4,7 @@ from time import perf_counter
 
 import pytest
 
-from pipelines.measuring.arms import Run
+from pipelines.measuring.arms import ArmRun
 from pipelines.measuring.names import BRANCH_PRESETS, EXPLICIT, PAPER, PRIOR, BranchArm, branch_arm
 from pipelines.measuring.tables import (
     DECODES,
@@ -41,7 +41,7 @@ def run():
     chain = {"drafted": 2, "accepted": 2, "emitted": 3, "passes": 3, "asked": 2, "bypassed": True}
     seconds = {"draft": 3.0, "target": 4.0, "verify": 1.0, "controller": 0.5}
     made = [{"emitted": 1}, tree, chain, {"drafted": 1, "rolled_back": 1, "emitted": 1, "passes": 1}]
-    return Run([5] * 7, [RoundRecord(**counts, seconds=dict(seconds)) for counts in made])
+    return ArmRun([5] * 7, [RoundRecord(**counts, seconds=dict(seconds)) for counts in made])
 
 
 def test_a_decode_sums_its_rounds_without_the_prefill(run):
@@ -61,20 +61,20 @@ def test_rounds_say_what_they_were_made_of_and_what_was_cached(run):
     assert [row["passes"] for row in rounds] == [0, 3, 3, 1] and [row["asked"] for row in rounds] == [0, 0, 2, 0]
     assert sum(row["emitted"] for row in rounds) == len(run.tokens)
     assert all(row["seconds_controller"] == 0.5 and row["seconds_wait"] == 0.0 for row in rounds)
-    assert rounds_of(Run([1], None), 10) == []
+    assert rounds_of(ArmRun([1], None), 10) == []
 
 
 def test_the_target_verifies_the_block_not_what_was_drafted_beside_it():
     record = RoundRecord(drafted=9, levels=5, idle_levels=2, submitted=2, candidates=2, concurrent=True)
-    (_, row) = rounds_of(Run([1], [RoundRecord(), record]), 4)
+    (_, row) = rounds_of(ArmRun([1], [RoundRecord(), record]), 4)
     assert (row["nodes"], row["submitted"], row["drafted"], row["candidates"]) == (2, 2, 9, 2)
 
 
 def test_tables_come_back_as_they_were_written(tmp_path, run):
     who = {"pair": "toy", "family": "chain", "verifier": "block", "slice": "code", "document": "d"}
     row = who | WHERE | {"prompt_tokens": 10, "order": 1, "seed": 2**40}
-    unknown = row | {"arm": "hf_generate", **measured(Run([5] * 7, None), 9.0)}
-    plain = row | {"arm": "autoregressive", **measured(Run([5] * 6 + [1], run.rounds), 9.0)}
+    unknown = row | {"arm": "hf_generate", **measured(ArmRun([5] * 7, None), 9.0)}
+    plain = row | {"arm": "autoregressive", **measured(ArmRun([5] * 6 + [1], run.rounds), 9.0)}
     sampled = row | {"arm": "chain-3", "temperature": 1.0, **measured(run, 40.0)}
     write_decodes(tmp_path / "d.parquet", [row | {"arm": "chain-3", **measured(run, 40.0)}, unknown, plain, sampled])
     read = read_decodes(tmp_path / "d.parquet")
@@ -124,7 +124,7 @@ def records():
 
 
 def test_counts_of_branch_rounds_by_hand(records):
-    run = Run([0] * 14, records)
+    run = ArmRun([0] * 14, records)
     row, rounds = measured(run, seconds=50.0), rounds_of(run, 3)[1:]
     assert (row["submitted"], row["idle_levels"], row["hits"]) == (10, 7, 1)
     assert (row["branch_points"], row["tested_points"]) == (3, 2)  # the last round drafted no branch
@@ -136,7 +136,7 @@ def test_counts_of_branch_rounds_by_hand(records):
 
 
 def test_virtual_seconds_leave_out_what_both_at_once_would_have_saved(records):
-    row = measured(Run([0] * 14, records), seconds=50.0)
+    row = measured(ArmRun([0] * 14, records), seconds=50.0)
     assert row["virtual"] and row["overlapped"] == 3.0
     assert row["seconds"] == 47.0
     assert row["seconds_draft"] == 5 * 3.0 - 3.0
@@ -149,10 +149,12 @@ def test_virtual_seconds_leave_out_what_both_at_once_would_have_saved(records):
 
 def test_a_run_is_virtual_if_it_says_so_or_if_something_overlapped():
     record = RoundRecord(seconds=dict(WORK))
-    assert measured(Run([0], [record], virtual=True), 9.0)["virtual"]  # it ended with the prefill: nothing to overlap
-    wall = measured(Run([0], [record]), 9.0)
+    assert measured(ArmRun([0], [record], virtual=True), 9.0)[
+        "virtual"
+    ]  # it ended with the prefill: nothing to overlap
+    wall = measured(ArmRun([0], [record]), 9.0)
     assert not wall["virtual"] and wall["seconds"] == 9.0 and wall["seconds_draft"] == 3.0
-    unknown = measured(Run([0], None), 9.0)
+    unknown = measured(ArmRun([0], None), 9.0)
     assert unknown["virtual"] is False and "levels" not in unknown
 
 
@@ -185,7 +187,7 @@ def test_rounds_of_real_decoders_add_up_to_their_decodes(name, temperature):
     options = {"max_new_tokens": 60, "temperature": temperature, "randomness": Randomness(3)}
     start = perf_counter()
     out = build_decoder(pair, DECODERS[name]).generate(PROMPT, **options)
-    run, wall = Run(out.tokens, out.rounds), perf_counter() - start
+    run, wall = ArmRun(out.tokens, out.rounds), perf_counter() - start
     row, (prefill, *rounds) = measured(run, wall), rounds_of(run, len(PROMPT))
     assert len(rounds) == row["rounds"]
     assert rounds[-1]["context"] + rounds[-1]["emitted"] == len(PROMPT) + len(out.tokens) - 1

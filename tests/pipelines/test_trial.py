@@ -12,10 +12,10 @@ from pipelines.cli import main
 from pipelines.gate import trial
 from pipelines.gate.evidence import read_evidence
 from pipelines.gate.plan import TrialConfig, load_plan
-from pipelines.gate.trial import Calibration, attempt, calibration_of, prompts_of
+from pipelines.gate.trial import CalibrationCheck, attempt, calibration_of, prompts_of
 from pipelines.gate.verdict import CHALLENGER, CHAMPION, VERDICT, judge
 from pipelines.measuring import exactness
-from pipelines.measuring.arms import ArmBuilder, Run
+from pipelines.measuring.arms import ArmBuilder, ArmRun
 from pipelines.measuring.bench import Blocks, MeasurementLog, allocated
 from pipelines.measuring.harness import Harness, apart
 from pipelines.measuring.names import DECODES_FILE
@@ -180,7 +180,9 @@ def test_a_model_of_unknown_calibration_is_not_exempt(tried, tmp_path):
         "selector": selector_bundle(tmp_path / "selector", pair),
     }
     found = {name: calibration_of(bundle) for name, bundle in made.items()}
-    assert found["hrad"] == found["other"] == found["stop"] == Calibration(None) and found["good"] == Calibration(0.02)
+    assert found["hrad"] == found["other"] == found["stop"] == CalibrationCheck(None) and found[
+        "good"
+    ] == CalibrationCheck(0.02)
     assert found["selector"].error is None and "delayed-tree" in found["selector"].exemption
     for names, wanted in ((("hrad", "good"), "hrad"), (("selector", "good"), "good"), (("selector",), "selector")):
         routes = [{"settings": {}, "bundle": name} for name in names]
@@ -220,7 +222,7 @@ def test_every_route_must_be_exact(tried, tmp_path, monkeypatch):
     def broken(decoder, budget):
         right = arm_of(decoder, budget)
         learned = decoder.controller.kind == "hrad"
-        return right if learned else lambda prompt, settings, seed: Run([0, 1, 2], None)
+        return right if learned else lambda prompt, settings, seed: ArmRun([0, 1, 2], None)
 
     monkeypatch.setattr(exactness, "decoder_arm", broken)
     assert not trial.exact(pair, routed, [[1, 2, 3]], 8)[names[1]]

@@ -10,10 +10,10 @@ import yaml
 
 from pipelines.measuring import tuning
 from pipelines.measuring.arm_rows import ArmRow
-from pipelines.measuring.gain import Timed
+from pipelines.measuring.gain import TimedDecodes
 from pipelines.measuring.names import CHAIN, CHOICES, DECODES_FILE, PLAIN, ROUNDS_FILE, SELECTOR
 from pipelines.measuring.tables import POLICIES, read_decodes, read_rounds
-from pipelines.measuring.tuning import Candidate, TuneStudy, candidates, shortlist
+from pipelines.measuring.tuning import Contender, TuneStudy, candidates, shortlist
 from pipelines.outputs import write_json
 from pipelines.stages import tune
 from predictors.bundle import bundle_hash, read_bundle
@@ -65,8 +65,8 @@ def test_candidates_are_ranked_by_replay_and_what_it_does_not_know_is_always_tim
 
 
 def test_a_family_has_one_place_and_a_bundle_its_own(replayed):
-    some = [Candidate(f"rule-{n}", "rule", {"decoder": {"method": PLAIN}}, 99.0 - n) for n in range(3)]
-    some += [Candidate(name, "rule", {"bundle": name}, 50.0) for name in ("hrad", "length")]
+    some = [Contender(f"rule-{n}", "rule", {"decoder": {"method": PLAIN}}, 99.0 - n) for n in range(3)]
+    some += [Contender(name, "rule", {"bundle": name}, 50.0) for name in ("hrad", "length")]
     assert names(shortlist(some, 2)) == ["rule-0", "hrad"]
 
 
@@ -102,14 +102,14 @@ def test_selectors_and_the_best_static_tree_of_a_rule_are_candidates(replayed):
 
 def choice(**rates):
     """What is chosen of candidates that decode at these rates, on prompts of their own; two numbers take turns."""
-    some = [Candidate(name, CHAIN if name.startswith("chain") else "rule", {}, 1.0) for name in rates]
+    some = [Contender(name, CHAIN if name.startswith("chain") else "rule", {}, 1.0) for name in rates]
     rows = [
         decode(name, f"p{number}", 10 / (rate[number % 2] if isinstance(rate, tuple) else rate))
         for name, rate in {**rates, PLAIN: 100.0}.items()
         for number in range(6)
     ]
     study = object.__new__(TuneStudy)
-    return study._choice(SamplingSettings(0.0), [*some, tuning.BASE], Timed.of(rows))
+    return study._choice(SamplingSettings(0.0), [*some, tuning.BASE], TimedDecodes.of(rows))
 
 
 def test_the_fastest_is_chosen_if_it_surely_beats_the_static_chain():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from predictors.monitoring import Level, Reference, RequestCounts, fractions_of
+from predictors.monitoring import AlarmLevel, Reference, RequestCounts, fractions_of
 from predictors.rounds import Forecast
 
 
@@ -42,7 +42,7 @@ def test_rounds_that_the_budget_cuts_do_not_count():
 
 def test_a_level_by_hand():
     """Ratio of sums 12 / 8; without each of three documents it is 9 / 5, 10 / 6 and 5 / 5."""
-    level = Level.of([(3, 3), (1, 1), (7, 3), (1, 1)], ["a", "b", "c", "b"])
+    level = AlarmLevel.of([(3, 3), (1, 1), (7, 3), (1, 1)], ["a", "b", "c", "b"])
     assert (level.mean, level.requests) == (1.5, 4)
     changes = np.array([9 / 5, 10 / 6, 5 / 5]) - 1.5
     assert level.error == pytest.approx(np.sqrt(2 / 3 * (changes**2).sum()))
@@ -60,7 +60,7 @@ def test_a_budget_does_not_change_what_is_expected():
                 accepted = min(int(random.geometric(0.3)) - 1, 8)
                 counts.add(accepted + 1, 8, accepted, ())
             fractions.append(fractions_of(vars(counts))["accepted"])
-        ratios.append(Level.of(fractions, range(len(fractions))))
+        ratios.append(AlarmLevel.of(fractions, range(len(fractions))))
         means.append(np.mean([above / below for above, below in fractions]))
     expected = sum(0.7**place for place in range(1, 9))
     assert all(abs(level.mean - expected) < 3 * level.error for level in ratios) and ratios[0].error < 0.04
@@ -71,13 +71,13 @@ def test_requests_of_one_document_are_alike():
     """Requests that repeat a document's say no more of the ratio than one of each does."""
     values = np.random.default_rng(0).normal(size=30)
     fractions, names = [(5 * value, 5) for value in values], [str(place) for place in range(30)]
-    alone, repeated = Level.of(fractions, names), Level.of(fractions * 4, names * 4)
+    alone, repeated = AlarmLevel.of(fractions, names), AlarmLevel.of(fractions * 4, names * 4)
     assert alone.error == pytest.approx(np.std(values, ddof=1) / np.sqrt(30)) and alone.freedom == pytest.approx(29)
     assert (repeated.error, repeated.freedom, repeated.requests) == pytest.approx((alone.error, 29, 120))
-    assert Level.of(fractions * 4, range(120)).error < 0.55 * alone.error
-    assert Level.of([(1, 1), (2, 1)], "ab").freedom == 1
-    assert Level.of([(1, 1), (2, 1)], "aa") is None and Level.of([], []) is None
-    assert Level.of([(1, 1), (2, 1), (30, 30)], "abc") is None, "one outweighs the others"
+    assert AlarmLevel.of(fractions * 4, range(120)).error < 0.55 * alone.error
+    assert AlarmLevel.of([(1, 1), (2, 1)], "ab").freedom == 1
+    assert AlarmLevel.of([(1, 1), (2, 1)], "aa") is None and AlarmLevel.of([], []) is None
+    assert AlarmLevel.of([(1, 1), (2, 1), (30, 30)], "abc") is None, "one outweighs the others"
 
 
 def test_a_reference_has_what_its_requests_say():

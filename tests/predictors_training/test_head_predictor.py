@@ -16,7 +16,7 @@ from predictors.replay.chains import ChainPolicy
 from predictors.replay.decode import Clock
 from predictors.rounds import BranchSettings
 from predictors.training.head_predictor import HeadFit, HeadPredictor, require_served
-from predictors.training.head_rules import Candidates, fit_baselines, length_accuracy
+from predictors.training.head_rules import RuleCandidates, fit_baselines, length_accuracy
 from predictors.training.head_served import Decoding, balanced, best_k_max
 from predictors.training.tables import TextTable
 from runtime import build_decoder
@@ -152,7 +152,7 @@ def branching(**given):
     made = parse_config(
         HeadPredictor, {"decoding": values, "training": FAST | {"epochs": 1}, "bootstrap_replicates": 5}, "x"
     )
-    return replace(made, candidates=Candidates(epsilons=(0.3,), probabilities=()), iterations=1)
+    return replace(made, candidates=RuleCandidates(epsilons=(0.3,), probabilities=()), iterations=1)
 
 
 def test_gamma_and_k_max_of_branches_follow_the_pair(materials):

@@ -14,7 +14,7 @@ from predictors.replay.chains import ChainPolicy, replayed
 from predictors.training import head_predictor, head_training
 from predictors.training.calibration import MacroAuc, prior_shift
 from predictors.training.head_predictor import HeadFit, HeadPredictor, changed
-from predictors.training.head_roots import Rows
+from predictors.training.head_roots import RootRows
 from predictors.training.head_training import HeadTrainConfig, train
 from predictors.training.tables import TextTable
 from tests.predictors_training.conftest import labelled
@@ -116,7 +116,7 @@ def test_features_are_those_that_sessions_see(made, materials, monkeypatch):
 
 def test_a_root_is_learned_from_once_where_its_past_is_not_read(rows):
     paper = replace(rows["train"].roots, spec=replace(rows["train"].roots.spec, feature_set="paper"))
-    several = Rows(paper, np.array([4, 4, 7, 4]), np.array([2, 1, 0, 2]))
+    several = RootRows(paper, np.array([4, 4, 7, 4]), np.array([2, 1, 0, 2]))
     assert several.distinct.row_P.tolist() == [4, 7] and several.distinct.past_P.tolist() == [2, 0]
     assert rows["train"].distinct is rows["train"]
 
@@ -134,7 +134,8 @@ def test_rows_settle(materials, monkeypatch):
     assert shares[0] > 3 * shares[1]
     assert counts[0] != counts[1] == quality["rows"]["train"]
     assert (
-        changed(Rows(None, np.array([1, 2]), np.array([0, 0])), Rows(None, np.array([1, 3]), np.array([0, 0]))) == 0.5
+        changed(RootRows(None, np.array([1, 2]), np.array([0, 0])), RootRows(None, np.array([1, 3]), np.array([0, 0])))
+        == 0.5
     )
 
 
@@ -189,7 +190,7 @@ def test_the_same_seed_gives_the_same_head(made, rows, head):
 def test_only_training_rows_shape_the_reduction(made, materials, rows, head):
     moved = replace(made.roots, state_RS=made.roots.state_RS.copy())
     moved.state_RS[~trained_rows(materials)] += 50
-    parts = (Rows(moved, rows[split].row_P, rows[split].past_P) for split in ("train", "validation"))
+    parts = (RootRows(moved, rows[split].row_P, rows[split].past_P) for split in ("train", "validation"))
     again = train(*parts, config(epochs=1))
     for name, buffer in head.network.reduction.named_buffers():
         assert torch.equal(buffer, again.network.reduction.get_buffer(name)), name

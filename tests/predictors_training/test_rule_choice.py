@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from predictors.head import DecisionRule
-from predictors.training.head_rules import Candidates, choose_rules
+from predictors.training.head_rules import RuleCandidates, choose_rules
 from predictors.training.intervals import jackknife, log_gain
 from predictors.training.predictor import choose, fold_of
 
@@ -65,7 +65,7 @@ def test_of_branches_both_rules_are_judged_on_documents_that_chose_neither():
         drafting = np.exp(0.1 * np.random.default_rng(seed).normal(size=(31, 1, 30)))
         drafting[-1] = 1.0
         seconds = np.broadcast_to(drafting, (31, 31, 30))
-        pays += choose_rules(branches(seconds), RULES, Candidates()).choice.pays
+        pays += choose_rules(branches(seconds), RULES, RuleCandidates()).choice.pays
         best = seconds[drafting[:-1].sum(axis=(1, 2)).argmin(), :1].repeat(2, axis=1)
         table_2RX, static_2X = np.stack([np.full((1, 60), 40), best]), np.stack([np.full(60, 40), np.ones(60)])
         inside += choose(table_2RX, static_2X, DOCUMENTS, folds=5, seed=0).pays
@@ -82,7 +82,7 @@ def test_of_branches_either_rule_may_be_static(pair):
             made[best] = 0.9
     noise_D = np.exp(np.random.default_rng(0).normal(0, 0.01, 30))
     seconds = slow[0][:, None, None] * slow[1][None, :, None] * noise_D
-    made = choose_rules(branches(seconds), RULES, Candidates())
+    made = choose_rules(branches(seconds), RULES, RuleCandidates())
     assert made.rules == tuple(None if one is None else RULES[one] for one in pair)
 
 

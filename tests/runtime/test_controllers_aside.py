@@ -13,7 +13,7 @@ import torch
 from predictors.bundle import OTHERWISE, read_bundle
 from predictors.controllers import CONTROLLERS, build_controller
 from predictors.controllers.base import Sourced
-from predictors.controllers.source import Source
+from predictors.controllers.source import SourceController
 from predictors.latency.prices import RoundPrices
 from predictors.lookup import Found, Lookup
 from predictors.sampling import SamplingSettings
@@ -198,5 +198,5 @@ def test_a_card_that_lacks_the_other_controller_is_refused(small, tmp_path):
     bundle = read_bundle(sourced_bundle(tmp_path / "b", small))
     del bundle.card[OTHERWISE]
     with pytest.raises(ValueError, match=OTHERWISE):
-        Source.from_bundle(bundle)
-    assert isinstance(build_controller({"kind": "source", "bundle": str(tmp_path / "b")}), Source)
+        SourceController.from_bundle(bundle)
+    assert isinstance(build_controller({"kind": "source", "bundle": str(tmp_path / "b")}), SourceController)

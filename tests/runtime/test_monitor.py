@@ -198,7 +198,7 @@ class Asked:
 
     max_new_tokens, prompt = 8, (1, 2)
 
-    class settings:  # noqa: N801
+    class sampling:  # noqa: N801
         name = "T=0"
 
 

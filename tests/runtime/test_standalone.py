@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 from predictors.bundle import bundle_hash
-from predictors.monitoring import Level, Reference, RequestCounts
+from predictors.monitoring import AlarmLevel, Reference, RequestCounts
 from runtime import ModelPair, Randomness, load_decoder
 from tests.bundles import random_bundle
 from tests.toys import tiny_llama
@@ -64,7 +64,7 @@ COMMAND = (
 
 def test_a_host_that_only_serves_fetches_a_folder_and_watches_for_drift(tmp_path):
     pair = ModelPair(tiny_llama(seed=0), tiny_llama(seed=0, layers=1))
-    reference = Reference(24.0, {"accepted": Level(2.0, 0.05, 20.0, 40)})
+    reference = Reference(24.0, {"accepted": AlarmLevel(2.0, 0.05, 20.0, 40)})
     entry = {"settings": {"T=0": dataclasses.asdict(reference)}, "missing": None}
     bundle = random_bundle(tmp_path / "bundle", pair, change=lambda card: card.update(reference=entry))
     decoder = load_decoder(bundle, pair, monitor=tmp_path / "records")

@@ -182,5 +182,5 @@ def test_drafts_end_with_an_end_of_sequence(texts, monkeypatch):
         assert not differences(starts, controller, totals)
         found.append((starts, totals))
         assert differences(starts_of(texts, greedy, "block"), controller, totals), "where fewer drafts end"
-    monkeypatch.setattr(chains.Round, "drawn_after_lookup", lambda made, most: most)
+    monkeypatch.setattr(chains.ChainRound, "drawn_after_lookup", lambda made, most: most)
     assert any(differences(starts, controller, totals) for starts, totals in found)

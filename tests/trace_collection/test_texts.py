@@ -61,7 +61,7 @@ def drawn(pair, settings, chance, budget=BUDGET):
 @cache
 def traced(pair, settings, verifier="tokenwise", twin=None, candidates=1, length=BUDGET):
     """Every text of ``length`` tokens with its traces, and their probability: replays of all controllers read the same ones.
-    ``twin`` names a function of `drafts` that is another one's."""
+    ``twin`` names a function, with its module, that is another one's."""
     tracer = TextTracer(
         pair, 2, BUDGET, candidates, layers=(), spec=StopSpec((), 0, 2), state_slots=2, verifier=verifier
     )
@@ -77,7 +77,7 @@ def traced(pair, settings, verifier="tokenwise", twin=None, candidates=1, length
         return tokens, RecordedText(*where, columns, pair.target.eos_tokens)
 
     merged = {}  # of traces that are equal to the last byte, one
-    with mock.patch.object(drafts, *twin) if twin else nullcontext():
+    with mock.patch(*twin) if twin else nullcontext():
         for (tokens, text), probability in enumerate_outcomes(run):
             columns = ((name, column.tobytes()) for name, column in sorted(text.columns.items()))
             merged.setdefault((*tokens, *columns), [(tokens, text), 0.0])[1] += probability
@@ -132,7 +132,7 @@ def test_replay_of_a_draft_that_reads_states_has_the_decoders_law(controller, ve
     decoded = decoded_rounds(READING, controller, HOT, verifier)
     again = replayed_rounds(controller, traced(READING, HOT, verifier), verifier)
     assert len(decoded) > 20 and total_variation(decoded, again) < 1e-5
-    twin = traced(READING, HOT, verifier, ("reads_states", lambda model: False))
+    twin = traced(READING, HOT, verifier, ("trace_collection.text_tracer.reads_states", lambda model: False))
     assert total_variation(decoded, replayed_rounds(controller, twin, verifier)) > 1e-3
 
 
@@ -163,7 +163,13 @@ def first_rounds(verifier):
 
 
 def recorded_rounds(verifier, twin=None):
-    texts = traced(PAIR, SamplingSettings(1.0), verifier, ("rejected_law", twin) if twin else None, length=3)
+    texts = traced(
+        PAIR,
+        SamplingSettings(1.0),
+        verifier,
+        ("trace_collection.drafts.rejected_law", twin) if twin else None,
+        length=3,
+    )
 
     def of(tokens, text):
         accepted = text.accepted()[1]
