@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 LEAST_TEMPERATURE = 1e-30  # but 0: logits divided by less may leave float32's range
@@ -76,6 +76,9 @@ class SamplingSettings:
         """Measure how far two settings are apart: in temperature, in top-p, in top-k, then in whether texts are invariant."""
         filters = abs(self.top_p - other.top_p), abs(self.top_k - other.top_k)
         return (abs(self.temperature - other.temperature), *filters, self.invariant != other.invariant)
+
+
+SAMPLING = tuple(one.name for one in fields(SamplingSettings))  # columns of a row that tell its setting
 
 
 def _is_number(value: object) -> bool:

@@ -18,7 +18,7 @@ from pipelines.measuring.arms import ArmRun, Decode, TimedArm
 from pipelines.measuring.bench import Blocks
 from pipelines.measuring.tables import Rows, measured, rounds_of
 from pipelines.prompt_table import Prompt
-from predictors.sampling import SamplingSettings
+from predictors.sampling import SAMPLING, SamplingSettings
 from runtime.graphs import CudaGraphs
 
 RETRIES = 3  # of a decode that recorded programs, or was disturbed
@@ -27,17 +27,7 @@ RETRIES = 3  # of a decode that recorded programs, or was disturbed
 DISTURBED = 0.05
 WAIT = "wait"  # the phase in which a draft in another process is waited for
 BY_ROUND = "by_round"
-OF_DECODE = (
-    "arm",
-    "split",
-    "prompt",
-    "temperature",
-    "top_k",
-    "top_p",
-    "invariant",
-    "repeat",
-    "block",
-)  # and of its rounds
+OF_DECODE = ("arm", "split", "prompt", *SAMPLING, "repeat", "block")  # and of its rounds
 Planned = Iterable[tuple[Prompt, Sequence[TimedArm]]]
 
 

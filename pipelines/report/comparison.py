@@ -27,11 +27,11 @@ from pipelines.measuring.gain import setting_of
 from pipelines.measuring.names import CHAIN, HF_LOOKUP, HUGGING_FACE, PLAIN, PLAIN_FAMILY
 from pipelines.report.section import UNDEFINED, Interval, Table, Unit, arm_name, changed, frame
 from predictors.rounds import PHASES
+from predictors.sampling import SAMPLING
 from predictors.training import intervals
 
 SPEEDUP, OVER_CHAIN, EFFICIENCY = "speed-up over plain", "gain over best static chain", "block efficiency"
 KEY = ["setting", "prompt", "repeat"]  # of a block of one split
-SAMPLING = ("temperature", "top_k", "top_p", "invariant")
 FIRST = (PLAIN, PLAIN_FAMILY, HUGGING_FACE, CHAIN)  # families that are shown before others
 PARTS = (*PHASES, "rest")  # of the time
 RATES = {  # by the name of a column of the report: Σ of quantities of decodes over Σ of another

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from predictors.bundle import CaptureContract
 from predictors.config import parse_config
-from predictors.sampling import SamplingSettings
+from predictors.sampling import SAMPLING, SamplingSettings
 from predictors.schema import MANIFEST
 
 REMEDY = "Nothing else was touched. Run the traces stage again: it rebuilds only what is missing or damaged."
@@ -125,7 +125,7 @@ class TraceTable(Generic[Kind]):
 
     @cached_property
     def _setting_rows(self) -> list[tuple[float, int, float, bool]]:
-        columns = (self.column(name).tolist() for name in ("temperature", "top_k", "top_p", "invariant"))
+        columns = (self.column(name).tolist() for name in SAMPLING)
         return [(round(t, 6), int(k), round(p, 6), i) for t, k, p, i in zip(*columns, strict=True)]
 
 

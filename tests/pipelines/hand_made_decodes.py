@@ -16,6 +16,7 @@ def decode(arm, prompt, seconds, tokens=10, document=None, slice_name="code", te
         "temperature": temperature,
         "top_k": 0,
         "top_p": 1.0,
+        "invariant": False,
         "repeat": repeat,
         "block": f"{prompt}/{temperature:g}/{repeat}",
         "tokens": tokens,

@@ -30,8 +30,9 @@ from pipelines.measuring.names import (
 )
 from pipelines.measuring.tables import write_decodes, write_rounds
 from pipelines.outputs import write_json
+from predictors.sampling import SAMPLING
 
-UNFILTERED = {"top_k": 0, "top_p": 1.0}
+UNFILTERED = {"top_k": 0, "top_p": 1.0, "invariant": False}
 STOPPERS = ("logistic", "specdecpp", "early_stop-1", "early_stop-2")
 PHASES = {"draft": 0.3, "target": 0.4, "verify": 0.1, "controller": 0.05, "rest": 0.15}  # shares of the time
 MAIN_SPEED = {  # tokens per second
@@ -135,7 +136,7 @@ def branch_counts(arm: str, seconds: float) -> dict:
 
 def rounds_of(row: dict) -> list[dict]:
     """A prefill and two rounds of a decode."""
-    keys = ("arm", "split", "prompt", "temperature", "top_k", "top_p", "repeat", "block")
+    keys = ("arm", "split", "prompt", *SAMPLING, "repeat", "block")
     who = {key: row[key] for key in keys} | {"ends_segment": True, "law_known": False, "guessed": 0, "candidates": 0}
     who |= {"asked": 0, "idle_levels": 0}
     drafted = 0 if row["arm"] == PLAIN else 2

@@ -67,6 +67,7 @@ def _row(random, split, document, root, signal, noise, draws):
         "temperature": heat,
         "top_k": 0,
         "top_p": 1.0,
+        "invariant": False,
         "batch_size": 1,
         "root": root,
         "position": position,

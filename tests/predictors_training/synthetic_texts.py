@@ -70,6 +70,7 @@ def text_of(document: str, split: str, heat: float, made: Rows, confidence_NG, o
         "temperature": heat,
         "top_k": 0,
         "top_p": 1.0,
+        "invariant": False,
         "batch_size": 1,
         "place": place_N,
         "position": PROMPT + place_N,

@@ -44,7 +44,7 @@ def folder(tmp_path):
     schema = trace_schema(COLUMNS, {"state": SIZE}, 7, "f", contract)
     for index, split in enumerate(SPLITS):
         place = {"prompt_id": f"p{index}", "document": "d", "slice": "code", "split": split, "batch_size": 1}
-        settings = {"temperature": 0.6 * (index % 2), "top_k": 0, "top_p": 1.0}
+        settings = {"temperature": 0.6 * (index % 2), "top_k": 0, "top_p": 1.0, "invariant": False}
         numbers = np.arange(5) + 5 * index
         part = {**place, **settings, "number": numbers, "state": numbers[:, None] + np.arange(SIZE) / 4}
         write_shard(tmp_path / shard_name(index), [{}, part], schema)
