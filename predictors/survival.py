@@ -27,10 +27,10 @@ from operator import mul
 from typing import Any, NamedTuple
 
 import numpy as np
-from torch import Tensor, nn
+from torch import Tensor
 
 from predictors.config import Checked, Count, NotNegative, Positive, Probability, Whole
-from predictors.network import SKETCH, Standardised, loaded
+from predictors.network import SKETCH, OnHost, TwoLayers, loaded
 from predictors.sampling import SamplingSettings
 from predictors.signals import LEAST_LOG, TokenNumbers
 from predictors.stopping import StopCalibration
@@ -86,15 +86,11 @@ def numbers_of(confidence: Any, own: Any) -> TokenNumbers:
     return TokenNumbers(*(np.log(np.maximum(one, math.exp(LEAST_LOG))) for one in (confidence, own)))
 
 
-class SurvivalNetwork(Standardised):
+class SurvivalNetwork(TwoLayers):
     """Network of ``survival``: logits [B, 2] of `now` and `next` from raw features [B, F]."""
 
     def __init__(self, hidden: int) -> None:
-        super().__init__(len(SCALARS))
-        self.head = nn.Sequential(nn.Linear(len(SCALARS), hidden), nn.ReLU(), nn.Linear(hidden, 2))
-
-    def outputs(self, reduced: Tensor) -> Tensor:
-        return self.head(reduced)
+        super().__init__(len(SCALARS), hidden, 2)
 
 
 class Answers(NamedTuple):
@@ -107,36 +103,19 @@ class Answers(NamedTuple):
     sketch: Any
 
 
-class Answering:
-    """A trained network in double precision: over arrays of drafts, or one draft at a time in plain numbers.
-
-    After a pass of a model nothing is in the caches, and an array operation takes ten microseconds there whatever it computes: a
-    token's numbers by themselves take half the time of arrays.
-    """
-
-    def __init__(self, network: SurvivalNetwork) -> None:
-        values = {name: tensor.detach().double().numpy() for name, tensor in network.state_dict().items()}
-        first, last = ((values[f"head.{layer}.weight"], values[f"head.{layer}.bias"]) for layer in (0, 2))
-        self._mean_F, self._inverse_F, self._layers = values["mean"], 1 / values["scale"], (first, last)
-        self._scaling = list(zip(self._mean_F.tolist(), self._inverse_F.tolist(), strict=True))
-        self._units = [list(zip(weight.tolist(), bias.tolist(), strict=True)) for weight, bias in self._layers]
+class Answering(OnHost):
+    """A trained network, over arrays of drafts or about one draft."""
 
     def __call__(self, features: np.ndarray) -> Answers:
         """Compute outputs from raw features [..., F]."""
-        (first_HF, bias_H), (last_2H, bias_2) = self._layers
-        standard = (features - self._mean_F) * self._inverse_F
-        logits = np.maximum(standard.dot(first_HF.T) + bias_H, 0.0).dot(last_2H.T) + bias_2
+        logits, standard = self.rows(features)
         token = standard[..., : len(TOKEN)]
         distance = np.einsum("...f,...f->...", token, token) / len(TOKEN)
         return Answers(logits[..., 0], logits[..., 1], distance, token[..., :SKETCH])
 
     def of_one(self, features: Sequence[float]) -> Answers:
         """Compute outputs of one draft's features [F], in plain numbers."""
-        first, last = self._units
-        standard = [(value - mean) * inverse for value, (mean, inverse) in zip(features, self._scaling, strict=True)]
-        sums = [sum(map(mul, weight_F, standard)) + bias for weight_F, bias in first]
-        hidden = [0.0 if value < 0.0 else value for value in sums]  # no number stays none
-        now, following = (sum(map(mul, weight_H, hidden)) + bias for weight_H, bias in last)
+        (now, following), standard = self.row(features)
         token = standard[: len(TOKEN)]
         return Answers(now, following, sum(map(mul, token, token)) / len(TOKEN), tuple(token[:SKETCH]))
 
@@ -226,7 +205,7 @@ class SurvivalSetting(Checked):
 
 
 @dataclass(frozen=True)
-class SurvivalPrices:
+class RatioPrices:
     """Prices that rules were chosen by: ``cost_ratio`` of a machine after ``context`` tokens, from the latency profile
     ``profile_hash``."""
 

@@ -8,6 +8,8 @@ import torch
 
 from predictors.actions import Action, Prices, Traffic
 from predictors.bundle import AUTO, OTHERWISE, CaptureContract, ServingRange, bundle_hash, read_bundle, write_bundle
+from predictors.grow import SCALARS as GROW_SCALARS
+from predictors.grow import TOKEN, GrowNetwork
 from predictors.head import FeatureSpec, HRADNetwork
 from predictors.stopping import RESIDUAL, NetworkShape, StopNetwork, StopSpec
 from predictors.survival import SCALARS, SurvivalNetwork
@@ -26,9 +28,10 @@ def most_traffic(action):
 CHAIN = {"method": "speculative", "drafter": {"kind": "chain", "gamma": 3}, "verifier": "block"}
 
 
-def _written(folder, pair, card, temperatures=(0.0, 1.0), change=None, network=None, layers=()):
+def _written(folder, pair, card, temperatures=(0.0, 1.0), change=None, network=None, layers=(), invariant=False):
     """Write ``card``, made for ``pair``, and ``network``, if there is one; ``change(card)`` edits the card before export."""
     settings = tuple((temperature, 0.0, 1.0) for temperature in temperatures)
+    settings += tuple((temperature, 0.0, 1.0, 1.0) for temperature in temperatures if temperature and invariant)
     serving = ServingRange(str(pair.target.dtype).removeprefix("torch."), settings, min_context=1, max_context=200)
     contract = CaptureContract(pair_identity(pair, layers), serving, provenance={})
     card = {"contract": contract.to_json(), "max_distance": 1e9, "decoder": copy.deepcopy(CHAIN)} | card
@@ -154,6 +157,35 @@ def survival_bundle(folder, pair, seed=0, temperatures=(0.0, 1.0), change=None, 
         "prices": {"cost_ratio": 8.0, "context": 40.0, "profile_hash": "none"},
     }
     return _written(folder, pair, card, temperatures, change, network)
+
+
+def grow_bundle(folder, pair, seed=0, temperatures=(0.0, 1.0), change=None, rate=1.0, worth=1.0, pays=True):
+    """Write a grow model that is random but decided, made for ``pair``, for greedy and invariant sampling; at temperatures above
+    0 else it drafts one token."""
+    torch.manual_seed(seed)
+    network = GrowNetwork(8)
+    with torch.no_grad():
+        network.head[-1].weight.mul_(8)
+        network.mean[: len(TOKEN)] = -2.0
+    rule = {"rate": rate, "worth": worth}
+    setting = {
+        "rule": rule,
+        "static_length": 1,
+        "static_leaves": [1],
+        "costs": {"level": 0.2, "nodes": [1 + n / 20 for n in range(9)]},
+    }
+    settings = [{"settings": {"temperature": heat}, "pays": pays and not heat, **setting} for heat in temperatures]
+    settings += [
+        {"settings": {"temperature": heat, "invariant": True}, "pays": pays, **setting} for heat in temperatures if heat
+    ]
+    card = {
+        "kind": "grow",
+        "scalars": list(GROW_SCALARS),
+        "settings": settings,
+        "prices": {"cost_ratio": 8.0, "context": 40.0, "profile_hash": "none"},
+        "decoder": CHAIN | {"drafter": {"kind": "chain", "gamma": 3, "leaves": [3, 3, 3]}},
+    }
+    return _written(folder, pair, card, temperatures, change, network, invariant=True)
 
 
 SIMPLE = {"match": 2, "length": 2, "tail": 1}

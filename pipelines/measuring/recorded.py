@@ -34,7 +34,7 @@ from runtime.decoding.sequential import SequentialDecoder
 from runtime.drafting.chain import ChainConfig
 from runtime.identity import require_pair
 
-ROUND = ("context", "submitted", "passes", "asked", "looked_up")  # what prices read of a timed round
+ROUND = ("context", "drafted", "submitted", "passes", "asked", "looked_up")  # what prices read of a timed round
 
 
 class RecordedTexts:
@@ -168,7 +168,11 @@ def static_chain(decoder: Decoder, settings: SamplingSettings) -> tuple[int, flo
         return None
     if chosen.drafter is None:
         return 0, None, ""
-    if not isinstance(chosen.drafter, ChainConfig) or chosen.drafter.lookup is not None:
+    if (
+        not isinstance(chosen.drafter, ChainConfig)
+        or chosen.drafter.lookup
+        or (chosen.drafter.leaves and settings.read_off)
+    ):
         return None
     session = chosen.controller.start(settings)
     if isinstance(session, Fixed):

@@ -136,7 +136,7 @@ def chain_policy(drafter: "Drafter", controller: Controller, verifier: str) -> C
     if isinstance(drafter, LookupConfig):
         return ChainPolicy(controller, drafter.depth, verifier, drafter, drafts=False)
     if isinstance(drafter, ChainConfig) and drafter.draft_temperature is None:
-        return ChainPolicy(controller, drafter.depth, verifier, drafter.lookup)
+        return ChainPolicy(controller, drafter.depth, verifier, drafter.lookup, leaves=drafter.leaves)
     return None
 
 

@@ -32,6 +32,7 @@ FAMILIES = {
     "head": "head_predictor.HeadPredictor",
     "stop": "stop_predictor.StopPredictor",
     "survival": "survival_predictor.SurvivalPredictor",
+    "grow": "grow_predictor.GrowPredictor",
     "source": "source_predictor.SourcePredictor",
     "tree": "tree_predictor.TreePredictor",
     "guess": "guesses.GuessPredictor",

@@ -21,6 +21,7 @@ LEARNED = {
     "specdecpp": "early_stop.SpecDecPP",
     "early_stop": "early_stop.EarlyStop",
     "survival": "survival.Survival",
+    "grow": "grow.Grow",
     "source": "source.SourceController",
     "hrad": "head.HRAD",
     "length": "head.Length",

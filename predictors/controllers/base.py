@@ -111,6 +111,11 @@ class Session:
         """Decide whether to stop after the token just drawn, which is kept and verified."""
         return False
 
+    def widths(self, laws: Sequence[NextLaw]) -> list[int] | None:
+        """Choose how many candidates of each level of a drafted chain to submit, its own token the first; levels of 0 end it.
+        ``laws`` are those that its tokens come from. Called where a chain may have leaves; ``None``: those of the drafter."""
+        return None
+
     def branch_count(self, law: NextLaw) -> int | None:
         """Choose how many tokens to try at a branch point, from its distribution; ``None`` leaves it to the decoder."""
         return None

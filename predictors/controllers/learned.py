@@ -21,6 +21,7 @@ from predictors.network import Judging
 from predictors.rounds import Forecast
 from predictors.sampling import SamplingSettings
 from predictors.signals import Root
+from predictors.survival import RatioPrices
 
 LARGEST_FACTOR = 1.25  # between prices of two machines, that a bundle serves without a warning
 
@@ -36,6 +37,17 @@ class BundleConfig:
             raise ValueError(
                 "no bundle is named, and a learned controller needs one: name the folder of an exported one."
             )
+
+
+def ratio_doubt(kind: str, made_at: RatioPrices, profile: LatencyProfile, remedy: str) -> str | None:
+    """Tell why rules of ``kind`` that were ``made_at`` other prices may not pay at those of ``profile``; ``None``: they may."""
+    made, here = made_at.cost_ratio, profile.cost_ratio(made_at.context)
+    if max(here / made, made / here) <= LARGEST_FACTOR:
+        return None
+    return (
+        f"the rules of {kind} were chosen where a target pass takes {made:.1f} draft steps, and here it takes {here:.1f}. "
+        f"{remedy}"
+    )
 
 
 class Guard:

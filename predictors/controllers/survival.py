@@ -14,7 +14,7 @@ from torch import Tensor
 
 from predictors.bundle import Bundle
 from predictors.controllers.base import Rerun
-from predictors.controllers.learned import LARGEST_FACTOR, LearnedSession, RuledConfig, RuledController
+from predictors.controllers.learned import LearnedSession, RuledConfig, RuledController, ratio_doubt
 from predictors.latency.prices import RoundPrices
 from predictors.latency.profile import LatencyProfile
 from predictors.rounds import Forecast, RoundRecord
@@ -25,8 +25,8 @@ from predictors.survival import (
     SCALARS,
     Answering,
     Course,
+    RatioPrices,
     SurvivalNetwork,
-    SurvivalPrices,
     SurvivalSetting,
     build_survival_network,
     luck_after,
@@ -106,11 +106,11 @@ class Survival(RuledController):
     """Drafts while the chain is likely enough to survive: the controller of an exported bundle of kind ``survival``."""
 
     kind = "survival"
-    config_class, setting_class, prices_class = SurvivalConfig, SurvivalSetting, SurvivalPrices
+    config_class, setting_class, prices_class = SurvivalConfig, SurvivalSetting, RatioPrices
     follows_one_draft = True
     network: SurvivalNetwork
     settings: tuple[SurvivalSetting, ...]
-    prices: SurvivalPrices
+    prices: RatioPrices
 
     def __init__(self, bundle: Bundle) -> None:
         super().__init__(bundle, "scalars")
@@ -147,14 +147,8 @@ class Survival(RuledController):
         return self.with_settings(map(here, self.settings))
 
     def doubt(self, profile: LatencyProfile) -> str | None:
-        made = self.prices.cost_ratio
-        here = profile.cost_ratio(self.prices.context)
-        if max(here / made, made / here) <= LARGEST_FACTOR:
-            return None
-        return (
-            f"the rules of {self.kind} were chosen where a target pass takes {made:.1f} draft steps, and here it takes "
-            f"{here:.1f}. Load the bundle with reprice=True, or fit it here (dvc repro)."
-        )
+        remedy = "Load the bundle with reprice=True, or fit it here (dvc repro)."
+        return ratio_doubt(self.kind, self.prices, profile, remedy)
 
     @property
     def num_features(self) -> int:

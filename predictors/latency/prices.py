@@ -95,6 +95,7 @@ class RoundPrices:
         assert not any(one.candidates or one.idle_levels or one.survived for one in rounds), "a round with branches"
         return sum(
             (self.chain(one.submitted, one.context) if one.submitted or one.passes else self.plain(one.context))
+            + self.leaves(one.submitted, one.drafted, one.context)
             + self.looked_up(one.looked_up, one.submitted, one.context)
             + (self.catching_up(one.behind, one.context) if one.passes else 0.0)
             + sum(self.law(one.context + place) for place in range(one.submitted, one.passes))
@@ -107,6 +108,15 @@ class RoundPrices:
         """Price the host's reading of distributions: of so many the confidence, of so many the entropy too."""
         counts = enumerate((confidences, entropies))
         return sum(count * self._spent("reading", entropy=entropy) for entropy, count in counts if count)
+
+    def leaves(self, submitted: int, nodes: int, context: float) -> float:
+        """Price what a chain of ``submitted`` tokens takes more where leaves make it so many ``nodes``."""
+        if nodes <= submitted:
+            return 0.0
+        with_leaves = self._spent("target", tokens=1 + nodes, context=context)
+        with_leaves += self._outside("tree_verification", drafted=nodes)
+        alone = self._spent("target", tokens=1 + submitted, context=context)
+        return with_leaves - alone - self._outside("chain_verification", drafted=submitted)
 
     def looked_up(self, tokens: int, submitted: int, context: int) -> float:
         """Price what changes, below 0, where so many of a chain's ``submitted`` tokens came from a lookup."""
@@ -129,6 +139,13 @@ class RoundPrices:
             self.chain(drafted, context) + drafted * question + usual * (drafted > 0) for drafted in range(gamma + 1)
         ]
         return tuple(one / seconds[0] for one in seconds)
+
+    def grow_costs(self, nodes: int, context: float, question: float) -> tuple[float, tuple[float, ...]]:
+        """One more level of a chain, with a ``question`` of so many seconds, and target passes over 0, 1, … ``nodes`` with their
+        verdicts, in summed rounds of none."""
+        plain = self.chain(0, context)
+        passes = [1 + self.leaves(0, count, context) / plain for count in range(nodes + 1)]
+        return (self.law(context) + question) / plain, tuple(passes)
 
     def lookup_costs(self, length: int, tails: Sequence[int], context: float) -> tuple[tuple[float, ...], ...]:
         """Rounds of 0, 1, … ``length`` tokens of a lookup, after which each of ``tails`` tokens are drawn, in summed rounds of
@@ -296,6 +313,7 @@ class PriceTable:
         laws = (prices.law(context) for context in range(known[0], known[-1] + depth))
         self._laws_C = np.cumsum([0.0, *laws])  # of all passes behind contexts from the first one up to this one
 
+        self._leaves = cache(prices.leaves)
         self._drawing_L = np.array([prices.drawing(drafted) for drafted in range(depth + 1)])
 
     def rounds(self, context_V: np.ndarray, submitted_V: np.ndarray, passes_V: np.ndarray) -> np.ndarray:
@@ -305,6 +323,11 @@ class PriceTable:
         chain_V = np.where(none_V, self._plain_C[place_V], self._chain_CL[place_V, submitted_V])
         first_V = context_V - self._context_C[0]
         return np.asarray(chain_V + self._laws_C[first_V + passes_V] - self._laws_C[first_V + submitted_V])
+
+    def leaves(self, context_V: np.ndarray, submitted_V: np.ndarray, nodes_V: np.ndarray) -> np.ndarray:
+        """Price what `rounds` leave out where a chain has leaves."""
+        rows_3P, place_V = np.unique([submitted_V, nodes_V, context_V], axis=1, return_inverse=True)
+        return np.array([self._leaves(*row) for row in rows_3P.T.tolist()])[place_V]
 
     def looked_up(self, submitted_V: np.ndarray, tokens_V: np.ndarray) -> np.ndarray:
         """Price what `rounds` leave out where ``tokens_V`` of the submitted came from a lookup."""

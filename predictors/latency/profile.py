@@ -57,6 +57,7 @@ AXES = {
     "guessing": ("guessed",),  # a model drafting for itself: a pass's candidates, and upkeep of so many guesses
     "stopping": ("features",),  # asking a stop model of so many numbers
     "survival": ("positions",),  # asking the survival model about so many tokens behind the last draft pass
+    "grow": ("levels",),  # choosing a chain of so many levels and its leaves
     "selection": ("features",),  # choosing a delayed tree from so many numbers of hidden states, and both models' laws
 }
 FIRST = "draft_first"

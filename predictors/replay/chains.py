@@ -13,8 +13,9 @@ Not recorded is what would be drawn after a *wrong* lookup: there no end-of-sequ
 is what is drawn at the root after it, which differs only for a draft that reads the target's states.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from predictors.controllers.base import Controller, Session, Sourced
@@ -28,19 +29,22 @@ from predictors.signals import Root
 @dataclass(frozen=True)
 class ChainPolicy:
     """Policy for chains of at most ``depth`` tokens, verified by rule ``verifier``: ``controller`` decides about them, and about
-    what ``lookup`` finds, if the drafter has one. ``drafts``: there is a draft model; without one a plan is about the lookup."""
+    what ``lookup`` finds, if the drafter has one. ``drafts``: there is a draft model; without one a plan is about the lookup.
+    ``leaves``: the most beside the tokens of a chain, by level."""
 
     controller: Controller
     depth: int
     verifier: str = "block"
     lookup: LookupSettings | None = None
     drafts: bool = True
+    leaves: tuple[int, ...] = ()
 
 
 @dataclass
 class ChainRound:
     """A round in the making: a ``session`` drafts from row ``start`` of a ``text`` and sees ``root``. Of any number of tokens
-    drafted like its own ``would`` be accepted; its last one ``ended`` the text. All else is counted as in `ReplayedRound`."""
+    drafted like its own ``would`` be accepted; its last one ``ended`` the text; ``leaves`` go beside them. All else is counted as
+    in `ReplayedRound`."""
 
     text: RecordedText
     session: Session
@@ -53,6 +57,7 @@ class ChainRound:
     confidences: int = 0
     entropies: int = 0
     ended: bool = False
+    leaves: int = 0
 
     def planned(self) -> int:
         """Return the most tokens to draft: what the session plans, within its cap and the budget."""
@@ -62,6 +67,17 @@ class ChainRound:
     def law(self, place: int) -> RecordedLaw:
         """Return the draft's distribution after ``place`` tokens of the chain."""
         return RecordedLaw(self.text, self.root, place, self.start, place)
+
+    def leafed(self, most: Sequence[int]) -> None:
+        """Put leaves beside the chain that was drafted, at ``most`` so many at each level."""
+        laws = [self.law(place) for place in range(self.submitted)]
+        widths = self.session.widths(laws)
+        if widths is None:
+            widths = [1 + count for count in (*most, *[0] * len(laws))[: len(laws)]]
+        widths = list(takewhile(bool, widths))
+        self.submitted, self.leaves = len(widths), sum(widths) - len(widths)
+        if self.would < len(widths) and self.text.number("rank", self.start, self.would) < widths[self.would]:
+            self.would += 1
 
     def chain(self, most: int) -> None:
         """Draft a chain of at most ``most`` tokens, up to where the session stops or the text ends."""
@@ -143,11 +159,13 @@ def replayed(text: RecordedText, policy: ChainPolicy) -> Iterator[ReplayedRound]
             sourced = None if policy.drafts else Sourced(most)
         if sourced is None:
             made.chain(most)
+            if policy.leaves and text.settings.read_off:
+                made.leafed(policy.leaves)
         else:
             made.sourced(sourced)
         behind = waiting + made.looked_up if made.passes and (lookup is not None or text.reads_states) else 0
         rolled_back = max(made.submitted - made.would, 0)
-        previous = made.record(drafted=made.submitted, rolled_back=rolled_back, behind=behind)
+        previous = made.record(drafted=made.submitted + made.leaves, rolled_back=rolled_back, behind=behind)
         session.end_round(previous)
         yield previous
         if made.passes:

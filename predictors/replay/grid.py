@@ -10,6 +10,7 @@ is the path of starts from the first to the end (`DecodePath`). Counts equal tho
 states of a policy's memory, L tokens of a lookup.
 """
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -102,6 +103,13 @@ class Starts:
         it means nothing."""
         return self.by_start([one.columns[name] for one in self.texts])[:, :, : self.depth]
 
+    def accepting(self, would_XS: np.ndarray) -> "Starts":
+        """Make the same starts, at the same prices, for drafts of which so many tokens would be accepted."""
+        made = copy.copy(self)
+        vars(made).update(_table=self._table, _prefill_X=self._prefill_X, would_XS=would_XS)
+        vars(made).pop("would_LXS", None)
+        return made
+
     def summed(self, path: "DecodePath", values_V: np.ndarray | list[float]) -> np.ndarray:
         """Sums [X] of values of every round."""
         return np.bincount(path.text_V, values_V, len(self.texts))
@@ -124,6 +132,8 @@ class Starts:
         """Return what the rounds of ``path`` [V] come to, each query of a model ``question`` seconds."""
         context_V = self.context_X[path.text_V] + path.start_V
         spent_V = self._table.rounds(context_V, drafts.submitted, drafts.passes)
+        if (drafts.nodes > drafts.submitted).any():
+            spent_V += self._table.leaves(context_V, drafts.submitted, drafts.nodes)
         if self.lookup is not None:
             spent_V += self._table.looked_up(drafts.submitted, drafts.looked_up)
         if self.lookup is not None or self.texts[0].reads_states:
@@ -166,19 +176,20 @@ class Starts:
 class Drafts:
     """A policy's drafts at every start by the state of its memory [X, S, M], or in rounds [V]: ``submitted`` tokens in draft
     ``passes``, queries ``asked`` of a model, and distributions whose ``confidences`` the host reads without one. The first
-    ``looked_up`` tokens come from a lookup, which no memory of the policy notices."""
+    ``looked_up`` tokens come from a lookup, which no memory of the policy notices; with leaves they are ``nodes`` in all."""
 
     submitted: np.ndarray
     passes: np.ndarray
     asked: np.ndarray
     confidences: np.ndarray
     looked_up: np.ndarray
+    nodes: np.ndarray
 
     @staticmethod
     def of(submitted: np.ndarray, passes: np.ndarray | None = None, **others: np.ndarray) -> "Drafts":
         """Make drafts without what is left out; ``passes``: as many as tokens."""
         none = dict.fromkeys(("asked", "confidences", "looked_up"), np.zeros_like(submitted))
-        return Drafts(submitted, submitted if passes is None else passes, **none | others)
+        return Drafts(submitted, submitted if passes is None else passes, **none | {"nodes": submitted} | others)
 
     def at(self, places: Columns) -> "Drafts":
         """Take the drafts in rounds [V] at texts, starts and states."""

@@ -23,15 +23,7 @@ from predictors.latency.prices import RoundPrices
 from predictors.latency.profile import LatencyProfile
 from predictors.replay.grid import Columns, Totals
 from predictors.schema import SPLITS, TEST, TRAIN, VALIDATION
-from predictors.survival import (
-    SCALARS,
-    Answering,
-    Priced,
-    SurvivalNetwork,
-    SurvivalPrices,
-    SurvivalRule,
-    SurvivalSetting,
-)
+from predictors.survival import SCALARS, Answering, Priced, RatioPrices, SurvivalNetwork, SurvivalRule, SurvivalSetting
 from predictors.training.predictor import (
     Fitted,
     Materials,
@@ -183,7 +175,7 @@ class SurvivalPredictor(Trust):
         context, manifest = model.table.median_context, model.table.manifest
         chain = {"kind": "chain", "gamma": self.gamma, "lookup": {"length": self.lookup}}
         error = max(one["tokens"]["ece"] for one in known.values())
-        prices = SurvivalPrices(model.profile.cost_ratio(context), context, model.profile.profile_hash)
+        prices = RatioPrices(model.profile.cost_ratio(context), context, model.profile.profile_hash)
         decoder = {"method": "speculative", "drafter": chain, "verifier": self.verifier}
         card = card_of("survival", manifest, decoder) | {
             "scalars": list(SCALARS),

@@ -7,17 +7,23 @@ Which tokens are looked up, and how many are drawn after them, is settled before
 i.i.d. chain whatever its source, and a verifier of chains stays lossless. No lookup cuts or replaces a chain that was drawn.
 
 A chain is a tree whose levels have one node, but its loop is its own: tokens and distributions stay on their device, where the
-loop over levels takes tokens through the host (docs/tried.md has the cost). Shape suffixes: N looked-up tokens, R rows of the
-chain, V vocabulary.
+loop over levels takes tokens through the host (docs/tried.md has the cost).
+
+Where tokens are read off and not drawn (temperature 0, invariant sampling), any tree under any rule is lossless, and a chain may
+have leaves: beside a level's token the next likeliest of its distribution. A leaf takes a row of the target's pass and no pass of
+the draft; it gains a token where the chain fails at its level and it is right. Source: caterpillar trees of the specification.
+
+Shape suffixes: N looked-up tokens, R rows of the chain, V vocabulary.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 
 import torch
 from torch import Tensor
 
-from predictors.config import Count, NotNegative
+from predictors.config import Count, NotNegative, Whole
 from predictors.controllers import Session
 from predictors.controllers.base import Sourced
 from predictors.lookup import NOTHING, Found, Lookup, LookupSettings
@@ -27,9 +33,10 @@ from runtime.clock import PhaseClock
 from runtime.device import on_device
 from runtime.drafting.draft import Draft, Drafter, ModelDraft
 from runtime.drafting.drafted import Drafted, DraftedTree
+from runtime.drafting.sampler import most_likely, read_rows
 from runtime.randomness import note
 from runtime.request import Request, until_end
-from runtime.tree import EMPTY_TREE, TokenTree, chain_tree
+from runtime.tree import EMPTY_TREE, DraftLaw, TokenTree, chain_tree
 
 
 @dataclass(frozen=True)
@@ -49,14 +56,18 @@ class LookupConfig(LookupSettings, Drafter):
 @dataclass(frozen=True)
 class ChainConfig(Drafter):
     """Chains of at most ``gamma`` tokens per round. ``draft_temperature``: ``None`` drafts at the target's temperature and
-    filters. ``lookup``: what a controller may draft instead of the chain, or before it."""
+    filters. ``lookup``: what a controller may draft instead of the chain, or before it. ``leaves``: the most leaves beside the
+    token of each level; above temperature 0 there are some only in invariant sampling."""
 
     gamma: Count = 5
     draft_temperature: NotNegative | None = None
     lookup: LookupConfig | None = None
+    leaves: tuple[Whole, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if len(self.leaves) > self.gamma:
+            raise ValueError(f"leaves={list(self.leaves)} name more levels than gamma={self.gamma} has. Raise gamma.")
         if self.lookup is not None and self.lookup.length > self.gamma:
             raise ValueError(
                 f"lookup.length={self.lookup.length} is more than gamma={self.gamma}, the most tokens of a round. Use gamma >= "
@@ -69,6 +80,8 @@ class ChainConfig(Drafter):
 
     def open(self, model: LanguageModel, request: Request) -> Draft:
         chain = ChainDraft(model, request, self.draft_temperature)
+        if any(self.leaves) and request.settings.greedy:
+            chain = LeafedDraft(model, request, self.draft_temperature, self.leaves)
         return chain if self.lookup is None else LookupDraft(self.lookup, model.device, request, chain)
 
 
@@ -135,6 +148,45 @@ class ChainDraft(ModelDraft):
             return self._feed_uncached(chain.looked_up)
         node = len(chain) - 1
         return self._feed([node], chain.tokens[-1].reshape(1), [node - 1])[0]
+
+
+class LeafedDraft(ChainDraft):
+    """Draws a chain, then chooses leaves. A token of the chain is the node of its level's number; leaves come after them all."""
+
+    def __init__(
+        self, model: LanguageModel, request: Request, draft_temperature: float | None, leaves: Sequence[int]
+    ) -> None:
+        super().__init__(model, request, draft_temperature)
+        self._leaves = leaves
+
+    def draft(self, root: Root, cap: int, session: Session, clock: PhaseClock) -> Drafted:
+        chain = self.draw(root, cap, session, clock)
+        widths = session.widths(chain.laws)
+        clock.lap("controller")
+        if widths is None:
+            widths = [1 + count for count in (*self._leaves, *[0] * len(chain))[: len(chain)]]
+        drafted = self._leafed(chain, list(takewhile(bool, widths)))
+        clock.lap("draft")
+        return drafted
+
+    def _leafed(self, chain: Chain, widths: Sequence[int]) -> DraftedTree:
+        """Make the tree of the first ``widths[d]`` candidates of each level, the chain's own token the first."""
+        if not widths:
+            return DraftedTree(EMPTY_TREE, [])
+        laws = chain.laws[: len(widths)]
+        own = torch.stack(chain.tokens[: len(widths)]).cpu()
+        beside: list[int] = []
+        levels: list[int] = []
+        if max(widths) > 1:
+            best = read_rows(most_likely(torch.stack([law.logits_V for law in laws]), max(widths)))
+            for level, (tokens, token, width) in enumerate(zip(best, own.tolist(), widths, strict=True)):
+                others = [one for one in tokens if one != token][: width - 1]
+                beside += others
+                levels += [level] * len(others)
+        parents = torch.tensor([*range(-1, len(widths) - 1), *(level - 1 for level in levels)])
+        tokens_N = torch.cat([own, torch.tensor(beside, dtype=torch.int64)])
+        tree = TokenTree(tokens_N, parents, law=DraftLaw.DETERMINISTIC)
+        return DraftedTree(tree, [*laws, *(laws[level] for level in levels)])
 
 
 class LookupDraft(Draft):

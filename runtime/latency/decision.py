@@ -5,6 +5,7 @@
     selection  features   one choice of a delayed-tree selector (`predictors.tree_choice`) from hidden states of so many numbers
     stopping   features   one query of a stop model (`predictors.stopping`): a distribution (few numbers) or state (many)
     survival   positions  one decision of the survival model (`predictors.survival`) about so many drafted tokens
+    grow       levels     the choice of a chain of so many levels and of its leaves (`predictors.grow`)
     branch_verdict  candidates, sampled   finding the token at the branch point among as many candidates
 
 What is run once a round comes after a pass of the target, what is run at every step after another query and a draft step.
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from predictors.actions import ActionSet
 from predictors.controllers.base import Rerun
+from predictors.grow import CANDIDATES, GrowCosts, Growing, GrowNetwork, GrowRule, GrowSetting, logs_of, values_of
 from predictors.head import FEATURE_SETS, Calibration, FeatureSpec, HRADNetwork, served_features
 from predictors.sampling import SamplingSettings
 from predictors.signals import BothModels, DrawnToken, NextLaw, Root, TreeRoot, token_numbers
@@ -122,6 +124,21 @@ class Queries:
 
         return decide
 
+    def grow_model(self, levels: int) -> Work:
+        """The grow model about a chain of ``levels``: the candidates of each to submit."""
+        growing, costs = Growing(GrowNetwork(HIDDEN).eval()), GrowCosts(nodes=(1.0,) * 25)
+        setting = GrowSetting(GREEDY, GrowRule(0.0, 1.0), pays=True, static_length=1, costs=costs)
+
+        def decide() -> list[int]:
+            chances = []
+            for level in range(levels):
+                logs = logs_of(self.law().likeliest(CANDIDATES).cpu().double().numpy()).tolist()
+                chances.append(growing.of_one([*logs, 0.0, 0.0, level, 0.0])[0])
+            widths: list[int] = setting.widths(values_of(np.stack(chances))).tolist()
+            return widths
+
+        return decide
+
     def verdict(self, count: int, sampled: bool, seed: int) -> Work:
         """The verdict on ``count`` candidates at a branch point. At temperature 0 the target's one token is looked for."""
         settings, chance = SAMPLED if sampled else GREEDY, Randomness(seed)
@@ -173,6 +190,7 @@ def decision_cells(
         *(often("reading", partial(queries.read, bool(too)), entropy=too) for too in (0, 1)),
         *(often("stopping", queries.stop_model(kind, stops), features=stops.size(kind)) for kind in kinds),
         *(often("survival", queries.survival_model(count), positions=count) for count in (1, 4)),
+        *(often("grow", queries.grow_model(count), levels=count) for count in (1, 4)),
         *(
             once(
                 "branch_verdict", queries.verdict(count, bool(sampled), config.seed), candidates=count, sampled=sampled

@@ -23,7 +23,7 @@ from runtime.decoding.sequential import SequentialDecoder
 from runtime.drafting.chain import ChainConfig, LookupConfig
 from runtime.drafting.draft import ModelDraft
 from runtime.verification import VERIFIERS
-from tests.bundles import random_bundle, selector_bundle, stop_bundle, survival_bundle
+from tests.bundles import grow_bundle, random_bundle, selector_bundle, stop_bundle, survival_bundle
 from tests.eagle3 import random_drafter
 from tests.predictors.affine_profile import toy_profile
 from tests.toys import tiny_llama
@@ -43,6 +43,8 @@ CONFIG = TextTraceConfig(
     prompts_per_shard=2,
     threads=1,
 )
+READ_OFF = [SamplingSettings(0.0), SamplingSettings(1.0, invariant=True)]
+COUNTS = ("drafted", "submitted", "accepted", "emitted", "passes", "asked", "bypassed")
 PROFILE = toy_profile(draft_first=lambda rows, context: 2 + 0.5 * rows + context / 64)
 CHAIN = {
     "method": "speculative",
@@ -78,6 +80,7 @@ def controllers(pair, folder):
     yield learned_controller(read_bundle(random_bundle(folder / "hrad", pair, gamma=3)))
     yield learned_controller(read_bundle(stop_bundle(folder / "stop", pair, "specdecpp", "behind")))
     yield learned_controller(read_bundle(survival_bundle(folder / "survival", pair)))
+    yield learned_controller(read_bundle(grow_bundle(folder / "grow", pair)))
 
 
 def fed_first(monkeypatch):
@@ -93,23 +96,27 @@ def fed_first(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:.*is bypassed")
-@pytest.mark.parametrize("settings", [SamplingSettings(0.0), SamplingSettings(1.0, invariant=True)], ids=str)
-def test_replay_is_the_decoder_where_nothing_is_drawn(pair, prompts, texts, tmp_path, monkeypatch, settings):
+@pytest.mark.parametrize("settings", READ_OFF, ids=str)
+@pytest.mark.parametrize("leaves", [(), (2, 1, 0, 1)], ids=str)
+def test_replay_is_the_decoder_where_nothing_is_drawn(pair, prompts, texts, tmp_path, monkeypatch, settings, leaves):
     collector = TextCollector(pair, CONFIG, prompts)
     some, fed, lengths = [text for text in texts if text.settings == settings], fed_first(monkeypatch), set()
+    leafed: set[int] = set()
     for controller in controllers(pair, tmp_path):
-        decoder = SequentialDecoder(pair, ChainConfig(GAMMA), VERIFIERS["block"], controller)
+        decoder = SequentialDecoder(pair, ChainConfig(GAMMA, leaves=leaves), VERIFIERS["block"], controller)
         for text, prompt in zip(some, prompts, strict=True):
             fed.clear()
             request = {"max_new_tokens": BUDGET, "randomness": collector.chance((settings, prompt))}
             out = decoder.generate(prompt.tokens, **request, **dataclasses.asdict(settings))
             assert out.tokens == text.tokens
-            rounds = list(replayed(text, ChainPolicy(controller, GAMMA)))
-            real = [(one.drafted, one.accepted, one.emitted, one.passes, one.asked) for one in out.rounds[1:]]
-            assert [(one.submitted, one.accepted, one.emitted, one.passes, one.asked) for one in rounds] == real
+            rounds = list(replayed(text, ChainPolicy(controller, GAMMA, leaves=leaves)))
+            assert [[getattr(one, name) for name in COUNTS] for one in rounds] == [
+                [getattr(one, name) for name in COUNTS] for one in out.rounds[1:]
+            ], controller.kind
             assert [1 + one.behind for one in rounds if one.passes] == fed, controller.kind
             lengths |= {one.accepted for one in rounds}
-    assert len(lengths) > 2
+            leafed |= {one.drafted - one.submitted for one in rounds}
+    assert len(lengths) > 2 and (len(leafed) > 3) == bool(leaves)
 
 
 def test_lookups_before_it_are_replayed_too(pair, prompts, texts, monkeypatch):
