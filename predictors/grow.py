@@ -31,6 +31,7 @@ from predictors.sampling import SamplingSettings
 from predictors.signals import LEAST_LOG
 
 CANDIDATES = 4
+GAMMA = 4  # levels of a chain whose choice is priced
 TOKEN = (*(f"log_{rank}" for rank in range(CANDIDATES)), "sum_log", "previous_log")
 SCALARS = (*TOKEN, "level", "invariant")  # the squared distance is of `TOKEN` alone, as the others are bounded
 

@@ -159,7 +159,7 @@ def survival_bundle(folder, pair, seed=0, temperatures=(0.0, 1.0), change=None, 
     return _written(folder, pair, card, temperatures, change, network)
 
 
-def grow_bundle(folder, pair, seed=0, temperatures=(0.0, 1.0), change=None, rate=1.0, worth=1.0, pays=True):
+def grow_bundle(folder, pair, seed=0, temperatures=(0.0, 1.0), change=None, rate=1.0, worth=1.0, pays=True, gamma=3):
     """Write a grow model that is random but decided, made for ``pair``, for greedy and invariant sampling; at temperatures above
     0 else it drafts one token."""
     torch.manual_seed(seed)
@@ -183,7 +183,7 @@ def grow_bundle(folder, pair, seed=0, temperatures=(0.0, 1.0), change=None, rate
         "scalars": list(GROW_SCALARS),
         "settings": settings,
         "prices": {"cost_ratio": 8.0, "context": 40.0, "profile_hash": "none"},
-        "decoder": CHAIN | {"drafter": {"kind": "chain", "gamma": 3, "leaves": [3, 3, 3]}},
+        "decoder": {"method": "speculative", "drafter": {"kind": "chain", "gamma": gamma, "leaves": [3] * gamma}},
     }
     return _written(folder, pair, card, temperatures, change, network, invariant=True)
 
@@ -265,7 +265,7 @@ def selector_bundle(
 
 def controller_bundle(kind, folder, pair, **options):
     """Write a bundle of any ``kind`` of controller that is exported, as its own function does."""
-    writers = {"survival": survival_bundle, "delayed_tree": selector_bundle}
+    writers = {"survival": survival_bundle, "grow": grow_bundle, "delayed_tree": selector_bundle}
     if kind in writers:
         return writers[kind](folder, pair, **options)
     several = {"hrad": random_bundle, "length": random_bundle, "takeover": sourced_bundle, "source": sourced_bundle}

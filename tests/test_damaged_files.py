@@ -22,7 +22,7 @@ from predictors.bundle import read_bundle, write_bundle
 from predictors.latency.profile import read_profile
 from predictors.training.tables import TextTable
 from runtime import ModelPair, load_decoder
-from tests.bundles import random_bundle, selector_bundle, sourced_bundle, stop_bundle, survival_bundle
+from tests.bundles import grow_bundle, random_bundle, selector_bundle, sourced_bundle, stop_bundle, survival_bundle
 from tests.pipelines.hand_made_profile import PROFILE
 from tests.toys import tiny_llama
 from tests.trace_collection.collecting import gather, random_prompts
@@ -93,7 +93,9 @@ def test_bundles_of_other_bytes(name, pair, tmp_path):
     assert refused(lambda luck: path.write_bytes(flipped(luck, content)), lambda: load_decoder(folder, pair))
 
 
-@pytest.mark.parametrize("make", [random_bundle, survival_bundle, stop_bundle, sourced_bundle, selector_bundle])
+@pytest.mark.parametrize(
+    "make", [random_bundle, survival_bundle, grow_bundle, stop_bundle, sourced_bundle, selector_bundle]
+)
 def test_bundles_whose_card_was_made_otherwise(make, pair, tmp_path):
     bundle = read_bundle(make(tmp_path / "made", pair))
 

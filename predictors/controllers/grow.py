@@ -15,6 +15,7 @@ from predictors.bundle import Bundle
 from predictors.controllers.learned import LearnedSession, RuledController, ratio_doubt
 from predictors.grow import (
     CANDIDATES,
+    GAMMA,
     SCALARS,
     Growing,
     GrowNetwork,
@@ -29,8 +30,6 @@ from predictors.rounds import Forecast
 from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, NextLaw, Root
 from predictors.survival import RatioPrices
-
-GAMMA = 4  # levels of a chain whose choice is priced
 
 
 class GrowSession(LearnedSession):

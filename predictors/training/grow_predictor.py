@@ -27,6 +27,7 @@ from torch.nn.functional import cross_entropy
 from predictors.config import Count, NotNegative, Positive, Whole, not_empty
 from predictors.grow import (
     CANDIDATES,
+    GAMMA,
     SCALARS,
     GrowCosts,
     Growing,
@@ -201,7 +202,8 @@ class GrowPredictor(Trust):
         fit = trained(make, self.training, loss, rows[TRAIN], rows[VALIDATION], logger)
         growing = Growing(fit.network)
         limit = self.largest(growing(rows[VALIDATION].columns[0].double().numpy())[1])
-        question = profile.latency("grow", levels=4).seconds / 4
+        prices = RoundPrices(profile, sampled=False)
+        question = prices.profile.latency("grow", levels=GAMMA).seconds / GAMMA
         context, made, parts, known = table.median_context, [], {}, {}
         choices: list[RuleChoice] = []
         rates: dict[Any, float] = {}
@@ -212,7 +214,7 @@ class GrowPredictor(Trust):
                 made.append(GrowSetting(settings, GrowRule(0.0, 0.0), False, length))
                 rates[settings] = static_totals(some[1], length).rate
                 continue
-            level, nodes = RoundPrices(profile, False).grow_costs(self.nodes, context, question)
+            level, nodes = prices.grow_costs(self.nodes, context, question)
             draft = GrowSetting(settings, GrowRule(0.0, 0.0), False, length, costs=GrowCosts(level, nodes))
             tried = [Grown(grids[split, settings], growing, limit, draft, question) for split in SPLITS]
             chosen, choice = self._chosen(tried[:2], context)
@@ -237,7 +239,8 @@ class GrowPredictor(Trust):
         }
         leaves = [CANDIDATES - 1] * self.gamma
         drafter = {"kind": "chain", "gamma": self.gamma, "leaves": leaves}
-        decoder = {"method": "speculative", "drafter": drafter, "verifier": self.verifier, "invariant": invariant}
+        decoder = {"method": "speculative", "drafter": drafter}
+        decoder |= {"invariant": True} if invariant else {"verifier": self.verifier}
         error = max(one["tokens"]["ece"] for one in known.values())
         card = card_of("grow", table.manifest, decoder) | {
             "scalars": list(SCALARS),

@@ -25,6 +25,7 @@ COSTS = {
     "guessing": lambda guessed: 0.0625 + guessed / 32,
     "stopping": lambda features: 0.125 + features / 256,
     "survival": lambda positions: 0.0625 * positions,
+    "grow": lambda levels: 0.125 * levels,
 }
 AXES = {
     "rows": (1, 9),
@@ -36,6 +37,7 @@ AXES = {
     "guessed": (1, 64),
     "features": (0, 64),
     "positions": (1, 8),
+    "levels": (1, 8),
     "entropy": (0, 1),
 }
 

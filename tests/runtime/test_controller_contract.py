@@ -121,6 +121,7 @@ EXACT = {  # options of the bundle, of the decoder, and a temperature
         for inputs, drafter, rule in product(("law", "before", "behind"), ({}, FORK), RULES)
     ],
     "survival": [({"least": least}, {}, 1.0) for least in (1, 2)],
+    "grow": [({"gamma": 2}, {"invariant": True}, 1.0)],
     "delayed_tree": [
         ({"actions": ACTIONS[:3], "verifier": verifier, "states": states}, {}, 1.0)
         for verifier, states in (("specinfer", True), ("traversal", True), ("traversal", False))
@@ -128,6 +129,7 @@ EXACT = {  # options of the bundle, of the decoder, and a temperature
 }
 CASES = [(kind, *case) for kind in EXPORTED for case in EXACT.get(kind, [({}, {}, 1.0)])]
 THRESHOLDS = {"survival": [{"rate": rate} for rate in (1.6, 1.2, 0.6)]}
+THRESHOLDS["grow"] = [{"rate": rate, "worth": worth} for rate, worth in product((0.5, 1.0, 2.0), (1.0, 0.6))]
 THRESHOLDS |= {
     kind: [{"threshold": at} for at in (0.5, 0.7, 0.3, 0.9, 0.1)] for kind in ("logistic", "early_stop", "specdecpp")
 }

@@ -62,6 +62,8 @@ def test_an_answer_that_cannot_be_trusted_leaves_rounds_to_the_static_setting(
         with torch.no_grad():
             decoder.controller.network.head[-1].bias.fill_(float("nan"))
     request = {"max_new_tokens": 20, "temperature": temperature, "eos_token_id": ()}
+    if kind == "grow":
+        request["invariant"] = True  # where a coin decides it does not ask anyway
     with pytest.warns(UserWarning, match=f"{kind} is bypassed.*{words}"):
         out = decoder.generate(PROMPTS[0], **request)
     assert temperature or out.tokens == texts[0][:20]
@@ -83,7 +85,7 @@ def test_contexts_outside_the_captured_range_are_left_to_the_static_setting(pair
     assert {one.levels for one in rounds if one.bypassed} == {1}
 
 
-UNPAID = {"survival": {"pays": False}, "delayed_tree": {"margin": NEVER}}
+UNPAID = {"survival": {"pays": False}, "grow": {"pays": False}, "delayed_tree": {"margin": NEVER}}
 UNPAID |= {kind: {"threshold": 0.0} for kind in STOP_NETWORKS} | {kind: {"rule": None} for kind in ("hrad", "length")}
 
 
@@ -102,7 +104,7 @@ def test_where_it_does_not_pay_nothing_is_asked_or_tapped(pair, texts, tmp_path,
 
 DOUBTS = dict.fromkeys(("hrad", "length"), "chosen by another latency profile")
 DOUBTS |= dict.fromkeys(STOP_NETWORKS, r"a drafted token costs 0.10 target passes, and here it is 0.1[0-9]")
-DOUBTS |= dict.fromkeys(("survival", "takeover", "source"), "draft steps")
+DOUBTS |= dict.fromkeys(("survival", "grow", "takeover", "source"), "draft steps")
 
 
 @pytest.mark.parametrize(("kind", "options"), [case for case in VARIANTS if case[0] in DOUBTS], ids=str)

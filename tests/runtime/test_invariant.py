@@ -13,7 +13,7 @@ from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from runtime import invariant as module
 from runtime.invariant import DrawnNoise, ExponentialNoise, Numbers
 from tests.ancestral import target_law
-from tests.bundles import controller_bundle
+from tests.bundles import controller_bundle, grow_bundle
 from tests.eagle3 import random_drafter
 from tests.runtime.test_controller_contract import MODELS
 from tests.toys import TableModel, near, output_law, tiny_llama, total_variation
@@ -24,6 +24,7 @@ SPECULATIVE = {
     "hot draft": {"drafter": {"kind": "chain", "gamma": 4, "draft_temperature": 2.0}},
     "tree": {"drafter": {"kind": "multi_candidate", "config": [3, 2, 1]}},
     "fork": {"drafter": {"kind": "fork", "width": 4, "depth": 3}},
+    "leaves": {"drafter": {"kind": "chain", "gamma": 4, "leaves": [3, 0, 2]}},
     "delayed": {"drafter": {"kind": "delayed_tree"}},
     "lookup": {"drafter": {"kind": "lookup", "length": 6}},
     **{
@@ -218,7 +219,7 @@ def test_rules_of_rejection_are_refused_by_name(pair):
         build_decoder(pair, {"method": "speculative", "invariant": "yes"})
 
 
-@pytest.mark.parametrize(("kind", "options"), MODELS, ids=str)
+@pytest.mark.parametrize(("kind", "options"), [case for case in MODELS if case[0] != "grow"], ids=str)
 def test_a_bundle_of_another_verifier_drafts_at_its_static_length(pair, tmp_path, kind, options):
     decoder = load_decoder(controller_bundle(kind, tmp_path / "b", pair, **options), pair)
     request = {"max_new_tokens": 20, "temperature": 1.0, "invariant": True, "eos_token_id": ()}
@@ -228,3 +229,16 @@ def test_a_bundle_of_another_verifier_drafts_at_its_static_length(pair, tmp_path
     assert out.tokens == plain and {one.asked for one in out.rounds} == {0}
     with warnings.catch_warnings(action="error"):
         assert decoder.generate(PROMPT, randomness=Randomness(2), **request).tokens == plain
+
+
+def test_a_bundle_made_for_it_grows(pair, tmp_path):
+    shapes = set()
+    for seed in range(4):
+        decoder = load_decoder(grow_bundle(tmp_path / str(seed), pair, seed=seed), pair)
+        for settings in (SamplingSettings(1.0), SamplingSettings(0.0)):
+            request = {"max_new_tokens": 24, "temperature": settings.temperature, "eos_token_id": (), "invariant": True}
+            with warnings.catch_warnings(action="error"):
+                out = decoder.generate(PROMPT, randomness=Randomness(seed), **request)
+            assert out.tokens == text(pair, {"method": "autoregressive"}, seed, settings).tokens
+            shapes |= {(one.submitted, one.drafted - one.submitted, one.asked > 0) for one in out.rounds[1:-1]}
+    assert len(shapes) > 4 and {asked for *_, asked in shapes} == {True}

@@ -140,6 +140,7 @@ def test_all_tables_have_all_their_cells(compact):
         "selection": {"features": [0, 96]},
         "stopping": {"features": [11, 32]},
         "survival": {"positions": [1, 4]},
+        "grow": {"levels": [1, 4]},
     }
     assert {table.calls for table in tables.values()} == {2}
 

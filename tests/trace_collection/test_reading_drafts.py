@@ -2,6 +2,7 @@
 
 import dataclasses
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from predictors.replay.decode import Clock
 from predictors.replay.grid import Starts, decoded
 from predictors.replay.policies import static
 from predictors.sampling import SamplingSettings
+from predictors.training.grow_predictor import GrowGrid, Grown
 from predictors.training.tables import RootTable, TextTable
 from predictors.tree_choice import scalars_of, state_of
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
@@ -203,3 +205,37 @@ def test_a_twin_that_keeps_accepted_tokens_cached_is_found_out(pair, prompts, te
     twin = dataclasses.replace(text, reads_states=False)
     rounds = replayed(twin, ChainPolicy(build_controller({"kind": "fixed"}), GAMMA))
     assert [1 + one.behind for one in rounds if one.passes] != fed
+
+
+@pytest.mark.parametrize("settings", READ_OFF, ids=str)
+def test_arrays_grow_what_the_loop_does(pair, texts, tmp_path, settings):
+    """Rules that draft on or not, submit much or little; a model that is far from its training rows; static leaves."""
+    some = [text for text in texts if text.settings == settings]
+    grid, shapes = GrowGrid(Starts.of(some, GAMMA, "block", RoundPrices(PROFILE, False))), set()
+    for number, (rate, worth, limit) in enumerate(
+        [(0.5, 1, 1e9), (1, 0.5, 1e9), (1, 2, 1e9), (2, 3, 1e9), (1, 2, 1.0)]
+    ):
+        edit = partial(dict.update, max_distance=limit)
+        bundle = read_bundle(grow_bundle(tmp_path / str(number), pair, rate=rate, worth=worth, change=edit))
+        controller = learned_controller(bundle)
+        made = Grown(
+            grid,
+            controller.growing,
+            limit,
+            controller.setting(settings),
+            controller.question_seconds(grid.starts.prices.profile),
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            policy = ChainPolicy(controller, GAMMA, leaves=(3,) * GAMMA)
+            decodes = [Clock(PROFILE).policy(text, policy) for text in some]
+        totals = made.asked(made.made.rule)
+        assert totals.seconds_X == pytest.approx([one.seconds for one in decodes], rel=1e-9)
+        assert totals.rounds_X.tolist() == [one.rounds for one in decodes]
+        assert totals.asked_X.tolist() == [one.asked for one in decodes]
+        shapes |= {(int(totals.submitted_X.sum()), int(totals.passes_X.sum()))}
+    assert len(shapes) == 5
+    for length, leaves in [(2, (2, 1)), (3, (0, 0, 3)), (0, ())]:
+        policy = ChainPolicy(build_controller({"kind": "fixed", "gamma": length}), GAMMA, leaves=leaves)
+        decodes = [Clock(PROFILE).policy(text, policy) for text in some]
+        assert grid.static(length, leaves).seconds_X == pytest.approx([one.seconds for one in decodes], rel=1e-9)
