@@ -104,7 +104,7 @@ class GrowCosts(Checked):
     """Prices in rounds of plain decoding: of one more ``level``, and ``nodes`` N(0), N(1), …"""
 
     level: Positive = 1.0
-    nodes: tuple[Positive, ...] = (1.0,)
+    nodes: tuple[Positive, ...] = (1.0, 1.0)
 
     @cached_property
     def row(self) -> float:
@@ -129,16 +129,14 @@ class GrowSetting(Checked):
 
     def widths(self, values: np.ndarray) -> np.ndarray:
         """Choose the candidates of each level [..., L] to submit by all ``values`` [..., L, K]."""
-        flat = values.reshape(*values.shape[:-2], -1)
-        order = np.argsort(-flat, axis=-1, kind="stable")
         prices = np.array(self.costs.nodes)
-        most = min(flat.shape[-1], len(prices) - 1)
-        gains = np.cumsum(np.take_along_axis(flat, order[..., :most], -1), axis=-1)
-        gains = gains - self.rule.rate * (prices[1 : most + 1] - prices[0])
-        best = (
-            np.where(gains.max(axis=-1, initial=0.0) > 0, gains.argmax(axis=-1) + 1, 0)
-            if most
-            else np.zeros(flat.shape[:-1])
-        )
-        place = np.argsort(order, axis=-1, kind="stable")
-        return (place < best[..., None]).reshape(values.shape).sum(axis=-1)
+        flat = -np.sort(-values.reshape(*values.shape[:-2], -1), axis=-1)[..., : len(prices) - 1]
+        gains = np.cumsum(flat, axis=-1) - self.rule.rate * (prices[1 : flat.shape[-1] + 1] - prices[0])
+        return best_of(values, np.where(gains.max(axis=-1) > 0, gains.argmax(axis=-1) + 1, 0))
+
+
+def best_of(values: np.ndarray, count: Any) -> np.ndarray:
+    """Take, of all ``values`` [..., L, K], the ``count`` [...] largest; return how many those are by level [..., L]."""
+    flat = values.reshape(*values.shape[:-2], -1)
+    place = np.argsort(np.argsort(-flat, axis=-1, kind="stable"), axis=-1, kind="stable")
+    return (place < np.asarray(count)[..., None]).reshape(values.shape).sum(axis=-1)

@@ -107,8 +107,8 @@ class Accounts:
     def _policy(self, decoder: Decoder, settings: SamplingSettings) -> "Policy | None":
         """Return a decoder's policy; ``None``: replay does not cover it."""
         decoder = decoder.route(settings)
-        if type(decoder) is not SequentialDecoder:
-            return None
+        if type(decoder) is not SequentialDecoder or (decoder.invariant and not settings.greedy):
+            return None  # of invariant texts, which are others, it would know the tokens
         drafter, controller, rule = decoder.drafter, decoder.controller, decoder.verifier.name
         if drafter is None:
             return Policy(None, 0.0)

@@ -14,6 +14,8 @@ UNLEARNED = {
     "entropy": "unlearned.Entropy",
     "roc": "unlearned.ROC",
     "ema": "unlearned.EMA",
+    "cumulative": "unlearned.Cumulative",
+    "online": "unlearned.Online",
     "takeover": "takeover.Takeover",
 }
 LEARNED = {

@@ -5,6 +5,7 @@ kept and verified. So all are lossless at every temperature.
 """
 
 import copy
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Self
@@ -26,6 +27,7 @@ from predictors.config import (
     parse_config,
 )
 from predictors.controllers.base import Controller, Session
+from predictors.grow import CANDIDATES, best_of, values_of
 from predictors.latency.profile import LatencyProfile
 from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
@@ -248,3 +250,68 @@ class EMA(Configured):
     def end_round(self, outcome: RoundRecord) -> None:
         if outcome.submitted:
             self.average = self.decay * self.average + (1 - self.decay) * outcome.accepted_in_sequence
+
+
+@dataclass(eq=False)
+class Cumulative(Configured):
+    """EAGLE-2's rule on a chain with leaves: draft ``levels``, and of all candidates submit the ``nodes`` that the draft's own
+    probabilities make likeliest to be reached and right, Π q. Where a coin decides about tokens the chain is without leaves.
+
+    Source: Li et al. 2024 (dynamic draft trees by cumulative confidence); theirs extends several nodes of a level.
+    """
+
+    levels: Count = 4
+    nodes: Count = 6
+    kind = "cumulative"
+
+    def plan(self, root: Root) -> int | None:
+        return self.levels
+
+    def widths(self, laws: Sequence[NextLaw]) -> list[int] | None:
+        if not laws:
+            return []
+        chances_LK = np.stack([law.likeliest(CANDIDATES).double().cpu().numpy() for law in laws])
+        widths: list[int] = best_of(values_of(chances_LK), self.nodes).tolist()
+        return widths
+
+
+@dataclass(eq=False)
+class Online(Configured):
+    """Estimate of acceptance that is refitted while serving (as vLLM's): draft on while the next token is worth its price.
+
+    P_i = σ(a + b logit max_x q_i(x))              token i is accepted if all before it are
+    go on after token i if  S_i P_i > ρ cost       S_i = Π_{j<=i} P_j; P_i also stands for the next token's, not drafted yet
+    a, b ← one gradient step of ``step`` on the log-likelihood of every tested token
+    ρ ← decay ρ + (1 - decay) emitted / (1 + cost drafted)                  cost: a draft step in target passes
+    """
+
+    cost: Positive = 0.1
+    step: Positive = 0.05
+    decay: Share = 0.9
+    kind = "online"
+
+    def begin(self) -> None:
+        self.intercept, self.slope, self.rate = 0.0, 1.0, 1.0
+
+    def plan(self, root: Root) -> int | None:
+        self.logits: list[float] = []
+        self.survival = 1.0
+        return None
+
+    def stop_after(self, drawn: DrawnToken) -> bool | Tensor:
+        confidence = min(max(float(drawn.law.confidence), 1e-6), 1 - 1e-6)
+        self.logits.append(math.log(confidence / (1 - confidence)))
+        chance = self._chance(self.logits[-1])
+        self.survival *= chance
+        return self.survival * chance <= self.rate * self.cost
+
+    def end_round(self, outcome: RoundRecord) -> None:
+        accepted = outcome.accepted_in_sequence
+        for place, logit in enumerate(self.logits[: accepted + 1]):
+            error = self.step * ((place < accepted) - self._chance(logit))
+            self.intercept, self.slope = self.intercept + error, self.slope + error * logit
+        now = outcome.emitted / (1 + self.cost * outcome.submitted)
+        self.rate = self.decay * self.rate + (1 - self.decay) * now
+
+    def _chance(self, logit: float) -> float:
+        return 1 / (1 + math.exp(-min(max(self.intercept + self.slope * logit, -30.0), 30.0)))

@@ -130,7 +130,7 @@ class ChainRound:
             emitted=min(accepted + 1, self.text.length - self.start),
             looked_up=self.looked_up,
             bypassed=self.session.bypassed,
-            forecasts=tuple(self.session.forecasts),
+            forecasts=() if self.leaves else tuple(self.session.forecasts),
             confidences=self.confidences,
             entropies=self.entropies,
             **further,

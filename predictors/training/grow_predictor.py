@@ -69,7 +69,7 @@ class GrowTrainConfig(TrainConfig):
     learning_rate: Positive = 5e-3
     weight_decay: NotNegative = 0.1
     epochs: Count = 40
-    batch_size: Count = 4096
+    batch_size: Count = 512
     stop_patience: Count = 4
 
 
@@ -182,8 +182,8 @@ class GrowPredictor(Trust):
     gamma: Count = 8
     nodes: Count = 24
     verifier: str = "block"
-    shares: Annotated[tuple[Positive, ...], not_empty] = (0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.45)
-    worths: Annotated[tuple[Positive, ...], not_empty] = (0.25, 0.35, 0.5, 0.7, 1.0)
+    shares: Annotated[tuple[Positive, ...], not_empty] = (0.55, 0.7, 0.85, 1.0, 1.15, 1.3, 1.5)
+    worths: Annotated[tuple[Positive, ...], not_empty] = (0.15, 0.25, 0.35, 0.5, 0.7, 1.0)
     static_leaves: Whole = 9
     folds: Count = 5
     seed: int = 0

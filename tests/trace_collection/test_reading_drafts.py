@@ -79,6 +79,8 @@ def controllers(pair, folder):
     yield build_controller({"kind": "fixed"})
     yield build_controller({"kind": "confidence", "epsilon": 0.5})
     yield build_controller({"kind": "roc", "min_pairs": 1})
+    yield build_controller({"kind": "cumulative", "levels": 3, "nodes": 4})
+    yield build_controller({"kind": "online", "step": 0.5})
     yield learned_controller(read_bundle(random_bundle(folder / "hrad", pair, gamma=3)))
     yield learned_controller(read_bundle(stop_bundle(folder / "stop", pair, "specdecpp", "behind")))
     yield learned_controller(read_bundle(survival_bundle(folder / "survival", pair)))
@@ -115,6 +117,7 @@ def test_replay_is_the_decoder_where_nothing_is_drawn(pair, prompts, texts, tmp_
             assert [[getattr(one, name) for name in COUNTS] for one in rounds] == [
                 [getattr(one, name) for name in COUNTS] for one in out.rounds[1:]
             ], controller.kind
+            assert [len(one.forecasts) for one in rounds] == [len(one.forecasts) for one in out.rounds[1:]]
             assert [1 + one.behind for one in rounds if one.passes] == fed, controller.kind
             lengths |= {one.accepted for one in rounds}
             leafed |= {one.drafted - one.submitted for one in rounds}

@@ -31,6 +31,7 @@ UNLEARNED = [
     {"kind": "entropy", "threshold": 0.3},
     {"kind": "roc", "min_pairs": 1},
     {"kind": "ema", "tiers": [1, 3, 5]},
+    {"kind": "online", "cost": 0.3, "step": 0.5},
 ]
 STOPPERS = [("early_stop", "before"), ("early_stop", "law"), ("specdecpp", "behind"), ("logistic", "law")]
 
