@@ -239,7 +239,7 @@ class GrowPredictor(Trust):
         }
         leaves = [CANDIDATES - 1] * self.gamma
         drafter = {"kind": "chain", "gamma": self.gamma, "leaves": leaves}
-        decoder = {"method": "speculative", "drafter": drafter}
+        decoder: dict[str, Any] = {"method": "speculative", "drafter": drafter}
         decoder |= {"invariant": True} if invariant else {"verifier": self.verifier}
         error = max(one["tokens"]["ece"] for one in known.values())
         card = card_of("grow", table.manifest, decoder) | {

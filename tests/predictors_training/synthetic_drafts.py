@@ -60,6 +60,8 @@ def _text(random, document, split, heat, informative):
     states_NGS[..., 1] *= 0.8
     states_NGS[..., 1] += np.where(made["accepted"][:, None] >= SLOTS, 1.0, -1.0) * informative
     known_NG = 1 / (1 + np.exp(-states_NGS[..., 0] - 0.5 * random.normal(size=size)))
-    tops_NGT = np.stack([known_NG, (1 - known_NG) / 2, np.full_like(known_NG, 0.01)], axis=-1)
+    tops_NGT = np.stack(
+        [known_NG, (1 - known_NG) / 2, np.full_like(known_NG, 0.01), np.full_like(known_NG, 0.005)], axis=-1
+    )
     overlap_N = chance_N if heat else ratio_N
     return text_of(document, split, heat, made, known_NG, overlap_N, states=states_NGS, tops=tops_NGT)

@@ -18,7 +18,7 @@ from trace_collection.shards import Rows, shard_name, trace_schema, write_manife
 
 GAMMA_MAX, LAYERS, HIDDEN, EMBEDDING = 6, (2, 3), 6, 4
 STATE = len(LAYERS) * HIDDEN + EMBEDDING
-SPEC = StopSpec((1,), 8, 3)
+SPEC = StopSpec((1,), 8, 4)
 BUDGET, PROMPT, CANDIDATES, EOS, VERIFIER = 24, 10, 3, 7, "block"
 LENGTH, SLOTS = BUDGET - 1, np.arange(GAMMA_MAX)
 SETTINGS = (0.0, 1.0)
