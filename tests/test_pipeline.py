@@ -174,9 +174,9 @@ def test_every_recipe_is_a_predictor_that_is_fitted_by_its_name(tmp_path):
     path = tmp_path / "params.yaml"
     path.write_text(yaml.safe_dump({"pairs": {"p": {"fit": dict.fromkeys(names)}}}))
     made = {name: load_predictor("p", name, path) for name in names}
-    assert len(names) == 23 and {family for family, _ in made.values()} == set(FAMILIES)
+    assert len(names) == 24 and {family for family, _ in made.values()} == set(FAMILIES)
     assert list(read_section("smollm2", "fit", ROOT / "params.yaml")) == [
-        *("hrad", "specbranch", "survival", "takeover", "source", "early_stop-1", "early_stop-2"),
+        *("hrad", "specbranch", "survival", "grow", "takeover", "source", "early_stop-1", "early_stop-2"),
         *("delayed_tree-nss", "delayed_tree-traversal"),
     ]
     _, paper = made["specbranch-paper"]
