@@ -25,7 +25,7 @@ from pyarrow.parquet import ParquetFile
 from tqdm import tqdm
 
 from pipelines.chat_prompts import chat_documents
-from pipelines.encoding import UTF8, decoded, utf8_lines
+from pipelines.outputs import UTF8, decoded, utf8_lines
 from pipelines.prompt_table import SPLITS
 from pipelines.recipes import TEXTS, chat_template, completed
 from pipelines.shares import Document

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 
 import yaml
 
-from pipelines.encoding import read_text
+from pipelines.outputs import read_text
 from predictors.config import Checked, Count, Whole, parse_config
 
 Config = TypeVar("Config")

@@ -1,7 +1,9 @@
-"""Questions about a device (its number format, whether it is out of memory), and copies to and from it without waiting."""
+"""Devices: number format, being out of memory, copies to and from them without waiting, and the clock of a round's phases."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from time import perf_counter
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -59,3 +61,35 @@ def native_dtype(device: torch.device) -> torch.dtype:
     else:  # torch has no public check: without native units bfloat16 is emulated, correct and several times slower
         native = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     return torch.bfloat16 if native else torch.float32
+
+
+class PhaseClock:
+    """Seconds by phase of the current round. On an accelerator a phase ends when its work is queued, unless laps wait for it."""
+
+    waits_for: ClassVar[Sequence[torch.device]] = ()  # CUDA devices, where single phases are measured
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+        self._last = perf_counter()
+
+    @property
+    def now(self) -> float:
+        """Time at which the last lap ended, by `time.perf_counter`."""
+        return self._last
+
+    def lap(self, phase: str) -> None:
+        """End a stretch of work of ``phase``."""
+        for device in self.waits_for:
+            torch.cuda.synchronize(device)
+        now = perf_counter()
+        self._seconds[phase] = self._seconds.get(phase, 0.0) + now - self._last
+        self._last = now
+
+    def end_round(self) -> dict[str, float]:
+        """Return the round's seconds by phase, and start afresh."""
+        seconds, self._seconds = self._seconds, {}
+        return seconds
+
+    def resume(self) -> None:
+        """Forget the time since the last lap (the caller's, between two steps)."""
+        self._last = perf_counter()

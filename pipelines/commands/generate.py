@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from time import perf_counter
 
-from pipelines.encoding import decoded
+from pipelines.outputs import decoded
 from pipelines.places import read_pair
 from pipelines.terminal import GrowingText
 from predictors.rounds import RoundRecord, block_efficiency, hit_rate, mean_accepted_length

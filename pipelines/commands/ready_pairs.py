@@ -7,8 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from pipelines.encoding import read_text
-from pipelines.outputs import replacing
+from pipelines.outputs import read_text, replacing
 from pipelines.parameters import PARAMETERS, parsed_yaml
 
 BLOCKS = Path(__file__).parents[1] / "pairs"

@@ -14,7 +14,7 @@ UNLEARNED = {
     "entropy": "unlearned.Entropy",
     "roc": "unlearned.ROC",
     "ema": "unlearned.EMA",
-    "cumulative": "unlearned.Cumulative",
+    "cumulative": "grow.Cumulative",
     "online": "unlearned.Online",
     "takeover": "takeover.Takeover",
 }

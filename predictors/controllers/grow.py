@@ -6,13 +6,16 @@ submits what pays. Elsewhere a coin decides about every token, and it drafts a s
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from torch import Tensor
 
 from predictors.bundle import Bundle
+from predictors.config import Count
 from predictors.controllers.learned import LearnedSession, RuledController, ratio_doubt
+from predictors.controllers.unlearned import Configured
 from predictors.grow import (
     CANDIDATES,
     GAMMA,
@@ -20,6 +23,7 @@ from predictors.grow import (
     Growing,
     GrowNetwork,
     GrowSetting,
+    best_of,
     build_grow_network,
     logs_of,
     values_of,
@@ -125,3 +129,26 @@ class Grow(RuledController):
     def growing(self) -> Growing:
         """The network, on the host."""
         return Growing(self.network)
+
+
+@dataclass(eq=False)
+class Cumulative(Configured):
+    """EAGLE-2's rule on a chain with leaves: draft ``levels``, and of all candidates submit the ``nodes`` that the draft's own
+    probabilities make likeliest to be reached and right, Π q. Where a coin decides about tokens the chain is without leaves.
+
+    Source: Li et al. 2024 (dynamic draft trees by cumulative confidence); theirs extends several nodes of a level.
+    """
+
+    levels: Count = 4
+    nodes: Count = 6
+    kind = "cumulative"
+
+    def plan(self, root: Root) -> int | None:
+        return self.levels
+
+    def widths(self, laws: Sequence[NextLaw]) -> list[int] | None:
+        if not laws:
+            return []
+        chances_LK = np.stack([law.likeliest(CANDIDATES).double().cpu().numpy() for law in laws])
+        widths: list[int] = best_of(values_of(chances_LK), self.nodes).tolist()
+        return widths

@@ -27,7 +27,6 @@ from predictors.config import (
     parse_config,
 )
 from predictors.controllers.base import Controller, Session
-from predictors.grow import CANDIDATES, best_of, values_of
 from predictors.latency.profile import LatencyProfile
 from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
@@ -250,29 +249,6 @@ class EMA(Configured):
     def end_round(self, outcome: RoundRecord) -> None:
         if outcome.submitted:
             self.average = self.decay * self.average + (1 - self.decay) * outcome.accepted_in_sequence
-
-
-@dataclass(eq=False)
-class Cumulative(Configured):
-    """EAGLE-2's rule on a chain with leaves: draft ``levels``, and of all candidates submit the ``nodes`` that the draft's own
-    probabilities make likeliest to be reached and right, Π q. Where a coin decides about tokens the chain is without leaves.
-
-    Source: Li et al. 2024 (dynamic draft trees by cumulative confidence); theirs extends several nodes of a level.
-    """
-
-    levels: Count = 4
-    nodes: Count = 6
-    kind = "cumulative"
-
-    def plan(self, root: Root) -> int | None:
-        return self.levels
-
-    def widths(self, laws: Sequence[NextLaw]) -> list[int] | None:
-        if not laws:
-            return []
-        chances_LK = np.stack([law.likeliest(CANDIDATES).double().cpu().numpy() for law in laws])
-        widths: list[int] = best_of(values_of(chances_LK), self.nodes).tolist()
-        return widths
 
 
 @dataclass(eq=False)

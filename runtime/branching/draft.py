@@ -21,7 +21,7 @@ from predictors.rounds import BranchSettings, RoundRecord
 from predictors.signals import DrawnToken, NextLaw, Root
 from runtime.adapter import LanguageModel, Row
 from runtime.branching.candidates import NO_BRANCHES, Branches, Candidates, Pending, Verdict, draw_candidates
-from runtime.clock import PhaseClock
+from runtime.device import PhaseClock
 from runtime.drafting.chain import Chain, ChainDraft
 from runtime.request import Request
 

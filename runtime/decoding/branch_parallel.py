@@ -21,9 +21,9 @@ from predictors.signals import Root
 from runtime.adapter import LanguageModel, features_of
 from runtime.branching.candidates import Branches, Pending, Verdict, draw_at_branch_point
 from runtime.branching.draft import BranchConfig, BranchDraft
-from runtime.clock import PhaseClock
 from runtime.decoding.base import Decoder, Evidence, Step
 from runtime.decoding.run import Run
+from runtime.device import PhaseClock
 from runtime.laws import processed_law
 from runtime.overlap import Overlap
 from runtime.pair import ModelPair

@@ -8,9 +8,8 @@ from torch import Tensor
 from predictors.rounds import RoundRecord
 from predictors.signals import Root
 from runtime.adapter import Forward, cache_prompt
-from runtime.clock import PhaseClock
 from runtime.decoding.base import Decoder, Step
-from runtime.device import is_out_of_memory, on_device
+from runtime.device import PhaseClock, is_out_of_memory, on_device
 from runtime.laws import processed_law, says_something
 from runtime.randomness import Uniform, stream
 from runtime.request import Request

@@ -29,8 +29,7 @@ from predictors.controllers.base import Sourced
 from predictors.lookup import NOTHING, Found, Lookup, LookupSettings
 from predictors.signals import DrawnToken, NextLaw, Root
 from runtime.adapter import LanguageModel, Row
-from runtime.clock import PhaseClock
-from runtime.device import on_device
+from runtime.device import PhaseClock, on_device
 from runtime.drafting.draft import Draft, Drafter, ModelDraft
 from runtime.drafting.drafted import Drafted, DraftedTree
 from runtime.drafting.sampler import most_likely, read_rows

@@ -16,7 +16,7 @@ from predictors.config import Checked
 from predictors.controllers import Session
 from predictors.signals import BothModels, NextLaw, Root
 from runtime.adapter import Forward, LanguageModel, ReadingState, Row, cache_prompt, features_of
-from runtime.clock import PhaseClock
+from runtime.device import PhaseClock
 from runtime.drafting.drafted import Drafted
 from runtime.drafting.sampler import sampler_for
 from runtime.laws import fit_vocabulary, processed_law, says_something

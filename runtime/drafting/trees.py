@@ -29,8 +29,7 @@ from predictors.config import Count, NotNegative, one_of
 from predictors.controllers import Session
 from predictors.signals import DrawnToken, NextLaw, Root, TreeRoot
 from runtime.adapter import LanguageModel
-from runtime.clock import PhaseClock
-from runtime.device import on_device
+from runtime.device import PhaseClock, on_device
 from runtime.drafting.draft import Drafter, ModelDraft
 from runtime.drafting.drafted import ROOT, Drafted, DraftedTree, Growth, UnreadTree
 from runtime.drafting.sampler import most_likely, read_rows

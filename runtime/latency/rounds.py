@@ -28,8 +28,8 @@ import torch
 
 from predictors.rounds import RoundRecord
 from runtime.build import build_decoder
-from runtime.clock import PhaseClock
 from runtime.decoding.base import Decoder, Step
+from runtime.device import PhaseClock
 from runtime.latency.cells import Cell, LatencyConfig, seconds_of, synchronise
 from runtime.pair import ModelPair
 from runtime.randomness import Randomness

@@ -217,7 +217,8 @@ def test_an_unreachable_server_is_told_before_any_work(folder, monkeypatch):
 
 def test_unknown_families_keys_and_predictors_are_refused_by_name(folder):
     with pytest.raises(
-        SystemExit, match=r"fit\.toy: family is 'oracle'; name one of head, stop, survival, source, tree, guess, toy"
+        SystemExit,
+        match=r"fit\.toy: family is 'oracle'; name one of head, stop, survival, grow, source, tree, guess, toy",
     ):
         run("oracle")
     with pytest.raises(SystemExit, match=r"pairs\.p\.fit\.toy: unknown key 'momentum'"):

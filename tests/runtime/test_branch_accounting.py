@@ -189,7 +189,7 @@ class Slow(TableModel):
 def timed(monkeypatch, target, draft, stage):
     """Records of a decode, and the seconds of the draft's job beside every target pass."""
     clock, jobs = [100.0], []
-    monkeypatch.setattr("runtime.clock.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("runtime.device.perf_counter", lambda: clock[0])
     honest = BranchDraft.branch
 
     def branch(self):

@@ -10,7 +10,7 @@ import torch
 
 from predictors.rounds import RoundRecord
 from runtime import ModelPair, Randomness, build_decoder
-from runtime.clock import PhaseClock
+from runtime.device import PhaseClock
 from runtime.latency import Cell, LatencyConfig, replaced, rounds, sweep, tables_of
 from runtime.latency.cells import seconds_waited
 from runtime.latency.rounds import LEVELS, Rounds, TimedPair, branch_cells, guessing_cells, plain_cells, round_cells
