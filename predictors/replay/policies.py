@@ -4,21 +4,25 @@
     confidence    draft while max_x q(x) >= ε                                   (`controllers.unlearned`)
     stopping      a model of the draft's states, by a `StopRule`                (`controllers.early_stop`)
     heads         a model of the target's state, by a class or a length         (`controllers.head`)
+    Grown         a model of candidates, by the price of levels and of leaves   (`controllers.grow`)
 
 A rule that stops before a token has paid for the pass whose distribution it read. Where a model's features lie ``far`` from
 its training rows, the round drafts ``static_length`` tokens instead.
 
-Shape suffixes: X texts, S starts, G positions of a chain, M states of memory, L classes.
+Shape suffixes: X texts, S starts, G positions of a chain, M states of memory, L classes, K candidates, F features, N rows.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
 
+from predictors.grow import CANDIDATES, Growing, GrowRule, GrowSetting, features_of, logs_of, values_of
 from predictors.head import DecisionRule, LengthRule
-from predictors.replay.grid import Drafts, Memory, Starts, first_of
+from predictors.replay.acceptance import BeyondRecordError
+from predictors.replay.grid import Drafts, Memory, Starts, Totals, decoded, first_of
 from predictors.stopping import StopRule
 
 
@@ -120,3 +124,102 @@ def remembered(gamma: int) -> tuple[np.ndarray, np.ndarray]:
     """Return a round of each state of `previous_round`: ``previous_drafted``, ``previous_accepted`` [M] of `assemble`."""
     accepted_M = np.arange(-1, gamma + 1)
     return np.where(accepted_M < 0, -1, gamma), accepted_M
+
+
+@dataclass(frozen=True)
+class GrowGrid:
+    """Grid of ``starts`` at one sampling setting at which tokens are read off."""
+
+    starts: Starts
+
+    @cached_property
+    def features_XSGF(self) -> np.ndarray:
+        tops_XSGT = self.starts.column("tops").astype(np.float64)
+        if tops_XSGT.shape[-1] < CANDIDATES:
+            raise BeyondRecordError(
+                f"grow reads the {CANDIDATES} most likely tokens, and {tops_XSGT.shape[-1]} were recorded. Raise "
+                "traces.texts.top and collect again."
+            )
+        logs_XSGK = logs_of(tops_XSGT)
+        return features_of(logs_XSGK, self.starts.texts[0].settings.invariant)
+
+    @cached_property
+    def rank_XSG(self) -> np.ndarray:
+        """Rank of the text's token among the candidates of a level, up to the first that is not 0."""
+        return self.starts.column("rank")
+
+    @cached_property
+    def tested_XSG(self) -> np.ndarray:
+        """Mark levels of chains whose tokens so far are the text's, and that may be drafted."""
+        level_G = np.arange(self.starts.depth)
+        most_XS = np.minimum(self.starts.would_XS + 1, np.minimum(self.starts.cap_XS, self.starts.left_XS))
+        return np.asarray(level_G < most_XS[..., None])
+
+    def rows(self) -> tuple[np.ndarray, np.ndarray]:
+        """Collect features [N, F] of tested levels, and which candidate is right [N], K: none."""
+        return self.features_XSGF[self.tested_XSG], np.minimum(self.rank_XSG[self.tested_XSG], CANDIDATES)
+
+    def totals(self, widths_XSG: np.ndarray, **drafted_XS: np.ndarray | float) -> Totals:
+        """Decode by drafts that submit the first ``widths_XSG`` candidates of each level; ``drafted_XS``: passes and queries,
+        and the seconds of one."""
+        question = float(drafted_XS.pop("question", 0.0))
+        kept_XSG = np.cumprod(widths_XSG > 0, axis=-1) > 0
+        submitted_XS, nodes_XS = kept_XSG.sum(axis=-1), np.where(kept_XSG, widths_XSG, 0).sum(axis=-1)
+        would_XS = self.starts.would_XS
+        failing = np.minimum(would_XS, self.starts.depth - 1)[..., None]
+        rank_XS, width_XS = (np.take_along_axis(one, failing, -1)[..., 0] for one in (self.rank_XSG, widths_XSG))
+        hit_XS = (would_XS < submitted_XS) & (rank_XS > 0) & (rank_XS < width_XS)
+        columns = {name: np.asarray(values)[..., None] for name, values in drafted_XS.items()}
+        drafts = Drafts.of(submitted_XS[..., None], nodes=nodes_XS[..., None], **columns)
+        return decoded(self.starts.accepting(would_XS + hit_XS), drafts, question)
+
+    def static(self, length: int, leaves: Sequence[int]) -> Totals:
+        """Decode by the same chain with leaves in every round."""
+        return self.totals(self.static_widths(length, leaves))
+
+    def static_widths(self, length: int, leaves: Sequence[int]) -> np.ndarray:
+        level_G = np.arange(self.starts.depth)
+        width_G = 1 + np.array((*leaves, *[0] * len(level_G))[: len(level_G)])
+        return np.where(level_G < np.minimum(self.starts.cap_XS, length)[..., None], width_G, 0)
+
+
+@dataclass(frozen=True)
+class Grown:
+    """Replay of a network's ``growing`` on a ``grid``, as ``made`` there; squared distances up to ``limit`` are trusted, and a
+    query takes ``question`` seconds."""
+
+    grid: GrowGrid
+    growing: Growing
+    limit: float
+    made: GrowSetting
+    question: float
+
+    @cached_property
+    def _said(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.growing(self.grid.features_XSGF)
+
+    def asked(self, rule: GrowRule, question: float | None = None) -> Totals:
+        """Decode by ``rule``, whether it pays or not; ``question``: seconds of a query, if not as measured."""
+        return self._decoded(replace(self.made, rule=rule), self.question if question is None else question)
+
+    def served(self) -> Totals:
+        """Decode by what serves at the setting."""
+        return self.asked(self.made.rule) if self.made.pays else self.static()
+
+    def static(self) -> Totals:
+        return self.grid.static(self.made.static_length, self.made.static_leaves)
+
+    def _decoded(self, made: GrowSetting, question: float) -> Totals:
+        """Decode as `predictors.controllers.grow` decides."""
+        (chances_XSGK, distance_XSG), starts = self._said, self.grid.starts
+        stops_XSG = ~made.goes_on(np.cumprod(chances_XSGK[..., 0], axis=-1))
+        levels_XS = np.minimum(first_of(stops_XSG) + 1, starts.cap_XS)
+        far_XS = first_of(distance_XSG > self.limit)
+        aside_XS, level_G = far_XS < levels_XS, np.arange(starts.depth)
+        values_XSGK = np.where((level_G < levels_XS[..., None])[..., None], values_of(chances_XSGK), -np.inf)
+        asked_XS = np.where(aside_XS, far_XS + 1, levels_XS)
+        levels_XS = np.where(aside_XS, np.minimum(np.maximum(far_XS + 1, made.static_length), starts.cap_XS), levels_XS)
+        least_XSG = self.grid.static_widths(starts.depth, made.static_leaves)
+        static_XSG = np.where(level_G < levels_XS[..., None], least_XSG, 0)
+        widths_XSG = np.where(aside_XS[..., None], static_XSG, made.widths(values_XSGK))
+        return self.grid.totals(widths_XSG, passes=levels_XS, asked=asked_XS, question=question)

@@ -12,7 +12,7 @@ Where a coin decides about tokens it serves the best static chain; invariant sam
 texts that is faster. Shape suffixes: X texts, S starts, G levels, K candidates, N rows, F features.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from itertools import product
@@ -25,22 +25,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from predictors.config import Count, NotNegative, Positive, Whole, not_empty
-from predictors.grow import (
-    CANDIDATES,
-    GAMMA,
-    SCALARS,
-    GrowCosts,
-    Growing,
-    GrowNetwork,
-    GrowRule,
-    GrowSetting,
-    features_of,
-    logs_of,
-    values_of,
-)
+from predictors.grow import CANDIDATES, GAMMA, SCALARS, GrowCosts, Growing, GrowNetwork, GrowRule, GrowSetting
 from predictors.latency.prices import RoundPrices
-from predictors.replay.acceptance import BeyondRecordError
-from predictors.replay.grid import Drafts, Starts, Totals, decoded, first_of
+from predictors.replay.grid import Starts
+from predictors.replay.policies import GrowGrid, Grown
+from predictors.sampling import SamplingSettings
 from predictors.schema import SPLITS, TEST, TRAIN, VALIDATION
 from predictors.survival import RatioPrices
 from predictors.training.calibration import binary
@@ -58,7 +47,8 @@ from predictors.training.predictor import (
     told,
     tracked_name,
 )
-from predictors.training.trainer import Batches, TrainConfig, trained
+from predictors.training.tables import TextTable
+from predictors.training.trainer import Batches, TrainConfig, Trained, trained
 
 
 @dataclass(frozen=True)
@@ -74,102 +64,24 @@ class GrowTrainConfig(TrainConfig):
 
 
 @dataclass(frozen=True)
-class GrowGrid:
-    """Grid of ``starts`` at one sampling setting at which tokens are read off."""
+class GrowModel:
+    """A ``trained`` network over the ``starts`` of ``table`` by split and setting, at ``prices`` of tokens that are read off;
+    squared distances up to ``limit`` are trusted."""
 
-    starts: Starts
-
-    @cached_property
-    def features_XSGF(self) -> np.ndarray:
-        tops_XSGT = self.starts.column("tops").astype(np.float64)
-        if tops_XSGT.shape[-1] < CANDIDATES:
-            raise BeyondRecordError(
-                f"grow reads the {CANDIDATES} most likely tokens, and {tops_XSGT.shape[-1]} were recorded. Raise "
-                "traces.texts.top and collect again."
-            )
-        logs_XSGK = logs_of(tops_XSGT)
-        return features_of(logs_XSGK, self.starts.texts[0].settings.invariant)
-
-    @cached_property
-    def rank_XSG(self) -> np.ndarray:
-        """Rank of the text's token among the candidates of a level, up to the first that is not 0."""
-        return self.starts.column("rank")
-
-    @cached_property
-    def tested_XSG(self) -> np.ndarray:
-        """Mark levels of chains whose tokens so far are the text's, and that may be drafted."""
-        level_G = np.arange(self.starts.depth)
-        most_XS = np.minimum(self.starts.would_XS + 1, np.minimum(self.starts.cap_XS, self.starts.left_XS))
-        return np.asarray(level_G < most_XS[..., None])
-
-    def rows(self) -> tuple[np.ndarray, np.ndarray]:
-        """Collect features [N, F] of tested levels, and which candidate is right [N], K: none."""
-        return self.features_XSGF[self.tested_XSG], np.minimum(self.rank_XSG[self.tested_XSG], CANDIDATES)
-
-    def totals(self, widths_XSG: np.ndarray, **drafted_XS: np.ndarray | float) -> Totals:
-        """Decode by drafts that submit the first ``widths_XSG`` candidates of each level; ``drafted_XS``: passes and queries,
-        and the seconds of one."""
-        question = float(drafted_XS.pop("question", 0.0))
-        kept_XSG = np.cumprod(widths_XSG > 0, axis=-1) > 0
-        submitted_XS, nodes_XS = kept_XSG.sum(axis=-1), np.where(kept_XSG, widths_XSG, 0).sum(axis=-1)
-        would_XS = self.starts.would_XS
-        failing = np.minimum(would_XS, self.starts.depth - 1)[..., None]
-        rank_XS, width_XS = (np.take_along_axis(one, failing, -1)[..., 0] for one in (self.rank_XSG, widths_XSG))
-        hit_XS = (would_XS < submitted_XS) & (rank_XS > 0) & (rank_XS < width_XS)
-        columns = {name: np.asarray(values)[..., None] for name, values in drafted_XS.items()}
-        drafts = Drafts.of(submitted_XS[..., None], nodes=nodes_XS[..., None], **columns)
-        return decoded(self.starts.accepting(would_XS + hit_XS), drafts, question)
-
-    def static(self, length: int, leaves: Sequence[int]) -> Totals:
-        """Decode by the same chain with leaves in every round."""
-        return self.totals(self.static_widths(length, leaves))
-
-    def static_widths(self, length: int, leaves: Sequence[int]) -> np.ndarray:
-        level_G = np.arange(self.starts.depth)
-        width_G = 1 + np.array((*leaves, *[0] * len(level_G))[: len(level_G)])
-        return np.where(level_G < np.minimum(self.starts.cap_XS, length)[..., None], width_G, 0)
-
-
-@dataclass(frozen=True)
-class Grown:
-    """Replay of a network's ``growing`` on a ``grid``, as ``made`` there; squared distances up to ``limit`` are trusted, and a
-    query takes ``question`` seconds."""
-
-    grid: GrowGrid
-    growing: Growing
+    table: TextTable
+    prices: RoundPrices
+    starts: Mapping[tuple[str, SamplingSettings], Starts]
+    trained: Trained[GrowNetwork]
     limit: float
-    made: GrowSetting
-    question: float
 
     @cached_property
-    def _said(self) -> tuple[np.ndarray, np.ndarray]:
-        return self.growing(self.grid.features_XSGF)
+    def question(self) -> float:
+        """Seconds of a query."""
+        return self.prices.profile.latency("grow", levels=GAMMA).seconds / GAMMA
 
-    def asked(self, rule: GrowRule, question: float | None = None) -> Totals:
-        """Decode by ``rule``, whether it pays or not; ``question``: seconds of a query, if not as measured."""
-        return self._decoded(replace(self.made, rule=rule), self.question if question is None else question)
-
-    def served(self) -> Totals:
-        """Decode by what serves at the setting."""
-        return self.asked(self.made.rule) if self.made.pays else self.static()
-
-    def static(self) -> Totals:
-        return self.grid.static(self.made.static_length, self.made.static_leaves)
-
-    def _decoded(self, made: GrowSetting, question: float) -> Totals:
-        """Decode as `predictors.controllers.grow` decides."""
-        (chances_XSGK, distance_XSG), starts = self._said, self.grid.starts
-        stops_XSG = ~made.goes_on(np.cumprod(chances_XSGK[..., 0], axis=-1))
-        levels_XS = np.minimum(first_of(stops_XSG) + 1, starts.cap_XS)
-        far_XS = first_of(distance_XSG > self.limit)
-        aside_XS, level_G = far_XS < levels_XS, np.arange(starts.depth)
-        values_XSGK = np.where((level_G < levels_XS[..., None])[..., None], values_of(chances_XSGK), -np.inf)
-        asked_XS = np.where(aside_XS, far_XS + 1, levels_XS)
-        levels_XS = np.where(aside_XS, np.minimum(np.maximum(far_XS + 1, made.static_length), starts.cap_XS), levels_XS)
-        least_XSG = self.grid.static_widths(starts.depth, made.static_leaves)
-        static_XSG = np.where(level_G < levels_XS[..., None], least_XSG, 0)
-        widths_XSG = np.where(aside_XS[..., None], static_XSG, made.widths(values_XSGK))
-        return self.grid.totals(widths_XSG, passes=levels_XS, asked=asked_XS, question=question)
+    def played(self, split: str, made: GrowSetting) -> Grown:
+        grid = GrowGrid(self.starts[split, made.settings])
+        return Grown(grid, Growing(self.trained.network), self.limit, made, self.question)
 
 
 @dataclass(frozen=True)
@@ -189,81 +101,68 @@ class GrowPredictor(Trust):
     seed: int = 0
 
     def fit(self, name: str, materials: Materials, logger: Logger | None = None) -> Fitted:
-        table, profile = materials.text_table, materials.profile
-        starts = {
-            (split, settings): table.rows(split).starts(
-                settings, self.gamma, self.verifier, RoundPrices(profile, not settings.read_off)
-            )[0]
-            for split, settings in product(SPLITS, table.settings)
-        }
-        grids = {place: GrowGrid(one) for place, one in starts.items() if place[1].read_off}
-        rows = {split: _rows([one for place, one in grids.items() if place[0] == split]) for split in SPLITS}
-        make = partial(GrowNetwork, self.training.hidden)
-        fit = trained(make, self.training, loss, rows[TRAIN], rows[VALIDATION], logger)
-        growing = Growing(fit.network)
-        limit = self.largest(growing(rows[VALIDATION].columns[0].double().numpy())[1])
-        prices = RoundPrices(profile, sampled=False)
-        question = prices.profile.latency("grow", levels=GAMMA).seconds / GAMMA
-        context, made, parts, known = table.median_context, [], {}, {}
-        choices: list[RuleChoice] = []
-        rates: dict[Any, float] = {}
-        for settings in table.settings:
-            some = [starts[split, settings] for split in (TRAIN, VALIDATION)]
-            length = static_length(some)
-            if not settings.read_off:
-                made.append(GrowSetting(settings, GrowRule(0.0, 0.0), False, length))
-                rates[settings] = static_totals(some[1], length).rate
-                continue
-            level, nodes = prices.grow_costs(self.nodes, context, question)
-            draft = GrowSetting(settings, GrowRule(0.0, 0.0), False, length, costs=GrowCosts(level, nodes))
-            tried = [Grown(grids[split, settings], growing, limit, draft, question) for split in SPLITS]
-            chosen, choice = self._chosen(tried[:2], context)
-            _, validation, test = (replace(one, made=chosen) for one in tried)
-            rates[settings] = validation.served().rate
-            made.append(chosen)
-            choices.append(choice)
-            parts[settings.name] = _scored(test, static_totals(starts[TEST, settings], length))
-            known[settings.name] = _quality(test)
-        sampled = [one for one in rates if not one.read_off]
-        invariant = any(rates.get(replace(one, invariant=True), 0.0) > rates[one] for one in sampled)
-        measured = {
-            "known": known,
-            "parts": parts,
+        model = self._model(materials, logger)
+        made, rates, choices = zip(*(self._setting(model, one) for one in model.table.settings), strict=True)
+        rate_of_setting = {one.settings: rate for one, rate in zip(made, rates, strict=True)}
+        drawn = [(one, rate) for one, rate in rate_of_setting.items() if not one.read_off]
+        invariant = any(rate_of_setting.get(replace(one, invariant=True), 0.0) > rate for one, rate in drawn)
+        tests = [model.played(TEST, one) for one in made if one.settings.read_off]
+        measured: dict[str, Any] = {
+            "known": {test.made.settings.name: _quality(test) for test in tests},
+            "parts": {test.made.settings.name: _scored(test) for test in tests},
             "settings": [asdict(one) for one in made],
-            "choices": [asdict(one) for one in choices],
-            "validation_rates": {one.name: rate for one, rate in rates.items()},
+            "choices": [asdict(one) for one in choices if one is not None],
+            "validation_rates": {one.name: rate for one, rate in rate_of_setting.items()},
             "invariant": invariant,
-            "history": fit.history,
-            "best_epoch": fit.best_epoch,
-            "documents": len(set(table.rows(TEST).column("document"))),
+            "history": model.trained.history,
+            "best_epoch": model.trained.best_epoch,
+            "documents": len(set(model.table.rows(TEST).column("document"))),
         }
-        leaves = [CANDIDATES - 1] * self.gamma
-        drafter = {"kind": "chain", "gamma": self.gamma, "leaves": leaves}
+        drafter = {"kind": "chain", "gamma": self.gamma, "leaves": [CANDIDATES - 1] * self.gamma}
         decoder: dict[str, Any] = {"method": "speculative", "drafter": drafter}
         decoder |= {"invariant": True} if invariant else {"verifier": self.verifier}
-        error = max(one["tokens"]["ece"] for one in known.values())
-        card = card_of("grow", table.manifest, decoder) | {
+        context, profile, parts = model.table.median_context, materials.profile, measured["parts"]
+        error = max(one["tokens"]["ece"] for one in measured["known"].values())
+        card = card_of("grow", model.table.manifest, decoder) | {
             "scalars": list(SCALARS),
             "prices": asdict(RatioPrices(profile.cost_ratio(context), context, profile.profile_hash)),
             "settings": measured["settings"],
-            "max_distance": limit,
+            "max_distance": model.limit,
             "measured_quality": {"split": TEST, "parts": parts, "tokens": {"ece": error}},
         }
-        metrics = {
-            f"test_gain_{tracked_name(one)}": part["policies"]["model"]["gain"]["value"] for one, part in parts.items()
-        }
-        return Fitted(card, fit.network.state_dict(), measured, metrics, sentence(measured))
+        gains = {one: part["policies"]["model"]["gain"]["value"] for one, part in parts.items()}
+        metrics = {f"test_gain_{tracked_name(one)}": gain for one, gain in gains.items()}
+        return Fitted(card, model.trained.network.state_dict(), measured, metrics, sentence(measured))
 
-    def _chosen(self, tried: Sequence[Grown], context: float) -> tuple[GrowSetting, RuleChoice]:
-        """Choose the static chain with leaves on all grids, and the rule on the last one."""
-        grids, validation = [one.grid for one in tried], tried[-1]
+    def _model(self, materials: Materials, logger: Logger | None) -> GrowModel:
+        table, starts = materials.text_table, {}
+        for split, settings in product(SPLITS, table.settings):
+            prices = RoundPrices(materials.profile, not settings.read_off)
+            starts[split, settings], _ = table.rows(split).starts(settings, self.gamma, self.verifier, prices)
+        read_off = [settings for settings in table.settings if settings.read_off]
+        rows, held_out = (_rows([GrowGrid(starts[split, one]) for one in read_off]) for split in (TRAIN, VALIDATION))
+        fit = trained(partial(GrowNetwork, self.training.hidden), self.training, loss, rows, held_out, logger)
+        _, distances = Growing(fit.network)(held_out.columns[0].double().numpy())
+        return GrowModel(table, RoundPrices(materials.profile, sampled=False), starts, fit, self.largest(distances))
+
+    def _setting(self, model: GrowModel, settings: SamplingSettings) -> tuple[GrowSetting, float, RuleChoice | None]:
+        """Choose what is served at a setting: static drafts on training and validation texts, a rule on validation texts, where
+        tokens are read off. Return its rate on these, and the choice of the rule."""
+        some = [model.starts[split, settings] for split in (TRAIN, VALIDATION)]
+        made = GrowSetting(settings, GrowRule(0.0, 0.0), pays=False, static_length=static_length(some))
+        if not settings.read_off:
+            return made, static_totals(some[1], made.static_length).rate, None
+        grids, context = [GrowGrid(one) for one in some], model.table.median_context
         length, leaves = max(self._shapes(grids), key=lambda shape: rate_of(one.static(*shape) for one in grids))
-        played = replace(validation, made=replace(validation.made, static_length=length, static_leaves=leaves))
-        always, starts = played.static(), validation.grid.starts
-        rate = always.rate * starts.prices.chain(0, context)
+        costs = GrowCosts(*model.prices.grow_costs(self.nodes, context, model.question))
+        made = replace(made, static_length=length, static_leaves=leaves, costs=costs)
+        validation = model.played(VALIDATION, made)
+        always = validation.static()
+        rate = always.rate * model.prices.chain(0, context)
         rules = [GrowRule(rate * share, worth) for share, worth in product(self.shares, self.worths)]
-        choice = best_of(rules, played.asked, always, starts.document_X, self.folds, self.seed)
-        return replace(played.made, rule=choice.rule, pays=choice.pays), choice
+        choice = best_of(rules, validation.asked, always, some[1].document_X, self.folds, self.seed)
+        made = replace(made, rule=choice.rule, pays=choice.pays)
+        return made, model.played(VALIDATION, made).served().rate, choice
 
     def _shapes(self, grids: Sequence[GrowGrid]) -> list[tuple[int, tuple[int, ...]]]:
         """List static chains of every length, with so many leaves as are most often right."""
@@ -299,13 +198,13 @@ def loss(network: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
     return (loss_N * weight_N).sum() / weight_N.sum()
 
 
-def _scored(test: Grown, chain: Totals) -> dict[str, Any]:
-    """Score every policy's tokens per second on texts that chose nothing, over the best static chain."""
-    made, leaves = test.made, test.static()
+def _scored(test: Grown) -> dict[str, Any]:
+    """Score every policy's tokens per second on texts that chose nothing, over the chain that is best on them without leaves."""
+    made, starts = test.made, test.grid.starts
     asked = test.asked(made.rule)
     policies = {
-        "static": chain,
-        "leaves": leaves,
+        "static": static_totals(starts, static_length([starts])),
+        "leaves": test.static(),
         "model": test.served(),
         "asked": asked,
         "asked for nothing": test.asked(made.rule, question=0.0),
@@ -315,7 +214,7 @@ def _scored(test: Grown, chain: Totals) -> dict[str, Any]:
         "static_leaves": made.static_leaves,
         "asks": made.pays,
         "queries": float(asked.asked_X.sum() / asked.rounds_X.sum()),
-        "policies": scored(policies, test.grid.starts),
+        "policies": scored(policies, starts),
     }
 
 
@@ -331,11 +230,7 @@ def sentence(measured: dict[str, Any]) -> str:
     said = []
     for name, part in measured["parts"].items():
         gains = {policy: part["policies"][policy]["gain"] for policy in ("model", "leaves", "asked")}
-        how = (
-            ""
-            if part["asks"]
-            else f" (left off, as it did not surely pay on validation; forced {told(gains['asked'])})"
-        )
+        how = "" if part["asks"] else f" (left off: it did not surely pay on validation; forced {told(gains['asked'])})"
         area = measured["known"][name]["tokens"]["auroc"]
         said.append(
             f"{name}: {told(gains['model'])} replayed tokens/s over the best static chain{how}, static leaves "
