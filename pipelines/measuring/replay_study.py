@@ -67,14 +67,19 @@ POSTERIOR = "posterior"  # retention that replay knows
 @dataclass(frozen=True)
 class ReplayArm:
     """A named policy of a ``family``: what it makes of a text (``play``) by each clock, branches by the first alone; at some
-    sampling ``settings`` only (``None``: all). ``served`` is how to build it: a ``decoder`` configuration or the name of a
-    ``bundle``; ``None``: for comparison only."""
+    sampling ``settings`` only (``None``: all), ``leafed`` where chains may have leaves, as elsewhere it is another arm. ``served``
+    is how to build it: a ``decoder`` configuration or the name of a ``bundle``; ``None``: for comparison only."""
 
     name: str
     family: str
     play: Play
     settings: tuple[SamplingSettings, ...] | None = None
     served: dict[str, Any] | None = None
+    leafed: bool = False
+
+    def plays(self, settings: SamplingSettings) -> bool:
+        """Tell whether the policy is replayed at these ``settings``."""
+        return (self.settings is None or settings in self.settings) and (settings.read_off or not self.leafed)
 
 
 class ReplayStudy:
@@ -105,7 +110,7 @@ class ReplayStudy:
             where |= {"document": text.document, "slice": text.slice, "prompt_tokens": text.prompt_tokens}
             plain = names.PLAIN, names.PLAIN, [clock.plain(text) for clock in clocks]
             played = [plain, (ORACLE, ORACLE, [clock.oracle(text, longest) for clock in clocks])]
-            arms = [arm for arm in self.arms if arm.settings is None or text.settings in arm.settings]
+            arms = [arm for arm in self.arms if arm.plays(text.settings)]
             for arm in arms:
                 try:
                     played.append((arm.name, arm.family, arm.play(text, clocks)))
@@ -169,7 +174,8 @@ class ReplayStudy:
         if policy is None:
             return
         name = names.BranchArm(name, (policy.depth,)).name if preset else name
-        yield ReplayArm(name, row.family, partial(_chains, policy=policy), settings, served)
+        leafed = bundle is None and any(policy.leaves)
+        yield ReplayArm(name, row.family, partial(_chains, policy=policy), settings, served, leafed)
         if isinstance(controller, EarlyStop | Survival) and not controller.asks:
             asked = replace(policy, controller=controller.asked_anyway())
             yield ReplayArm(f"{name}, {names.ASKED}", row.family, partial(_chains, policy=asked), settings)
