@@ -53,6 +53,11 @@ class SamplingSettings:
         return self.temperature == 1 and self.top_k == 0 and self.top_p == 1
 
     @property
+    def filters(self) -> dict[str, Any]:
+        """Temperature and filters by name."""
+        return {"temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p}
+
+    @property
     def name(self) -> str:
         """Name of the setting, such as ``T=1, top-p 0.9``."""
         parts = [f"T={self.temperature:g}"]

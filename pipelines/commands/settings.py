@@ -10,7 +10,7 @@ import argparse
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -145,8 +145,7 @@ def said(engine: str, rule: Rule, settings: SamplingSettings, models: Mapping[st
     words: dict[str, Any] = {}
     drafted, looked = rule.drafted, rule.lookup
     if engine == "transformers":
-        filters = {name: value for name, value in asdict(settings).items() if name != "invariant"}
-        generate = {"do_sample": not settings.greedy} | ({} if settings.greedy else filters)
+        generate = {"do_sample": not settings.greedy} | ({} if settings.greedy else settings.filters)
         if looked:
             generate |= {"prompt_lookup_num_tokens": looked.length, "max_matching_ngram_size": looked.longest}
         if drafted:

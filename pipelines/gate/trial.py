@@ -153,10 +153,9 @@ def _tuned_lengths(args: argparse.Namespace) -> Iterator[int]:
 
 
 def settings_of(*bundles: Path) -> tuple[SamplingSettings, ...]:
-    """The sampling settings that any of ``bundles`` was captured at."""
-    return tuple(
-        dict.fromkeys(one for bundle in bundles for one in read_bundle(bundle).contract.serving_range.sampling)
-    )
+    """The sampling settings that any of ``bundles`` was captured at; whether it samples invariantly there is its own affair."""
+    known = (one for bundle in bundles for one in read_bundle(bundle).contract.serving_range.sampling)
+    return tuple(dict.fromkeys(one for one in known if not one.invariant))
 
 
 def problem_of(bundle: Path, pair: ModelPair) -> str | None:

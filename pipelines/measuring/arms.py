@@ -3,7 +3,7 @@ pair's weights from rows of the table of arms (`pipelines.measuring.arm_rows`)."
 
 import copy
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,8 @@ def decoder_arm(decoder: Decoder, max_new_tokens: int) -> Arm:
 
     def decode(prompt: list[int], settings: SamplingSettings, seed: int) -> ArmRun:
         randomness = Randomness(seed)
-        out = decoder.generate(prompt, max_new_tokens=max_new_tokens, randomness=randomness, **asdict(settings))
+        options = {"invariant": settings.invariant or None, **settings.filters}  # None: the decoder's own way to sample
+        out = decoder.generate(prompt, max_new_tokens=max_new_tokens, randomness=randomness, **options)
         return ArmRun(out.tokens, out.rounds, virtual)
 
     virtual = isinstance(decoder, BranchParallelDecoder) and decoder.overlap.virtual
@@ -63,8 +64,7 @@ def hugging_face_arm(target: PreTrainedModel, draft: PreTrainedModel | None, max
 
     def decode(prompt: list[int], settings: SamplingSettings, seed: int) -> ArmRun:
         ids = torch.tensor([prompt], device=target.device)
-        filters = {name: value for name, value in asdict(settings).items() if name != "invariant"}
-        sampling = {"do_sample": False} if settings.greedy else {"do_sample": True, **filters}
+        sampling = {"do_sample": False} if settings.greedy else {"do_sample": True, **settings.filters}
         config = GenerationConfig(  # filters that are off are off by name: Hugging Face fills an unset top_k with 50
             eos_token_id=eos_tokens,
             pad_token_id=eos_tokens[0] if eos_tokens else 0,

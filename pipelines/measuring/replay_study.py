@@ -67,8 +67,8 @@ POSTERIOR = "posterior"  # retention that replay knows
 @dataclass(frozen=True)
 class ReplayArm:
     """A named policy of a ``family``: what it makes of a text (``play``) by each clock, branches by the first alone; at some
-    sampling ``settings`` only (``None``: all), ``leafed`` where chains may have leaves, as elsewhere it is another arm. ``served``
-    is how to build it: a ``decoder`` configuration or the name of a ``bundle``; ``None``: for comparison only."""
+    sampling ``settings`` only (``None``: all), ``leafed`` where chains may have leaves, as elsewhere it is another arm.
+    ``served`` is how to build it: a ``decoder`` configuration or the name of a ``bundle``; ``None``: for comparison only."""
 
     name: str
     family: str
