@@ -253,7 +253,8 @@ class EMA(Configured):
 
 @dataclass(eq=False)
 class Online(Configured):
-    """Estimate of acceptance that is refitted while serving (as vLLM's): draft on while the next token is worth its price.
+    """Estimate of acceptance that is refitted while serving, of the feature of vLLM's (pull request 52228): draft on while the
+    next token is worth its price. Theirs drafts to the full depth, and chooses how much of all requests' drafts is verified.
 
     P_i = σ(a + b logit max_x q_i(x))              token i is accepted if all before it are
     go on after token i if  S_i P_i > ρ cost       S_i = Π_{j<=i} P_j; P_i also stands for the next token's, not drafted yet
