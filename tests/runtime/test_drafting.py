@@ -81,6 +81,7 @@ BIG = [
     ({"kind": "multi_candidate", "config": [4, 2, 2, 1]}, "rrs_without_replacement"),
     ({"kind": "multi_candidate", "config": [3, 2, 2], "candidates": "top_k"}, "match"),
     ({"kind": "fork", "width": 5, "depth": 5}, "traversal"),
+    ({"kind": "chain", "gamma": 4, "leaves": [3, 1, 0, 2]}, "block"),
 ]
 
 

@@ -135,6 +135,7 @@ def test_branches_run_on_in_a_thread_as_one_after_the_other():
 
 GREEDY = [
     {"method": "speculative", "drafter": {"kind": "chain", "gamma": 4}},
+    {"method": "speculative", "drafter": {"kind": "chain", "gamma": 4, "leaves": [3, 1, 0, 2]}},
     {"method": "speculative", "drafter": {"kind": "fork", "width": 3, "depth": 3}, "verifier": "traversal"},
     {"method": "branch_parallel", "gamma": 3, "overlap": "none"},
     {"preset": "pearl", "gamma": 3, "overlap": "none"},

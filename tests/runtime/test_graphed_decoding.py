@@ -29,6 +29,7 @@ METHODS = {
     "ema": {**CHAIN, "verifier": "block", "controller": {"kind": "ema"}},
     "delayed_tree": {**SPECULATIVE, "drafter": DELAYED, "verifier": "traversal"},
     "fork": {**SPECULATIVE, "drafter": FORK, "verifier": "nss"},
+    "leaves": {**SPECULATIVE, "drafter": {"kind": "chain", "gamma": 3, "leaves": [2, 0, 1]}, "verifier": "block"},
     "likeliest_chain": {**SPECULATIVE, "drafter": LIKELIEST, "verifier": "block"},
     "lookup": {**SPECULATIVE, "drafter": {"kind": "lookup", "length": 4}},
     "progressive_tree": {"method": "progressive_tree"},
