@@ -31,6 +31,7 @@ METHODS = {
        for rule in ("traversal", "nss", "naive_tree", "spectr", "specinfer", "khisti", "hsd_multi_draft")},
     "distinct": {"method": "speculative", "drafter": DISTINCT, "verifier": "rrs_without_replacement"},
     "top": {"method": "speculative", "drafter": DISTINCT | {"candidates": "top_k"}, "verifier": "match"},
+    "leaves": {"method": "speculative", "drafter": CHAIN | {"leaves": [2, 1]}, "verifier": "block"},
     "entropy": {"method": "speculative", "drafter": CHAIN, "verifier": "block", "controller": {"kind": "entropy"}},
     "lookup": {"method": "speculative", "drafter": {"kind": "lookup", "length": 2, "least": 1}, "verifier": "block"},
     **{f"branches {rule}": {"method": "branch_parallel", "gamma": 1, "k_max": 2, "branch_verifier": rule, "overlap": "none"}
