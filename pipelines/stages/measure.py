@@ -81,16 +81,21 @@ class Measurement:
         self.choices: list[dict[str, Any]] = []
 
     def run(self, validation: Sequence[Prompt], test: Sequence[Prompt]) -> Rows:
-        """Rows of all decodes."""
+        """Rows of all decodes. Test prompts are decoded by all static chains, and of other families by what was chosen."""
         config, every = self.config, list(self.arms.values())
         swept = [self.arms[row.name] for row in self.rows if row.choose or row.name == PLAIN]
+        decodes = config.repeats * len(config.settings)  # of an arm and a prompt
         about = len(validation) * len(swept) + len(test) * len(every)
-        with tqdm(total=config.repeats * len(config.settings) * about, desc="measure", unit="decode") as bar:
+        with tqdm(total=decodes * about, desc="measure", unit="decode") as bar:
             harness = Harness(Blocks(self.log, bar), config.settings, config.seed, config.repeats)
             harness.warm_up(self.arms, validation[0])
             rows = harness.time([(prompt, swept) for prompt in validation])
             self.choices = self.log.once("choices", lambda: self._choices(rows))  # a resumed run keeps them
-            return rows + harness.time([(prompt, every) for prompt in test])
+            kept = {choice["arm"] for choice in self.choices}
+            kept |= {row.name for row in self.rows if not row.choose or row.family == names.CHAIN}
+            tested = [arm for name, arm in self.arms.items() if name in kept]
+            bar.total -= decodes * len(test) * (len(every) - len(tested))
+            return rows + harness.time([(prompt, tested) for prompt in test])
 
     def _choices(self, rows: Rows) -> list[dict[str, Any]]:
         """The fastest arm of each family at each setting, with the sweep it was chosen from."""
