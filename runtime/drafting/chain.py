@@ -172,19 +172,18 @@ class LeafedDraft(ChainDraft):
         """Make the tree of the first ``widths[d]`` candidates of each level, the chain's own token the first."""
         if not widths:
             return DraftedTree(EMPTY_TREE, [])
-        laws = chain.laws[: len(widths)]
-        own = torch.stack(chain.tokens[: len(widths)]).cpu()
+        own = until_end(torch.stack(chain.tokens[: len(widths)]).tolist(), self._eos_tokens)
+        widths, laws = widths[: len(own)], chain.laws[: len(own)]
         beside: list[int] = []
         levels: list[int] = []
         if max(widths) > 1:
             best = read_rows(most_likely(torch.stack([law.logits_V for law in laws]), max(widths)))
-            for level, (tokens, token, width) in enumerate(zip(best, own.tolist(), widths, strict=True)):
+            for level, (tokens, token, width) in enumerate(zip(best, own, widths, strict=True)):
                 others = [one for one in tokens if one != token][: width - 1]
                 beside += others
                 levels += [level] * len(others)
         parents = torch.tensor([*range(-1, len(widths) - 1), *(level - 1 for level in levels)])
-        tokens_N = torch.cat([own, torch.tensor(beside, dtype=torch.int64)])
-        tree = TokenTree(tokens_N, parents, law=DraftLaw.DETERMINISTIC)
+        tree = TokenTree(torch.tensor([*own, *beside]), parents, law=DraftLaw.DETERMINISTIC)
         return DraftedTree(tree, [*laws, *(laws[level] for level in levels)])
 
 
