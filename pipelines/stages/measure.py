@@ -85,8 +85,8 @@ class Measurement:
         config, every = self.config, list(self.arms.values())
         swept = [self.arms[row.name] for row in self.rows if row.choose or row.name == PLAIN]
         decodes = config.repeats * len(config.settings)  # of an arm and a prompt
-        about = len(validation) * len(swept) + len(test) * len(every)
-        with tqdm(total=decodes * about, desc="measure", unit="decode") as bar:
+        about = decodes * (len(validation) * len(swept) + len(test) * len(every))
+        with tqdm(total=about, desc="measure", unit="decode") as bar:
             harness = Harness(Blocks(self.log, bar), config.settings, config.seed, config.repeats)
             harness.warm_up(self.arms, validation[0])
             rows = harness.time([(prompt, swept) for prompt in validation])
@@ -94,7 +94,7 @@ class Measurement:
             kept = {choice["arm"] for choice in self.choices}
             kept |= {row.name for row in self.rows if not row.choose or row.family == names.CHAIN}
             tested = [arm for name, arm in self.arms.items() if name in kept]
-            bar.total -= decodes * len(test) * (len(every) - len(tested))
+            bar.total = about - decodes * len(test) * (len(every) - len(tested))
             return rows + harness.time([(prompt, tested) for prompt in test])
 
     def _choices(self, rows: Rows) -> list[dict[str, Any]]:
