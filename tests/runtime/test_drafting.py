@@ -153,7 +153,7 @@ def test_trees_follow_their_law(config, trees):
     assert total_variation(drafted_law(config, draft), expected) < 1e-12
 
 
-@pytest.mark.parametrize("drafter, verifier", BIG, ids=str)
+@pytest.mark.parametrize("drafter, verifier", BIG[:-1], ids=str)  # a chain ends there where tokens are looked at
 def test_nothing_is_drafted_after_the_end_of_sequence(drafter, verifier):
     pair = ModelPair(TableModel(3, seed=1), TableModel(3, seed=2))
     decoder = build_decoder(pair, speculative(drafter, verifier))
