@@ -77,9 +77,11 @@ def test_a_drafter_is_measured_where_hugging_face_cannot_assist_with_it(tmp_path
 CHOSEN = {"chain-1", "chain-2", "confidence-0.3", "confidence-0.5", "pearl-1", "pearl-2"}
 
 
-def test_every_arm_is_timed_on_every_test_prompt(decodes):
+def test_what_was_chosen_is_timed_on_every_test_prompt(decodes, findings):
+    """And every static chain: which of them is best is not for validation prompts alone to say."""
     test = decodes[decodes["split"] == "test"]
-    every = CHOSEN | {"autoregressive", "plain_hf_forward", "hf_generate", "hf_assisted"}
+    every = {"chain-1", "chain-2", "autoregressive", "plain_hf_forward", "hf_generate", "hf_assisted"}
+    every |= {one["arm"] for one in findings["choices"]}
     by_block = test.groupby("block")["arm"].agg(set)
     assert len(by_block) == 4 * 2 and all(arms == every for arms in by_block)
     assert len(test) == len(by_block) * len(every) and test["prompt"].nunique() == 4
