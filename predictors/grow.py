@@ -7,11 +7,13 @@
     S_d         Π_{i<d} P̂_0(i), the chance that the chain gets there
     value       v_{d,r} = S_d P̂_r(d), what the candidate adds to a round's expected tokens
     go on       to level d + 1 if S_{d+1} η > ρ (level + row)
-    submit      the n candidates of largest value, n = argmax Σ_{i<=n} v_i - ρ (N(n) - N(0))
+    lookup      its first m tokens as a path of their own, as far as s_i > ρ row: s_i is the chance that its first i are all right
+    submit      beside them the n candidates of largest value, n = argmax Σ_{i<=n} v_i - ρ (N(m + n) - N(m))
 
-Value falls along a chain and along ranks, so these n are a chain with leaves. N(n) is what a target pass over n nodes and its
-verdict take, `level` what a further pass of the draft does, `row` the mean of one more node, all in rounds of plain decoding; ρ a
-rate, tokens per such round, and η the tokens that a level is worth where it is reached. All of it holds for numbers and arrays.
+Value falls along a chain and along ranks, so these n are a chain with leaves. Where a lookup has a path, S_0 = 1 - s_1 instead of
+1, and a chain that is not worth a level then is not begun. N(n) is what a target pass over n nodes and its verdict take, `level`
+what a further pass of the draft does, `row` the mean of one more node, all in rounds of plain decoding; ρ a rate, tokens per such
+round, and η the tokens that a level is worth where it is reached. All of it holds for numbers and arrays.
 
 Sources: the specification of one text per seed, section 2; EAGLE-2 (dynamic trees by cumulative probability). Shape suffixes: …
 any rounds, L levels, K candidates, F features.
@@ -114,24 +116,35 @@ class GrowCosts(Checked):
 
 @dataclass(frozen=True)
 class GrowSetting(Checked):
-    """Rule at captured sampling ``settings``: grow by ``rule`` where it ``pays``, else draft the static chain with its leaves."""
+    """Rule at captured sampling ``settings``: grow by ``rule`` where it ``pays``, else draft the static chain with its leaves.
+    ``hazard``: weights of a lookup's tokens (`predictors.controllers.source`); none where no lookup was seen."""
 
     settings: SamplingSettings
     rule: GrowRule
     pays: bool
     static_length: Whole
     static_leaves: tuple[Whole, ...] = ()
+    hazard: tuple[float, ...] = ()
     costs: GrowCosts = field(default_factory=GrowCosts)
 
     def goes_on(self, reached: Any) -> Any:
         """Tell whether a level that is ``reached`` with such a chance is worth its price; number or array."""
         return reached * self.rule.worth > self.rule.rate * (self.costs.level + self.costs.row)
 
-    def widths(self, values: np.ndarray) -> np.ndarray:
-        """Choose the candidates of each level [..., L] to submit by all ``values`` [..., L, K]."""
+    def looked_up(self, survives: np.ndarray) -> tuple[Any, Any]:
+        """Choose how many tokens of a lookup are submitted, by the chances ``survives`` [..., L] that its first ones are all
+        right, and return the chance left to a chain."""
+        pays = survives > self.rule.rate * self.costs.row
+        return pays.sum(axis=-1), 1 - np.where(pays, survives, 0.0)[..., 0]
+
+    def widths(self, values: np.ndarray, beside: Any = 0) -> np.ndarray:
+        """Choose the candidates of each level [..., L] to submit by all ``values`` [..., L, K], ``beside`` so many nodes."""
         prices = np.array(self.costs.nodes)
         flat = -np.sort(-values.reshape(*values.shape[:-2], -1), axis=-1)[..., : len(prices) - 1]
-        gains = np.cumsum(flat, axis=-1) - self.rule.rate * (prices[1 : flat.shape[-1] + 1] - prices[0])
+        place = np.asarray(beside)[..., None] + np.arange(flat.shape[-1] + 1)
+        cost = prices[np.minimum(place, len(prices) - 1)]
+        gains = np.cumsum(flat, axis=-1) - self.rule.rate * (cost[..., 1:] - cost[..., :1])
+        gains = np.where(place[..., 1:] < len(prices), gains, -np.inf)
         return best_of(values, np.where(gains.max(axis=-1) > 0, gains.argmax(axis=-1) + 1, 0))
 
 

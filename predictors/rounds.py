@@ -99,12 +99,18 @@ class ReplayedRound(RoundRecord):
     confidences: int = 0
     entropies: int = 0
     behind: int = 0
+    beyond: int = 0  # of the submitted levels, those that a lookup beside the chain has alone
     survived: bool = False  # a branch did, the round before: the block is what was retained of it
 
     @property
     def idle_passes(self) -> int:
         """Draft passes with the target idle."""
         return self.idle_levels + (self.law_known and not self.survived)
+
+    @property
+    def chain(self) -> int:
+        """Submitted levels of the chain."""
+        return self.submitted - self.beyond
 
     @property
     def grown_levels(self) -> int:

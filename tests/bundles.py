@@ -159,9 +159,11 @@ def survival_bundle(folder, pair, seed=0, temperatures=(0.0, 1.0), change=None, 
     return _written(folder, pair, card, temperatures, change, network)
 
 
-def grow_bundle(folder, pair, seed=0, temperatures=(0.0, 1.0), change=None, rate=1.0, worth=1.0, pays=True, gamma=3):
+def grow_bundle(
+    folder, pair, seed=0, temperatures=(0.0, 1.0), change=None, rate=1.0, worth=1.0, pays=True, gamma=3, lookup=0
+):
     """Write a grow model that is random but decided, made for ``pair``, for greedy and invariant sampling; at temperatures above
-    0 else it drafts one token."""
+    0 else it drafts one token. Up to ``lookup`` tokens of a lookup go beside its chains, the more the longer the match."""
     torch.manual_seed(seed)
     network = GrowNetwork(8)
     with torch.no_grad():
@@ -172,18 +174,22 @@ def grow_bundle(folder, pair, seed=0, temperatures=(0.0, 1.0), change=None, rate
         "rule": rule,
         "static_length": 1,
         "static_leaves": [1],
-        "costs": {"level": 0.2, "nodes": [1 + n / 20 for n in range(9)]},
+        "costs": {"level": 0.2, "nodes": [1 + n / 20 for n in range(9 + lookup)]},
+        "hazard": [-1.0, 2.0, 0.2, 0.0, 0.5, 0.0, 0.0, 0.0] if lookup else [],
     }
     settings = [{"settings": {"temperature": heat}, "pays": pays and not heat, **setting} for heat in temperatures]
     settings += [
         {"settings": {"temperature": heat, "invariant": True}, "pays": pays, **setting} for heat in temperatures if heat
     ]
+    drafter = {"kind": "chain", "gamma": gamma, "leaves": [3] * gamma} | (
+        {"lookup": {"length": lookup}} if lookup else {}
+    )
     card = {
         "kind": "grow",
         "scalars": list(GROW_SCALARS),
         "settings": settings,
         "prices": {"cost_ratio": 8.0, "context": 40.0, "profile_hash": "none"},
-        "decoder": {"method": "speculative", "drafter": {"kind": "chain", "gamma": gamma, "leaves": [3] * gamma}},
+        "decoder": {"method": "speculative", "drafter": drafter},
     }
     return _written(folder, pair, card, temperatures, change, network, invariant=True)
 

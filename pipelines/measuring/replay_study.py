@@ -24,6 +24,7 @@ from predictors.bundle import read_bundle
 from predictors.config import Checked, Count, Positive, not_empty, one_of, parse_config
 from predictors.controllers import CONTROLLERS, build_controller
 from predictors.controllers.early_stop import EarlyStop
+from predictors.controllers.grow import Grow
 from predictors.controllers.survival import Survival
 from predictors.latency.profile import LatencyProfile
 from predictors.replay.acceptance import CHAIN_RULES, BeyondRecordError
@@ -176,7 +177,7 @@ class ReplayStudy:
         name = names.BranchArm(name, (policy.depth,)).name if preset else name
         leafed = bundle is None and any(policy.leaves)
         yield ReplayArm(name, row.family, partial(_chains, policy=policy), settings, served, leafed)
-        if isinstance(controller, EarlyStop | Survival) and not controller.asks:
+        if isinstance(controller, EarlyStop | Grow | Survival) and not controller.asks:
             asked = replace(policy, controller=controller.asked_anyway())
             yield ReplayArm(f"{name}, {names.ASKED}", row.family, partial(_chains, policy=asked), settings)
 

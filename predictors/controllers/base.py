@@ -116,6 +116,11 @@ class Session:
         ``laws`` are those that its tokens come from. Called where a chain may have leaves; ``None``: those of the drafter."""
         return None
 
+    def beside(self, root: Root) -> int:
+        """Choose how many tokens of ``root.found`` to submit as a path of their own beside the chain. Called where a chain may
+        have leaves, once it is drawn and where something was found."""
+        return 0
+
     def branch_count(self, law: NextLaw) -> int | None:
         """Choose how many tokens to try at a branch point, from its distribution; ``None`` leaves it to the decoder."""
         return None

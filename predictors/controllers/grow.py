@@ -2,7 +2,8 @@
 
 Where tokens are read off (temperature 0, invariant sampling) everything may be looked at: after every token the controller reads
 the level's likeliest candidates, predicts which of them is right (`predictors.grow`), and drafts on while that pays; then it
-submits what pays. Elsewhere a coin decides about every token, and it drafts a static chain."""
+submits what pays. What a lookup found goes in beside the chain, as far as it pays, or instead of it. Elsewhere a coin decides
+about every token, and it drafts a static chain."""
 
 import math
 from collections.abc import Sequence
@@ -14,7 +15,9 @@ from torch import Tensor
 
 from predictors.bundle import Bundle
 from predictors.config import Count
+from predictors.controllers.base import Sourced
 from predictors.controllers.learned import LearnedSession, RuledController, ratio_doubt
+from predictors.controllers.source import Seen, lookup_survival
 from predictors.controllers.unlearned import Configured
 from predictors.grow import (
     CANDIDATES,
@@ -44,6 +47,7 @@ class GrowSession(LearnedSession):
         nearest = controller.setting(settings)
         super().__init__(controller, settings, asks=nearest.pays)
         self.invariant = float(settings.invariant)
+        self._beside, self._left = 0, 1.0  # tokens of a lookup, and the chance that it leaves to a chain
 
     @property
     def stops(self) -> bool:
@@ -51,14 +55,28 @@ class GrowSession(LearnedSession):
 
     @property
     def reads_lookup(self) -> bool:
-        return False
+        return self.setting.pays and bool(self.setting.hazard)
+
+    def source(self, root: Root) -> Sourced | None:
+        self.begin(root, self.stops)
+        self._beside, self._left = 0, 1.0
+        if self.bypassed or not self.reads_lookup:
+            return None
+        found = root.found
+        assert found is not None, "asked where something was found"
+        seen = Seen(found.length, len(found.tokens), found.seen, found.agreed, 0.0, 0.0)
+        count, left = self.setting.looked_up(lookup_survival(self.setting.hazard, seen, len(found.tokens)))
+        self._beside, self._left = int(count), float(left)
+        return Sourced(self._beside) if self._beside and not self.setting.goes_on(self._left) else None
 
     def plan(self, root: Root) -> int | None:
+        if root.found is None or not root.found.length:
+            self._beside, self._left = 0, 1.0
         self.begin(root, self.stops)
         if self.bypassed or not self.stops:
             return self.setting.static_length
         self._chances: list[np.ndarray] = []
-        self._sum, self._previous, self._reached = 0.0, 0.0, 1.0
+        self._sum, self._previous, self._reached = 0.0, 0.0, self._left
         return None
 
     def stop_after(self, drawn: DrawnToken) -> bool | Tensor:
@@ -81,8 +99,11 @@ class GrowSession(LearnedSession):
             return [1 + leaves for leaves in (*setting.static_leaves, *[0] * count)[:count]]
         if not count:
             return []
-        widths: list[int] = setting.widths(values_of(np.stack(self._chances[:count]))).tolist()
+        widths: list[int] = setting.widths(values_of(np.stack(self._chances[:count])), self._beside).tolist()
         return widths
+
+    def beside(self, root: Root) -> int:
+        return 0 if self.bypassed else self._beside
 
 
 class Grow(RuledController):
@@ -90,23 +111,15 @@ class Grow(RuledController):
 
     kind = "grow"
     setting_class, prices_class = GrowSetting, RatioPrices
+    scalars = SCALARS
     follows_one_draft = True
     network: GrowNetwork
     settings: tuple[GrowSetting, ...]
     prices: RatioPrices
 
     def __init__(self, bundle: Bundle) -> None:
-        super().__init__(bundle, "scalars")
-        if tuple(bundle.card["scalars"]) != SCALARS:
-            raise ValueError(
-                f"{bundle.source}: card.json: scalars are not this version's, which reads {', '.join(SCALARS)}. Fit it again."
-            )
+        super().__init__(bundle)
         self.network = build_grow_network(bundle.tensors, bundle.source)
-
-    @property
-    def asks(self) -> bool:
-        """True if the model is run at any captured setting."""
-        return any(made.pays for made in self.settings)
 
     def doubt(self, profile: LatencyProfile) -> str | None:
         return ratio_doubt(self.kind, self.prices, profile, "Fit it here (dvc repro).")

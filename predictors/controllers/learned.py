@@ -7,7 +7,7 @@ is *bypassed*: decoding goes on at the best static setting, with one warning per
 import copy
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import torch
@@ -188,17 +188,23 @@ class RuledController(LearnedController):
     """A controller that has a rule for every captured sampling setting, or none where none pays.
 
     Of its bundle's card: ``settings``, each a `setting_class`; the ``prices`` that rules were chosen by, a `prices_class`; and
-    ``max_distance``, the largest squared distance of trusted features.
+    ``max_distance``, the largest squared distance of trusted features. A kind that reads ``scalars`` has them in its card, too.
     """
 
     config_class = RuledConfig
     setting_class: ClassVar[type[Any]]
     prices_class: ClassVar[type[Any]]
+    scalars: ClassVar[tuple[str, ...]] = ()
     settings: tuple[Any, ...]
     prices: Any
 
     def __init__(self, bundle: Bundle, *keys: str) -> None:
-        super().__init__(bundle, *keys, "settings", "max_distance", "prices")
+        super().__init__(bundle, *keys, "settings", "max_distance", "prices", *["scalars"] * bool(self.scalars))
+        if self.scalars and tuple(bundle.card["scalars"]) != self.scalars:
+            reads = ", ".join(self.scalars)
+            raise ValueError(
+                f"{bundle.source}: card.json: scalars are not this version's, which reads {reads}. Fit it again."
+            )
         self.settings = bundle.parts(self.setting_class, "settings")
         self.max_distance = float(bundle.card["max_distance"])
         self.prices = bundle.part(self.prices_class, "prices")
@@ -215,7 +221,12 @@ class RuledController(LearnedController):
 
     def asked_anyway(self) -> Self:
         """Put the same model under the best rules that were tried, whether they pay or not."""
-        raise NotImplementedError
+        return self.with_settings(replace(made, pays=True) for made in self.settings)
+
+    @property
+    def asks(self) -> bool:
+        """True if the model is run at any captured setting."""
+        return any(made.pays for made in self.settings)
 
     def _tap(self) -> None:
         """Note the hidden states that are read under these settings, if any are."""

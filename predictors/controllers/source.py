@@ -71,6 +71,12 @@ def token_features(seen: Seen, length: int) -> np.ndarray:
     return _stacked(columns, (*match.shape[:-1], length))
 
 
+def lookup_survival(hazard: Sequence[float] | np.ndarray, seen: Seen, length: int) -> np.ndarray:
+    """Predict S [..., L]: the chance that the first tokens of a lookup are all accepted."""
+    logits = token_features(seen, length) @ np.asarray(hazard)
+    return np.asarray(np.cumprod(1 / (1 + np.exp(-logits)), axis=-1))
+
+
 def root_features(seen: Seen) -> np.ndarray:
     """Compute features of roots [..., F]."""
     share, times = _context(seen)
@@ -107,9 +113,8 @@ class SourceRule(Checked):
     max_distance: Positive = 1.0  # squared, up to which roots are trusted
 
     def survival(self, seen: Seen) -> np.ndarray:
-        """Predict S [..., L]: the chance that the lookup's first tokens are all accepted."""
-        logits = token_features(seen, len(self.costs[0]) - 1) @ self._numbers[0]
-        return np.asarray(np.cumprod(1 / (1 + np.exp(-logits)), axis=-1))
+        """Predict `lookup_survival`."""
+        return lookup_survival(self._numbers[0], seen, len(self.costs[0]) - 1)
 
     def chosen(self, seen: Seen, rate: float, cost_L: Sequence[float]) -> ChosenSource:
         """Choose the best source where chains are drawn at ``rate``, and rounds of theirs take ``cost_L`` by drafted tokens."""

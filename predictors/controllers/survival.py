@@ -107,17 +107,14 @@ class Survival(RuledController):
 
     kind = "survival"
     config_class, setting_class, prices_class = SurvivalConfig, SurvivalSetting, RatioPrices
+    scalars = SCALARS
     follows_one_draft = True
     network: SurvivalNetwork
     settings: tuple[SurvivalSetting, ...]
     prices: RatioPrices
 
     def __init__(self, bundle: Bundle) -> None:
-        super().__init__(bundle, "scalars")
-        if tuple(bundle.card["scalars"]) != SCALARS:
-            raise ValueError(
-                f"{bundle.source}: card.json: scalars are not this version's, which reads {', '.join(SCALARS)}. Fit it again."
-            )
+        super().__init__(bundle)
         self.network = build_survival_network(bundle.tensors, bundle.source)
 
     def under(self, config: SurvivalConfig) -> Self:
@@ -126,14 +123,6 @@ class Survival(RuledController):
         return self.with_settings(
             replace(made, rule=replace(made.rule, rate=config.rate), pays=True) for made in self.settings
         )
-
-    def asked_anyway(self) -> Self:
-        return self.with_settings(replace(made, pays=True) for made in self.settings)
-
-    @property
-    def asks(self) -> bool:
-        """True if the model is run at any captured setting."""
-        return any(made.pays for made in self.settings)
 
     def repriced(self, profile: LatencyProfile) -> Self:
         context, question = self.prices.context, self.question_seconds(profile)

@@ -37,7 +37,7 @@ class SourcedSession(Session):
 
     def __init__(self, inner: Session) -> None:
         self.inner = inner
-        for hook in ("tree", "stop_before", "stops_before", "stop_after", "branch_count"):
+        for hook in ("tree", "stop_before", "stops_before", "stop_after", "widths", "beside", "branch_count"):
             setattr(self, hook, getattr(inner, hook))
         self._looks_up = False  # this round
         self._previous: RoundRecord | None = None  # of the other controller's rounds the last

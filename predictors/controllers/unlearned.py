@@ -258,17 +258,21 @@ class Online(Configured):
 
     P_i = σ(a + b logit max_x q_i(x))              token i is accepted if all before it are
     go on after token i if  S_i P_i > ρ cost       S_i = Π_{j<=i} P_j; P_i also stands for the next token's, not drafted yet
-    a, b ← one gradient step of ``step`` on the log-likelihood of every tested token
+    a, b ← one gradient step of ``step`` on the log-likelihood of every tested token; at first 0 and ``slope``
     ρ ← decay ρ + (1 - decay) emitted / (1 + cost drafted)                  cost: a draft step in target passes
+
+    Without steps it is DSpark's schedule for one request: confidence at a temperature of 1 / ``slope``, where theirs has one for
+    every position (Cheng et al. 2026).
     """
 
     cost: Positive = 0.1
-    step: Positive = 0.05
+    slope: Positive = 1.0
+    step: NotNegative = 0.05
     decay: Share = 0.9
     kind = "online"
 
     def begin(self) -> None:
-        self.intercept, self.slope, self.rate = 0.0, 1.0, 1.0
+        self.intercept, self.weight, self.rate = 0.0, self.slope, 1.0
 
     def plan(self, root: Root) -> int | None:
         self.logits: list[float] = []
@@ -286,9 +290,9 @@ class Online(Configured):
         accepted = outcome.accepted_in_sequence
         for place, logit in enumerate(self.logits[: accepted + 1]):
             error = self.step * ((place < accepted) - self._chance(logit))
-            self.intercept, self.slope = self.intercept + error, self.slope + error * logit
+            self.intercept, self.weight = self.intercept + error, self.weight + error * logit
         now = outcome.emitted / (1 + self.cost * outcome.submitted)
         self.rate = self.decay * self.rate + (1 - self.decay) * now
 
     def _chance(self, logit: float) -> float:
-        return 1 / (1 + math.exp(-min(max(self.intercept + self.slope * logit, -30.0), 30.0)))
+        return 1 / (1 + math.exp(-min(max(self.intercept + self.weight * logit, -30.0), 30.0)))

@@ -94,11 +94,11 @@ class RoundPrices:
         rounds = list(rounds)
         assert not any(one.candidates or one.idle_levels or one.survived for one in rounds), "a round with branches"
         return sum(
-            (self.chain(one.submitted, one.context) if one.submitted or one.passes else self.plain(one.context))
-            + self.leaves(one.submitted, one.drafted, one.context)
+            (self.chain(one.chain, one.context) if one.submitted or one.passes else self.plain(one.context))
+            + self.leaves(one.chain, one.drafted, one.context)
             + self.looked_up(one.looked_up, one.submitted, one.context)
             + (self.catching_up(one.behind, one.context) if one.passes else 0.0)
-            + sum(self.law(one.context + place) for place in range(one.submitted, one.passes))
+            + sum(self.law(one.context + place) for place in range(one.chain, one.passes))
             + self.reading(one.confidences, one.entropies)
             + one.asked * question
             for one in rounds

@@ -43,8 +43,8 @@ class ChainPolicy:
 @dataclass
 class ChainRound:
     """A round in the making: a ``session`` drafts from row ``start`` of a ``text`` and sees ``root``. Of any number of tokens
-    drafted like its own ``would`` be accepted; its last one ``ended`` the text; ``leaves`` go beside them. All else is counted as
-    in `ReplayedRound`."""
+    drafted like its own ``would`` be accepted; its last one ``ended`` the text; ``leaves`` go beside them, a lookup's nodes among
+    them. All else is counted as in `ReplayedRound`."""
 
     text: RecordedText
     session: Session
@@ -58,6 +58,7 @@ class ChainRound:
     entropies: int = 0
     ended: bool = False
     leaves: int = 0
+    beyond: int = 0
 
     def planned(self) -> int:
         """Return the most tokens to draft: what the session plans, within its cap and the budget."""
@@ -76,8 +77,30 @@ class ChainRound:
             widths = [1 + count for count in (*most, *[0] * len(laws))[: len(laws)]]
         widths = list(takewhile(bool, widths))
         self.submitted, self.leaves = len(widths), sum(widths) - len(widths)
+        self.would = min(self.would, self.submitted)
         if self.would < len(widths) and self.text.number("rank", self.start, self.would) < widths[self.would]:
             self.would += 1
+        if self.root.found is not None and self.root.found.length:
+            self.beside(self.found(self.session.beside(self.root)))
+
+    def found(self, most: int) -> tuple[int, ...]:
+        """Return the first ``most`` tokens that were found, within cap and budget, up to an end of sequence."""
+        assert self.root.found is not None
+        found = self.root.found.tokens[: min(most, self.root.cap, self.text.cap(self.start))]
+        ends = [place for place, token in enumerate(found, start=1) if token in self.text.eos_tokens]
+        return found[: ends[0]] if ends else found
+
+    def beside(self, found: Sequence[int]) -> None:
+        """Put ``found`` tokens beside the chain and its leaves, in nodes of their own from where they part from them; of wrong
+        leaves it is not known whether they do."""
+        chain = self.text.columns["tokens"][self.start - 1, : self.submitted].tolist()
+        shared = sum(takewhile(bool, (int(one == other) for one, other in zip(found, chain, strict=False))))
+        right = min(self.text.accepted(len(found))[self.start], len(found)) if len(found) else 0
+        shared += shared < min(right, self.would)  # a leaf's
+        self.beyond = max(len(found) - self.submitted, 0)
+        self.leaves += len(found) - shared - self.beyond
+        self.submitted += self.beyond
+        self.would = max(self.would, right)
 
     def chain(self, most: int) -> None:
         """Draft a chain of at most ``most`` tokens, up to where the session stops or the text ends."""
@@ -101,10 +124,8 @@ class ChainRound:
     def sourced(self, sourced: Sourced) -> None:
         """Draft tokens that were found, and tokens after them."""
         assert self.root.found is not None
-        room = min(self.root.cap, self.text.cap(self.start))
-        found = self.root.found.tokens[: min(sourced.looked_up, room)]
-        ends = [place for place, token in enumerate(found) if token in self.text.eos_tokens]
-        self.looked_up = ends[0] + 1 if ends else len(found)
+        room, found = min(self.root.cap, self.text.cap(self.start)), self.found(sourced.looked_up)
+        self.looked_up, ends = len(found), found and found[-1] in self.text.eos_tokens
         self.would = self.text.accepted(self.looked_up)[self.start]
         self.passes = self.drawn_after_lookup(0 if ends else min(sourced.drawn, room - self.looked_up))
         self.submitted = self.looked_up + self.passes
@@ -133,6 +154,7 @@ class ChainRound:
             forecasts=() if self.leaves else tuple(self.session.forecasts),
             confidences=self.confidences,
             entropies=self.entropies,
+            beyond=self.beyond,
             **further,
         )
 

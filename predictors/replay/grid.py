@@ -131,9 +131,10 @@ class Starts:
     def decoded(self, path: "DecodePath", drafts: "Drafts", question: float = 0.0) -> "Totals":
         """Return what the rounds of ``path`` [V] come to, each query of a model ``question`` seconds."""
         context_V = self.context_X[path.text_V] + path.start_V
-        spent_V = self._table.rounds(context_V, drafts.submitted, drafts.passes)
-        if (drafts.nodes > drafts.submitted).any():
-            spent_V += self._table.leaves(context_V, drafts.submitted, drafts.nodes)
+        chain_V = drafts.submitted - drafts.beyond
+        spent_V = self._table.rounds(context_V, chain_V, drafts.passes)
+        if (drafts.nodes > chain_V).any():
+            spent_V += self._table.leaves(context_V, chain_V, drafts.nodes)
         if self.lookup is not None:
             spent_V += self._table.looked_up(drafts.submitted, drafts.looked_up)
         if self.lookup is not None or self.texts[0].reads_states:
@@ -176,7 +177,8 @@ class Starts:
 class Drafts:
     """A policy's drafts at every start by the state of its memory [X, S, M], or in rounds [V]: ``submitted`` tokens in draft
     ``passes``, queries ``asked`` of a model, and distributions whose ``confidences`` the host reads without one. The first
-    ``looked_up`` tokens come from a lookup, which no memory of the policy notices; with leaves they are ``nodes`` in all."""
+    ``looked_up`` tokens come from a lookup, which no memory of the policy notices; with leaves they are ``nodes`` in all, and of
+    the levels ``beyond`` are those of a lookup beside the chain alone."""
 
     submitted: np.ndarray
     passes: np.ndarray
@@ -184,11 +186,12 @@ class Drafts:
     confidences: np.ndarray
     looked_up: np.ndarray
     nodes: np.ndarray
+    beyond: np.ndarray
 
     @staticmethod
     def of(submitted: np.ndarray, passes: np.ndarray | None = None, **others: np.ndarray) -> "Drafts":
         """Make drafts without what is left out; ``passes``: as many as tokens."""
-        none = dict.fromkeys(("asked", "confidences", "looked_up"), np.zeros_like(submitted))
+        none = dict.fromkeys(("asked", "confidences", "looked_up", "beyond"), np.zeros_like(submitted))
         return Drafts(submitted, submitted if passes is None else passes, **none | {"nodes": submitted} | others)
 
     def at(self, places: Columns) -> "Drafts":

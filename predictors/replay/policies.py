@@ -19,6 +19,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from predictors.controllers.source import Seen, lookup_survival
 from predictors.grow import CANDIDATES, Growing, GrowRule, GrowSetting, features_of, logs_of, values_of
 from predictors.head import DecisionRule, LengthRule
 from predictors.replay.acceptance import BeyondRecordError
@@ -127,10 +128,71 @@ def remembered(gamma: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @dataclass(frozen=True)
-class GrowGrid:
-    """Grid of ``starts`` at one sampling setting at which tokens are read off."""
+class Lookups:
+    """Lookups at ``starts`` whose drafter has one."""
 
     starts: Starts
+
+    @cached_property
+    def tokens_XSL(self) -> np.ndarray:
+        """Tokens that lookups found, -1 where nothing is."""
+        assert self.starts.lookup is not None, "its drafter has a lookup"
+        tokens_XSL = self._column("lookup")[..., : self.starts.lookup.length]
+        return np.where(self.match_XS[..., None] > 0, tokens_XSL, -1)
+
+    @cached_property
+    def match_XS(self) -> np.ndarray:
+        """Number of tokens of the match; 0 where it counts as none."""
+        match_XS, lookup = self._column("match"), self.starts.lookup
+        return match_XS * (match_XS >= (1 if lookup is None else lookup.least))
+
+    @cached_property
+    def found_XS(self) -> np.ndarray:
+        return np.asarray((self.tokens_XSL >= 0).sum(axis=-1))
+
+    @cached_property
+    def right_XS(self) -> np.ndarray:
+        """Number of tokens of every lookup that are the text's."""
+        return np.minimum(self.starts.would_LXS[-1], self.found_XS)
+
+    @cached_property
+    def known(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Numbers of `Seen` [X, S]: tokens of the match, tokens found, earlier occurrences of the match's last tokens, and those
+        of them that went on with the first token found."""
+        return self.match_XS, self.found_XS, self._column("seen"), self._column("agreed")
+
+    @cached_property
+    def room_XS(self) -> np.ndarray:
+        """Number of tokens that the budget and the depth leave to draft."""
+        budget_X1 = np.array([[one.budget] for one in self.starts.texts])
+        left_XS = np.maximum(budget_X1 - 2 - np.arange(self.starts.left_XS.shape[1]), 0)
+        return np.asarray(np.minimum(left_XS, self.starts.depth) * self.starts.valid_XS)
+
+    @cached_property
+    def through_XS(self) -> np.ndarray:
+        """Number of tokens up to an end of sequence that was found; more than there are where none was."""
+        eos = [list(one.eos_tokens) for one in self.starts.texts]
+        ends = [np.isin(tokens_SL, known) for tokens_SL, known in zip(self.tokens_XSL, eos, strict=True)]
+        return first_of(np.stack(ends)) + 1
+
+    @cached_property
+    def most_XS(self) -> np.ndarray:
+        """The most tokens of the lookup that can be drafted."""
+        return np.minimum.reduce([self.found_XS, self.through_XS, self.room_XS])
+
+    def _column(self, name: str) -> np.ndarray:
+        return self.starts.by_start([one.columns[name] for one in self.starts.texts])
+
+
+@dataclass(frozen=True)
+class GrowGrid:
+    """Grid of ``starts`` at one sampling setting at which tokens are read off, and of what their ``lookups`` find."""
+
+    starts: Starts
+
+    @cached_property
+    def lookups(self) -> Lookups:
+        return Lookups(self.starts)
 
     @cached_property
     def features_XSGF(self) -> np.ndarray:
@@ -159,19 +221,39 @@ class GrowGrid:
         """Collect features [N, F] of tested levels, and which candidate is right [N], K: none."""
         return self.features_XSGF[self.tested_XSG], np.minimum(self.rank_XSG[self.tested_XSG], CANDIDATES)
 
-    def totals(self, widths_XSG: np.ndarray, **drafted_XS: np.ndarray | float) -> Totals:
-        """Decode by drafts that submit the first ``widths_XSG`` candidates of each level; ``drafted_XS``: passes and queries,
-        and the seconds of one."""
-        question = float(drafted_XS.pop("question", 0.0))
+    def totals(
+        self,
+        widths_XSG: np.ndarray,
+        beside_XS: np.ndarray | None = None,
+        question: float = 0.0,
+        **drafted_XS: np.ndarray,
+    ) -> Totals:
+        """Decode by drafts that submit the first ``widths_XSG`` candidates of each level, and beside them ``beside_XS`` tokens of
+        the lookup; ``drafted_XS``: passes and queries, each of ``question`` seconds."""
         kept_XSG = np.cumprod(widths_XSG > 0, axis=-1) > 0
         submitted_XS, nodes_XS = kept_XSG.sum(axis=-1), np.where(kept_XSG, widths_XSG, 0).sum(axis=-1)
         would_XS = self.starts.would_XS
         failing = np.minimum(would_XS, self.starts.depth - 1)[..., None]
         rank_XS, width_XS = (np.take_along_axis(one, failing, -1)[..., 0] for one in (self.rank_XSG, widths_XSG))
         hit_XS = (would_XS < submitted_XS) & (rank_XS > 0) & (rank_XS < width_XS)
-        columns = {name: np.asarray(values)[..., None] for name, values in drafted_XS.items()}
-        drafts = Drafts.of(submitted_XS[..., None], nodes=nodes_XS[..., None], **columns)
-        return decoded(self.starts.accepting(would_XS + hit_XS), drafts, question)
+        would_XS, columns = would_XS + hit_XS, {"nodes": nodes_XS, **drafted_XS}
+        if beside_XS is not None:
+            right_XS, would_XS = np.minimum(self.lookups.right_XS, beside_XS), np.minimum(would_XS, submitted_XS)
+            shared_XS = np.minimum.reduce([self._alike_XS, submitted_XS, beside_XS])
+            shared_XS += shared_XS < np.minimum(right_XS, would_XS)  # a leaf's
+            alone_XS, beyond_XS = (drafted_XS["passes"] == 0) & (beside_XS > 0), np.maximum(beside_XS - submitted_XS, 0)
+            columns["looked_up"], columns["beyond"] = np.where([alone_XS, ~alone_XS], [beside_XS, beyond_XS], 0)
+            columns["nodes"], submitted_XS = nodes_XS + beside_XS - shared_XS, submitted_XS + beyond_XS
+            would_XS = np.maximum(would_XS, right_XS)
+        drafts = Drafts.of(submitted_XS[..., None], **{name: values[..., None] for name, values in columns.items()})
+        return decoded(self.starts.accepting(would_XS), drafts, question)
+
+    @cached_property
+    def _alike_XS(self) -> np.ndarray:
+        """Number of the lookup's first tokens that are the chain's."""
+        lookup_XSL, chain_XSG = self.lookups.tokens_XSL, self.starts.column("tokens")
+        alike = lookup_XSL[..., : chain_XSG.shape[-1]] == chain_XSG[..., : lookup_XSL.shape[-1]]
+        return first_of(~alike)
 
     def static(self, length: int, leaves: Sequence[int]) -> Totals:
         """Decode by the same chain with leaves in every round."""
@@ -212,14 +294,27 @@ class Grown:
     def _decoded(self, made: GrowSetting, question: float) -> Totals:
         """Decode as `predictors.controllers.grow` decides."""
         (chances_XSGK, distance_XSG), starts = self._said, self.grid.starts
-        stops_XSG = ~made.goes_on(np.cumprod(chances_XSGK[..., 0], axis=-1))
-        levels_XS = np.minimum(first_of(stops_XSG) + 1, starts.cap_XS)
+        reached_XSG, most_XS, counts_XS = np.cumprod(chances_XSGK[..., 0], axis=-1), starts.cap_XS, 0
+        if made.hazard:
+            counts_XS, left_XS = made.looked_up(self._survives_XSL(made.hazard))
+            reached_XSG = reached_XSG * left_XS[..., None]
+            most_XS = np.where((counts_XS == 0) | made.goes_on(left_XS), most_XS, 0)
+        levels_XS = np.minimum(first_of(~made.goes_on(reached_XSG)) + 1, most_XS)
         far_XS = first_of(distance_XSG > self.limit)
         aside_XS, level_G = far_XS < levels_XS, np.arange(starts.depth)
         values_XSGK = np.where((level_G < levels_XS[..., None])[..., None], values_of(chances_XSGK), -np.inf)
         asked_XS = np.where(aside_XS, far_XS + 1, levels_XS)
-        levels_XS = np.where(aside_XS, np.minimum(np.maximum(far_XS + 1, made.static_length), starts.cap_XS), levels_XS)
+        levels_XS = np.where(aside_XS, np.minimum(np.maximum(far_XS + 1, made.static_length), most_XS), levels_XS)
         least_XSG = self.grid.static_widths(starts.depth, made.static_leaves)
         static_XSG = np.where(level_G < levels_XS[..., None], least_XSG, 0)
-        widths_XSG = np.where(aside_XS[..., None], static_XSG, made.widths(values_XSGK))
-        return self.grid.totals(widths_XSG, passes=levels_XS, asked=asked_XS, question=question)
+        widths_XSG = np.where(aside_XS[..., None], static_XSG, made.widths(values_XSGK, counts_XS))
+        beside_XS = np.where(aside_XS, 0, np.minimum(counts_XS, self.grid.lookups.most_XS)) if made.hazard else None
+        return self.grid.totals(widths_XSG, beside_XS, question, passes=levels_XS, asked=asked_XS)
+
+    def _survives_XSL(self, hazard: tuple[float, ...]) -> np.ndarray:
+        """Chances that the first tokens of a lookup are all right, 0 behind its last."""
+        lookups = self.grid.lookups
+        none_XS, tokens_XSL = np.zeros(lookups.found_XS.shape), lookups.tokens_XSL
+        return np.where(
+            tokens_XSL >= 0, lookup_survival(hazard, Seen(*lookups.known, none_XS, none_XS), tokens_XSL.shape[-1]), 0.0
+        )

@@ -5,8 +5,10 @@ texts. Rows are the levels of the chain from every position of a text, as far as
 
     loss        cross-entropy of the rank of the text's token among the candidates, or of "none of them"; settings count alike
     chosen      argmax over ρ and η, by replayed tokens per second on validation texts (`training.predictor`)
+    hazard      of a lookup's tokens, by `training.source_contest`
     static      the best chain with leaves of those that hold the most frequently right candidates, on training and validation
-    policies    the best static chain, the static one with leaves, the model's, forced, asked for nothing, and the chains' oracle
+    policies    the best static chain, the static one with leaves, the model's, forced, without lookups, asked for nothing, and
+                the chains' oracle
 
 Where a coin decides about tokens it serves the best static chain; invariant sampling is served there instead, if on validation
 texts that is faster. Shape suffixes: X texts, S starts, G levels, K candidates, N rows, F features.
@@ -27,8 +29,9 @@ from torch.nn.functional import cross_entropy
 from predictors.config import Count, NotNegative, Positive, Whole, not_empty
 from predictors.grow import CANDIDATES, GAMMA, SCALARS, GrowCosts, Growing, GrowNetwork, GrowRule, GrowSetting
 from predictors.latency.prices import RoundPrices
+from predictors.lookup import LookupSettings
 from predictors.replay.grid import Starts
-from predictors.replay.policies import GrowGrid, Grown
+from predictors.replay.policies import GrowGrid, Grown, Lookups
 from predictors.sampling import SamplingSettings
 from predictors.schema import SPLITS, TEST, TRAIN, VALIDATION
 from predictors.survival import RatioPrices
@@ -47,6 +50,7 @@ from predictors.training.predictor import (
     told,
     tracked_name,
 )
+from predictors.training.source_contest import hazard_of
 from predictors.training.tables import TextTable
 from predictors.training.trainer import Batches, TrainConfig, Trained, trained
 
@@ -86,13 +90,14 @@ class GrowModel:
 
 @dataclass(frozen=True)
 class GrowPredictor(Trust):
-    """Predictor of family ``grow``: a network for chains of at most ``gamma`` levels with up to ``leaves`` leaves beside each,
-    ``nodes`` in all. ρ is tried at ``shares`` of the best static rate, η at ``worths``, judged on ``folds`` of documents;
-    ``verifier``: of the chains where a coin decides."""
+    """Predictor of family ``grow``: a network for chains of at most ``gamma`` levels with leaves beside each, ``nodes`` in all,
+    and up to ``lookup`` tokens of a lookup. ρ is tried at ``shares`` of the best static rate, η at ``worths``, judged on
+    ``folds`` of documents; ``verifier``: of the chains where a coin decides."""
 
     training: GrowTrainConfig = field(default_factory=GrowTrainConfig)
     gamma: Count = 8
     nodes: Count = 24
+    lookup: Whole = 8
     verifier: str = "block"
     shares: Annotated[tuple[Positive, ...], not_empty] = (0.55, 0.7, 0.85, 1.0, 1.15, 1.3, 1.5)
     worths: Annotated[tuple[Positive, ...], not_empty] = (0.15, 0.25, 0.35, 0.5, 0.7, 1.0)
@@ -118,7 +123,9 @@ class GrowPredictor(Trust):
             "best_epoch": model.trained.best_epoch,
             "documents": len(set(model.table.rows(TEST).column("document"))),
         }
-        drafter = {"kind": "chain", "gamma": self.gamma, "leaves": [CANDIDATES - 1] * self.gamma}
+        drafter: dict[str, Any] = {"kind": "chain", "gamma": self.gamma, "leaves": [CANDIDATES - 1] * self.gamma}
+        if any(one.hazard for one in made):
+            drafter["lookup"] = {"length": self._lookup.length}
         decoder: dict[str, Any] = {"method": "speculative", "drafter": drafter}
         decoder |= {"invariant": True} if invariant else {"verifier": self.verifier}
         context, profile, parts = model.table.median_context, materials.profile, measured["parts"]
@@ -138,7 +145,8 @@ class GrowPredictor(Trust):
         table, starts = materials.text_table, {}
         for split, settings in product(SPLITS, table.settings):
             prices = RoundPrices(materials.profile, not settings.read_off)
-            starts[split, settings], _ = table.rows(split).starts(settings, self.gamma, self.verifier, prices)
+            one, _ = table.rows(split).starts(settings, self.gamma, self.verifier, prices)
+            starts[split, settings] = replace(one, lookup=self._lookup) if settings.read_off and self.lookup else one
         read_off = [settings for settings in table.settings if settings.read_off]
         rows, held_out = (_rows([GrowGrid(starts[split, one]) for one in read_off]) for split in (TRAIN, VALIDATION))
         fit = trained(partial(GrowNetwork, self.training.hidden), self.training, loss, rows, held_out, logger)
@@ -153,9 +161,11 @@ class GrowPredictor(Trust):
         if not settings.read_off:
             return made, static_totals(some[1], made.static_length).rate, None
         grids, context = [GrowGrid(one) for one in some], model.table.median_context
+        lookups = Lookups(model.starts[TRAIN, settings])
+        hazard = hazard_of(lookups) if self.lookup and lookups.found_XS.any() else ()
         length, leaves = max(self._shapes(grids), key=lambda shape: rate_of(one.static(*shape) for one in grids))
-        costs = GrowCosts(*model.prices.grow_costs(self.nodes, context, model.question))
-        made = replace(made, static_length=length, static_leaves=leaves, costs=costs)
+        costs = GrowCosts(*model.prices.grow_costs(self.nodes + self.lookup, context, model.question))
+        made = replace(made, static_length=length, static_leaves=leaves, costs=costs, hazard=hazard)
         validation = model.played(VALIDATION, made)
         always = validation.static()
         rate = always.rate * model.prices.chain(0, context)
@@ -163,6 +173,10 @@ class GrowPredictor(Trust):
         choice = best_of(rules, validation.asked, always, some[1].document_X, self.folds, self.seed)
         made = replace(made, rule=choice.rule, pays=choice.pays)
         return made, model.played(VALIDATION, made).served().rate, choice
+
+    @property
+    def _lookup(self) -> LookupSettings:
+        return LookupSettings(min(self.lookup, self.gamma))
 
     def _shapes(self, grids: Sequence[GrowGrid]) -> list[tuple[int, tuple[int, ...]]]:
         """List static chains of every length, with so many leaves as are most often right."""
@@ -209,6 +223,8 @@ def _scored(test: Grown) -> dict[str, Any]:
         "asked": asked,
         "asked for nothing": test.asked(made.rule, question=0.0),
     }
+    if made.hazard:
+        policies["without lookups"] = replace(test, made=replace(made, hazard=())).asked(made.rule)
     return {
         "static_length": made.static_length,
         "static_leaves": made.static_leaves,

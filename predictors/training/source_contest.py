@@ -6,7 +6,7 @@ start of the training texts, for nothing.
     gained     mean tokens of a tail after a lookup that was accepted whole
     chain      least squares of tokens emitted and drafted by the rounds of ``survival``, after rounds of all kinds
 
-`Lookups.sourced` is `predictors.controllers.base.Sourced` at every start: its counts are those of `predictors.replay.chains`.
+`Sources.sourced` is `predictors.controllers.base.Sourced` at every start: its counts are those of `predictors.replay.chains`.
 Shape suffixes: X texts, S starts, G positions of a chain, M tails, L or N tokens of a lookup, V rounds, F features.
 """
 
@@ -20,7 +20,8 @@ from sklearn.linear_model import LogisticRegression
 from predictors.controllers.source import Seen, SourceRule, root_features, token_features
 from predictors.controllers.takeover import TakeoverConfig
 from predictors.lookup import LookupSettings
-from predictors.replay.grid import Columns, Drafts, Starts, Totals, first_of
+from predictors.replay.grid import Columns, Drafts, Totals, first_of
+from predictors.replay.policies import Lookups
 from predictors.training.predictor import RuleChoice, best_of
 from predictors.training.survival_model import LENGTHS, SourceChoice
 from predictors.training.survival_predictor import ChainPolicies, SurvivalModel
@@ -30,34 +31,10 @@ MIDDLE = LENGTHS[len(LENGTHS) // 2]
 
 
 @dataclass(frozen=True)
-class Lookups:
-    """Lookups at ``starts`` whose drafter has one, with ``tails`` of so many drawn tokens after it."""
+class Sources(Lookups):
+    """Lookups with ``tails`` of so many drawn tokens after them."""
 
-    starts: Starts
     tails: tuple[int, ...] = ()
-
-    @cached_property
-    def tokens_XSL(self) -> np.ndarray:
-        """Tokens that lookups found, -1 where nothing is."""
-        assert self.starts.lookup is not None, "its drafter has a lookup"
-        tokens_XSL = self._column("lookup")[..., : self.starts.lookup.length]
-        return np.where(self.match_XS[..., None] > 0, tokens_XSL, -1)
-
-    @cached_property
-    def match_XS(self) -> np.ndarray:
-        """Number of tokens of the match; 0 where it counts as none."""
-        match_XS, lookup = self._column("match"), self.starts.lookup
-        return match_XS * (match_XS >= (1 if lookup is None else lookup.least))
-
-    @cached_property
-    def found_XS(self) -> np.ndarray:
-        return np.asarray((self.tokens_XSL >= 0).sum(axis=-1))
-
-    @cached_property
-    def known(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Numbers of `Seen` [X, S]: tokens of the match, tokens found, earlier occurrences of the match's last tokens, and those
-        of them that went on with the first token found."""
-        return self.match_XS, self.found_XS, self._column("seen"), self._column("agreed")
 
     def seen(self, text_V: np.ndarray, start_V: np.ndarray, rejected_V: np.ndarray, luck_V: np.ndarray) -> Seen:
         match_V, found_V, seen_V, agreed_V = (values[text_V, start_V] for values in self.known)
@@ -102,30 +79,14 @@ class Lookups:
 
     def sourced(self, looked_up_XS: np.ndarray, drawn_XS: np.ndarray) -> Drafts:
         """Draft ``looked_up_XS`` tokens, as far as found, and ``drawn_XS`` after them, at every start: `Drafts` [X, S, 1]."""
-        room_XS = self._room_XS
-        most_XS = np.minimum.reduce([self.found_XS, self._through_XS, room_XS])
-        looked_up_XS = np.minimum(looked_up_XS, most_XS)
+        looked_up_XS = np.minimum(looked_up_XS, self.most_XS)
         drawable_XS = np.take_along_axis(self._drawable_LXS, looked_up_XS[None], axis=0)[0]
-        drawn_XS = np.minimum.reduce([drawn_XS, drawable_XS, room_XS - looked_up_XS])
-        drawn_XS = np.where(looked_up_XS == self._through_XS, 0, drawn_XS)
+        drawn_XS = np.minimum.reduce([drawn_XS, drawable_XS, self.room_XS - looked_up_XS])
+        drawn_XS = np.where(looked_up_XS == self.through_XS, 0, drawn_XS)
         submitted_XS1, drawn_XS1, looked_up_XS1 = (
             values[..., None] for values in (looked_up_XS + drawn_XS, drawn_XS, looked_up_XS)
         )
         return Drafts.of(submitted_XS1, drawn_XS1, looked_up=looked_up_XS1)
-
-    @cached_property
-    def _room_XS(self) -> np.ndarray:
-        """Number of tokens that the budget and the depth leave to draft."""
-        budget_X1 = np.array([[one.budget] for one in self.starts.texts])
-        left_XS = np.maximum(budget_X1 - 2 - np.arange(self.starts.left_XS.shape[1]), 0)
-        return np.asarray(np.minimum(left_XS, self.starts.depth) * self.starts.valid_XS)
-
-    @cached_property
-    def _through_XS(self) -> np.ndarray:
-        """Number of tokens up to an end of sequence that was found; more than there are where none was."""
-        eos = [list(one.eos_tokens) for one in self.starts.texts]
-        ends = [np.isin(tokens_SL, known) for tokens_SL, known in zip(self.tokens_XSL, eos, strict=True)]
-        return first_of(np.stack(ends)) + 1
 
     @cached_property
     def _drawable_LXS(self) -> np.ndarray:
@@ -136,9 +97,6 @@ class Lookups:
             for looked_up, would_XS in enumerate(self.starts.would_LXS)
         )
         return np.stack([first_of(ends_XSG) + 1 for ends_XSG in ends])
-
-    def _column(self, name: str) -> np.ndarray:
-        return self.starts.by_start([one.columns[name] for one in self.starts.texts])
 
 
 @dataclass(frozen=True)
@@ -165,8 +123,8 @@ class Contest(ChainPolicies):
         return Contest(**vars(played), tails=tails)
 
     @cached_property
-    def lookups(self) -> Lookups:
-        return Lookups(self.grid.starts, self.tails)
+    def lookups(self) -> Sources:
+        return Sources(self.grid.starts, self.tails)
 
     def under(self, paced: Paced) -> Totals:
         """Decode every text where ``paced`` decides when another source takes over."""
@@ -190,7 +148,7 @@ def learned(train: Contest, context: float) -> SourceRule:
     scale_F = features_VF.std(axis=0)
     rule = SourceRule(
         share=1.0,
-        hazard=_hazard(lookups),
+        hazard=hazard_of(lookups),
         tails=lookups.tails,
         gained=_gained(lookups),
         tokens=chain[0],
@@ -208,10 +166,10 @@ def distances(contest: Contest, rule: SourceRule) -> np.ndarray:
     return np.asarray(rule.chosen(_roots(contest, MIDDLE)[1], 1.0, contest.made.costs).far)
 
 
-def _hazard(lookups: Lookups) -> tuple[float, ...]:
-    would_LXS, none_XS = lookups.starts.would_LXS, np.zeros(lookups.found_XS.shape)
-    place_L = np.arange(len(would_LXS) - 1)
-    right_XS1 = np.minimum(would_LXS[-1], lookups.found_XS)[..., None]  # tokens of every lookup that are the text's
+def hazard_of(lookups: Lookups) -> tuple[float, ...]:
+    """Learn the weights of `predictors.controllers.source.lookup_survival`; `ValueError` where nothing is found."""
+    none_XS, place_L = np.zeros(lookups.found_XS.shape), np.arange(lookups.tokens_XSL.shape[-1])
+    right_XS1 = lookups.right_XS[..., None]
     reach_XS1 = np.minimum(lookups.found_XS, lookups.starts.left_XS)[..., None]
     tested_XSL = (place_L <= right_XS1) & (place_L < reach_XS1)  # all before which are the text's, as far as that goes
     features_NZ = token_features(Seen(*lookups.known, none_XS, none_XS), len(place_L))[tested_XSL]
@@ -228,7 +186,7 @@ def _hazard(lookups: Lookups) -> tuple[float, ...]:
     return tuple(model.coef_[0].tolist())
 
 
-def _gained(lookups: Lookups) -> tuple[float, ...]:
+def _gained(lookups: Sources) -> tuple[float, ...]:
     would_LXS = lookups.starts.would_LXS
     count_L = np.arange(len(would_LXS))[:, None, None]
     room_LXS = np.minimum(lookups.starts.left_XS, lookups.starts.depth) - count_L

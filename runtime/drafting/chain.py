@@ -11,7 +11,8 @@ loop over levels takes tokens through the host (docs/tried.md has the cost).
 
 Where tokens are read off and not drawn (temperature 0, invariant sampling), any tree under any rule is lossless, and a chain may
 have leaves: beside a level's token the next likeliest of its distribution. A leaf takes a row of the target's pass and no pass of
-the draft; it gains a token where the chain fails at its level and it is right. Source: caterpillar trees of the specification.
+the draft; it gains a token where the chain fails at its level and it is right. Tokens of a lookup may go in beside all of them, a
+path of their own as far as it parts from theirs. Source: caterpillar trees of the specification.
 
 Shape suffixes: N looked-up tokens, R rows of the chain, V vocabulary.
 """
@@ -31,7 +32,7 @@ from predictors.signals import DrawnToken, NextLaw, Root
 from runtime.adapter import LanguageModel, Row
 from runtime.device import PhaseClock, on_device
 from runtime.drafting.draft import Draft, Drafter, ModelDraft
-from runtime.drafting.drafted import Drafted, DraftedTree
+from runtime.drafting.drafted import ROOT, Drafted, DraftedTree, Growth
 from runtime.drafting.sampler import most_likely, read_rows
 from runtime.randomness import note
 from runtime.request import Request, until_end
@@ -150,7 +151,8 @@ class ChainDraft(ModelDraft):
 
 
 class LeafedDraft(ChainDraft):
-    """Draws a chain, then chooses leaves. A token of the chain is the node of its level's number; leaves come after them all."""
+    """Draws a chain, then chooses leaves. A token of the chain is the node of its level's number; leaves come after them all, and
+    then what a lookup found, as far as it is none of them."""
 
     def __init__(
         self, model: LanguageModel, request: Request, draft_temperature: float | None, leaves: Sequence[int]
@@ -164,27 +166,41 @@ class LeafedDraft(ChainDraft):
         clock.lap("controller")
         if widths is None:
             widths = [1 + count for count in (*self._leaves, *[0] * len(chain))[: len(chain)]]
-        drafted = self._leafed(chain, list(takewhile(bool, widths)))
+        found: Sequence[int] = ()
+        if root.found is not None and root.found.length:
+            found = until_end(root.found.tokens[: min(session.beside(root), cap)], self._eos_tokens)
+        drafted = self._leafed(chain, list(takewhile(bool, widths)), found)
         clock.lap("draft")
         return drafted
 
-    def _leafed(self, chain: Chain, widths: Sequence[int]) -> DraftedTree:
-        """Make the tree of the first ``widths[d]`` candidates of each level, the chain's own token the first."""
-        if not widths:
-            return DraftedTree(EMPTY_TREE, [])
-        own = until_end(torch.stack(chain.tokens[: len(widths)]).tolist(), self._eos_tokens)
-        widths, laws = widths[: len(own)], chain.laws[: len(own)]
-        beside: list[int] = []
-        levels: list[int] = []
-        if max(widths) > 1:
+    def _leafed(self, chain: Chain, widths: Sequence[int], found: Sequence[int]) -> DraftedTree:
+        """Make the tree of the first ``widths[d]`` candidates of each level, the chain's own token the first, and of what was
+        ``found``."""
+        growth, laws = Growth(), []
+        own = until_end([int(token) for token in chain.tokens[: len(widths)]], self._eos_tokens)
+        self._scratch = {node: place for node, place in self._scratch.items() if node < len(own)}
+        _grow(growth, own)
+        laws += chain.laws[: len(own)]
+        widths = widths[: len(own)]
+        if max(widths, default=0) > 1:
             best = read_rows(most_likely(torch.stack([law.logits_V for law in laws]), max(widths)))
             for level, (tokens, token, width) in enumerate(zip(best, own, widths, strict=True)):
-                others = [one for one in tokens if one != token][: width - 1]
-                beside += others
-                levels += [level] * len(others)
-        parents = torch.tensor([*range(-1, len(widths) - 1), *(level - 1 for level in levels)])
-        tree = TokenTree(torch.tensor([*own, *beside]), parents, law=DraftLaw.DETERMINISTIC)
-        return DraftedTree(tree, [*laws, *(laws[level] for level in levels)])
+                for other in [one for one in tokens if one != token][: width - 1]:
+                    growth.draw(level - 1, other)
+                    laws.append(laws[level])
+        _grow(growth, found)
+        if not growth.tokens:
+            return DraftedTree(EMPTY_TREE, [])
+        return DraftedTree(
+            TokenTree(torch.tensor(growth.tokens), torch.tensor(growth.parents), law=DraftLaw.DETERMINISTIC), laws
+        )
+
+
+def _grow(growth: Growth, path: Sequence[int]) -> None:
+    """Put a ``path`` of tokens under the root, where it is not there yet."""
+    above = ROOT
+    for token in path:
+        above = growth.draw(above, token)
 
 
 class LookupDraft(Draft):

@@ -23,6 +23,7 @@ from predictors.grow import (
     logs_of,
     values_of,
 )
+from predictors.lookup import LookupSettings
 from predictors.replay.chains import ChainPolicy
 from predictors.replay.decode import Clock
 from predictors.sampling import SamplingSettings
@@ -74,10 +75,18 @@ def test_of_all_chains_with_leaves_the_best_is_submitted(random):
 
 def test_arrays_of_rounds_are_chosen_one_by_one(random):
     values_RLK = values_of(chances_of(random.normal(size=(20, 5, CANDIDATES + 1))))
+    survives_RN = np.cumprod(random.random((20, 6)) ** 0.3, axis=-1)
     setting = GrowSetting(
-        SamplingSettings(0.0), GrowRule(2.0, 1.0), True, 1, costs=GrowCosts(0.1, (1.0, 1.05, 1.1, 1.3))
+        SamplingSettings(0.0), GrowRule(2.0, 1.0), True, 1, costs=GrowCosts(0.1, (1.0, 1.05, 1.1, 1.3, 1.4, 1.6))
     )
-    assert setting.widths(values_RLK).tolist() == [setting.widths(values).tolist() for values in values_RLK]
+    count_R, left_R = setting.looked_up(survives_RN)
+    both = [setting.looked_up(survives_N) for survives_N in survives_RN]
+    assert list(zip(count_R.tolist(), left_R.tolist(), strict=True)) == both and len(set(count_R.tolist())) > 2
+    for beside_R in (np.zeros(20, int), count_R):
+        widths = [setting.widths(*row).tolist() for row in zip(values_RLK, beside_R, strict=True)]
+        assert setting.widths(values_RLK, beside_R).tolist() == widths
+        fits = [sum(row) + beside < len(setting.costs.nodes) for row, beside in zip(widths, beside_R, strict=True)]
+        assert all(fit or not any(row) for row, fit in zip(widths, fits, strict=True)), "what has no price"
     assert best_of(values_RLK, 4).sum(axis=-1).tolist() == [4] * 20
 
 
@@ -110,7 +119,7 @@ def growing_controller(growing):
 
 def leafed_texts(informative):
     """Of the misses half have the text's token second."""
-    random, texts = np.random.default_rng(5), drafted_texts(informative)
+    random, texts = np.random.default_rng(5), drafted_texts(informative, lookups="agree" if informative else "none")
     for text in texts:
         second = np.where(random.random(text["rank"].shape) < 0.5, 1, 9)
         text["rank"] = np.where(text["rank"] == WRONG, second, text["rank"])
@@ -136,7 +145,7 @@ def test_a_model_that_knows_gains(fitted):
     part, known = fitted.quality["parts"]["T=0"], fitted.quality["known"]["T=0"]
     gains = {name: one["gain"] for name, one in part["policies"].items()}
     assert part["asks"] and gains["model"]["low"] > gains["leaves"]["value"] > 0.02
-    assert gains["asked for nothing"]["value"] > gains["asked"]["value"]
+    assert gains["asked for nothing"]["value"] > gains["asked"]["value"] > gains["without lookups"]["value"]
     assert known["tokens"]["auroc"] > 0.65 and known["tokens"]["ece"] < 0.08
     assert sum(part["static_leaves"]) > 0, "half of the misses are the second candidate's"
 
@@ -150,9 +159,12 @@ def test_one_that_does_not_is_not_asked(tmp_path):
 
 def test_what_is_promised_is_what_real_sessions_do(materials, fitted):
     controller = Grow.from_bundle(Bundle(fitted.card, fitted.tensors))
-    policy = ChainPolicy(controller, GAMMA_MAX, leaves=tuple(fitted.card["decoder"]["drafter"]["leaves"]))
+    drafter = fitted.card["decoder"]["drafter"]
+    lookup = LookupSettings(**drafter["lookup"])
+    policy = ChainPolicy(controller, GAMMA_MAX, lookup=lookup, leaves=tuple(drafter["leaves"]))
     texts = [text for text in TextTable.read(materials.texts).rows("test").texts() if text.settings.greedy]
     decodes = [Clock(PROFILE).policy(text, policy) for text in texts]
+    assert sum(one.looked_up for one in decodes) > 10, "lookups that are drafted alone"
     speed = sum(one.tokens for one in decodes) / sum(one.seconds for one in decodes)
     assert fitted.quality["parts"]["T=0"]["policies"]["model"]["tokens_per_second"] == pytest.approx(speed)
 

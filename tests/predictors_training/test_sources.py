@@ -13,7 +13,7 @@ from predictors.controllers.survival import Survival
 from predictors.lookup import LookupSettings
 from predictors.replay.chains import ChainPolicy
 from predictors.replay.decode import Clock
-from predictors.training.source_contest import _hazard
+from predictors.training.source_contest import hazard_of
 from predictors.training.source_predictor import SOURCE, TAKEOVER, SourcePredictor
 from predictors.training.tables import TextTable
 from tests.predictors_training.synthetic_drafts import BAD, GOOD, LONG
@@ -104,19 +104,20 @@ def test_lookups_that_are_never_right_are_left_alone(fitted):
 
 def lookups(right, found):
     """Of one text: how many tokens of each lookup are the text's, and how many were found."""
-    starts = SimpleNamespace(would_LXS=np.array([[right]] * 3), left_XS=np.full((1, len(found)), 5))
+    starts = SimpleNamespace(left_XS=np.full((1, len(found)), 5))
     found_XS, many_XS = np.array([found]), np.array([range(1, 1 + len(found))])
-    return SimpleNamespace(starts=starts, found_XS=found_XS, known=(many_XS, found_XS, many_XS, many_XS))
+    known = {"known": (many_XS, found_XS, many_XS, many_XS), "tokens_XSL": np.zeros((1, len(found), 2))}
+    return SimpleNamespace(starts=starts, found_XS=found_XS, right_XS=np.array([right]), **known)
 
 
 def test_lookups_that_are_never_or_always_right_are_learned_from_and_none_at_all_are_refused():
     def chance(right):  # at an average token
-        return float(np.sum(_hazard(lookups(right, (2, 2, 1)))))
+        return float(np.sum(hazard_of(lookups(right, (2, 2, 1)))))
 
     never, always = chance((0, 0, 0)), chance((2, 2, 1))
     assert never < 0 < always and np.isfinite([never, always]).all()
     with pytest.raises(ValueError, match="lookups propose no token .* Raise prompts.train"):
-        _hazard(lookups((0, 0), (0, 0)))
+        hazard_of(lookups((0, 0), (0, 0)))
 
 
 def test_where_validation_texts_have_no_lookup_roots_are_trusted_by_their_training(fitted):

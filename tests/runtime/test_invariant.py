@@ -11,6 +11,7 @@ import torch
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from runtime import invariant as module
+from runtime.drafting.chain import ChainDraft
 from runtime.invariant import DrawnNoise, ExponentialNoise, Numbers
 from tests.ancestral import target_law
 from tests.bundles import controller_bundle, grow_bundle
@@ -231,14 +232,39 @@ def test_a_bundle_of_another_verifier_drafts_at_its_static_length(pair, tmp_path
         assert decoder.generate(PROMPT, randomness=Randomness(2), **request).tokens == plain
 
 
-def test_a_bundle_made_for_it_grows(pair, tmp_path):
+def test_what_a_draft_predicts_follows_from_the_text_alone(pair, tmp_path, monkeypatch):
+    """Where tokens of a chain are dropped and leaves or a lookup's go on instead, too."""
+    seen, own, cut = [], ChainDraft._law, 0
+    pair = ModelPair(pair.target.model, near(tiny_llama(16, seed=0).double(), 0.1))
+
+    def recorded(draft, root, depth, row):
+        seen.append((root.position, row[0].clone())) if not depth else None
+        return own(draft, root, depth, row)
+
+    monkeypatch.setattr(ChainDraft, "_law", recorded)
+    for seed in range(6):
+        seen.clear()
+        bundle = grow_bundle(tmp_path / str(seed), pair, seed=seed, worth=30.0, gamma=5, lookup=3 - seed % 2 * 3)
+        decoder = load_decoder(bundle, pair)
+        out = decoder.generate([*PROMPT, seed], max_new_tokens=40, temperature=0.0, eos_token_id=())
+        known = torch.tensor([[*PROMPT, seed, *out.tokens]])
+        with torch.no_grad():
+            logits_NV = pair.draft.model(known).logits[0]
+        for position, logits_V in seen:
+            assert torch.allclose(logits_V, logits_NV[position - 1], rtol=0, atol=1e-5)
+        cut += sum(one.drafted > one.levels and one.passes > one.levels + 1 for one in out.rounds)
+    assert cut
+
+
+@pytest.mark.parametrize("lookup", [0, 3])
+def test_a_bundle_made_for_it_grows(pair, tmp_path, lookup):
     shapes = set()
     for seed in range(4):
-        decoder = load_decoder(grow_bundle(tmp_path / str(seed), pair, seed=seed), pair)
+        decoder = load_decoder(grow_bundle(tmp_path / str(seed), pair, seed=seed, lookup=lookup), pair)
         for settings in (SamplingSettings(1.0), SamplingSettings(0.0)):
             request = {"max_new_tokens": 24, "temperature": settings.temperature, "eos_token_id": (), "invariant": True}
             with warnings.catch_warnings(action="error"):
                 out = decoder.generate(PROMPT, randomness=Randomness(seed), **request)
             assert out.tokens == text(pair, {"method": "autoregressive"}, seed, settings).tokens
             shapes |= {(one.submitted, one.drafted - one.submitted, one.asked > 0) for one in out.rounds[1:-1]}
-    assert len(shapes) > 4 and {asked for *_, asked in shapes} == {True}
+    assert len(shapes) > 4 and {asked for *_, asked in shapes} == ({True, False} if lookup else {True})

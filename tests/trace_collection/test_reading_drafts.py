@@ -99,6 +99,32 @@ def fed_first(monkeypatch):
     return fed
 
 
+@pytest.mark.parametrize("settings", READ_OFF, ids=str)
+def test_lookups_beside_chains_are_replayed(pair, prompts, texts, tmp_path, monkeypatch, settings):
+    """Lookups alone, beside chains and beyond them; of wrong leaves replay does not know whether they are the lookup's token."""
+    collector, fed, kinds = TextCollector(pair, CONFIG, prompts), fed_first(monkeypatch), set()
+    some = [text for text in texts if text.settings == settings]
+    for number, (rate, worth) in enumerate([(1, 0.1), (1, 0.6), (1, 3), (0.3, 3), (3, 3)]):
+        bundle = grow_bundle(tmp_path / str(number), pair, rate=rate, worth=worth, gamma=GAMMA, lookup=4)
+        decoder = load_decoder(bundle, pair)
+        policy = ChainPolicy(decoder.controller, GAMMA, lookup=LookupConfig(length=4), leaves=(3,) * GAMMA)
+        for text, prompt in zip(some, prompts, strict=True):
+            fed.clear()
+            request = {"max_new_tokens": BUDGET, "randomness": collector.chance((settings, prompt))}
+            out = decoder.generate(prompt.tokens, **request, **dataclasses.asdict(settings))
+            assert out.tokens == text.tokens
+            rounds = list(replayed(text, policy))
+            known = [name for name in (*COUNTS, "looked_up") if name != "drafted"]
+            assert [[getattr(one, name) for name in known] for one in rounds] == [
+                [getattr(one, name) for name in known] for one in out.rounds[1:]
+            ]
+            assert [1 + one.behind for one in rounds if one.passes] == fed
+            further = [one.drafted - real.drafted for one, real in zip(rounds, out.rounds[1:], strict=True)]
+            assert set(further) <= {0, 1}
+            kinds |= {(one.looked_up > 0, one.passes > 0, one.beyond > 0, one.accepted > one.chain) for one in rounds}
+    assert {(True, False, False, False), (False, True, True, True), (False, True, True, False)} <= kinds
+
+
 @pytest.mark.filterwarnings("ignore:.*is bypassed")
 @pytest.mark.parametrize("settings", READ_OFF, ids=str)
 @pytest.mark.parametrize("leaves", [(), (2, 1, 0, 1)], ids=str)
@@ -211,15 +237,18 @@ def test_a_twin_that_keeps_accepted_tokens_cached_is_found_out(pair, prompts, te
 
 
 @pytest.mark.parametrize("settings", READ_OFF, ids=str)
-def test_arrays_grow_what_the_loop_does(pair, texts, tmp_path, settings):
+@pytest.mark.parametrize("lookup", [0, 4])
+def test_arrays_grow_what_the_loop_does(pair, texts, tmp_path, settings, lookup):
     """Rules that draft on or not, submit much or little; a model that is far from its training rows; static leaves."""
-    some = [text for text in texts if text.settings == settings]
-    grid, shapes = GrowGrid(Starts.of(some, GAMMA, "block", RoundPrices(PROFILE, False))), set()
+    some, found = [text for text in texts if text.settings == settings], LookupConfig(length=lookup) if lookup else None
+    starts = dataclasses.replace(Starts.of(some, GAMMA, "block", RoundPrices(PROFILE, False)), lookup=found)
+    grid, shapes = GrowGrid(starts), set()
     for number, (rate, worth, limit) in enumerate(
         [(0.5, 1, 1e9), (1, 0.5, 1e9), (1, 2, 1e9), (2, 3, 1e9), (1, 2, 1.0)]
     ):
         edit = partial(dict.update, max_distance=limit)
-        bundle = read_bundle(grow_bundle(tmp_path / str(number), pair, rate=rate, worth=worth, change=edit))
+        options = {"rate": rate, "worth": worth, "change": edit, "lookup": lookup}
+        bundle = read_bundle(grow_bundle(tmp_path / str(number), pair, **options))
         controller = learned_controller(bundle)
         made = Grown(
             grid,
@@ -230,14 +259,14 @@ def test_arrays_grow_what_the_loop_does(pair, texts, tmp_path, settings):
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            policy = ChainPolicy(controller, GAMMA, leaves=(3,) * GAMMA)
+            policy = ChainPolicy(controller, GAMMA, lookup=found, leaves=(3,) * GAMMA)
             decodes = [Clock(PROFILE).policy(text, policy) for text in some]
         totals = made.asked(made.made.rule)
         assert totals.seconds_X == pytest.approx([one.seconds for one in decodes], rel=1e-9)
         assert totals.rounds_X.tolist() == [one.rounds for one in decodes]
         assert totals.asked_X.tolist() == [one.asked for one in decodes]
         shapes |= {(int(totals.submitted_X.sum()), int(totals.passes_X.sum()))}
-    assert len(shapes) == 5
+    assert len(shapes) >= 4
     for length, leaves in [(2, (2, 1)), (3, (0, 0, 3)), (0, ())]:
         policy = ChainPolicy(build_controller({"kind": "fixed", "gamma": length}), GAMMA, leaves=leaves)
         decodes = [Clock(PROFILE).policy(text, policy) for text in some]

@@ -1,4 +1,4 @@
-"""Lookups on texts of real models: rounds are the decoder's at temperature 0, and arrays count as the loop does."""
+"""Sources on texts of real models: rounds are the decoder's at temperature 0, and arrays count as the loop does."""
 
 import dataclasses
 
@@ -13,7 +13,7 @@ from predictors.replay.chains import ChainPolicy, replayed
 from predictors.replay.decode import Clock
 from predictors.replay.grid import Drafts, Starts, decoded
 from predictors.replay.policies import confidence, static
-from predictors.training.source_contest import Lookups
+from predictors.training.source_contest import Sources
 from predictors.training.tables import TextTable
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from runtime.drafting.chain import LookupConfig
@@ -116,9 +116,9 @@ def chosen(takes_XS, first, second):
 
 
 def taken_over(starts, config, otherwise):
-    """What `Lookups.takeover` drafts at every start, where a chain would be ``otherwise``."""
+    """What `Sources.takeover` drafts at every start, where a chain would be ``otherwise``."""
     cells = np.indices(starts.left_XS.shape).reshape(2, -1)
-    taken = Lookups(starts, (config.tail,)).takeover(config)(*cells)
+    taken = Sources(starts, (config.tail,)).takeover(config)(*cells)
     submitted_XS, looked_up_XS, asked_XS, takes_XS = (column.reshape(starts.left_XS.shape) for column in taken)
     assert not asked_XS.any()
     drawn_XS = submitted_XS - looked_up_XS
@@ -135,7 +135,7 @@ def differences(starts, controller, totals):
 @pytest.mark.parametrize(("greedy", "verifier"), [(True, "block"), (False, "block"), (False, "tokenwise")])
 def test_arrays_count_as_the_loop_does(texts, greedy, verifier):
     starts = starts_of(texts, greedy, verifier)
-    lookups, wrong = Lookups(starts), 0
+    lookups, wrong = Sources(starts), 0
     for rule in RULES:
         for other in OTHERS:
             controller = build_controller({"kind": "takeover", **rule, "otherwise": other})
