@@ -201,7 +201,10 @@ def _written(over: Over, todo: Sequence[Any], folder: Path, schema: pa.Schema) -
 def require_context(collector: Collector) -> None:
     """Raise `ValueError` if a prompt and what is collected after it exceed the pair's context."""
     if not collector.jobs:
-        raise ValueError("there are no prompts to collect from: run the prompts stage.")
+        raise ValueError(
+            f"traces.{collector.name} has no prompts to collect from. Raise prompts.train, validation and test, or run the prompts "
+            "stage."
+        )
     models = [model for model in (collector.pair.target, collector.pair.draft) if model is not None]
     limit = min(model.context_limit for model in models)
     longest = max((prompt for _, prompt in collector.jobs), key=lambda prompt: len(prompt.tokens))
