@@ -202,8 +202,8 @@ def require_context(collector: Collector) -> None:
     """Raise `ValueError` if a prompt and what is collected after it exceed the pair's context."""
     if not collector.jobs:
         raise ValueError(
-            f"traces.{collector.name} has no prompts to collect from. Raise prompts.train, validation and test, or run the prompts "
-            "stage."
+            f"traces.{collector.name} has no prompts to collect from. Raise prompts.train, validation and test, or run the "
+            "prompts stage."
         )
     models = [model for model in (collector.pair.target, collector.pair.draft) if model is not None]
     limit = min(model.context_limit for model in models)
