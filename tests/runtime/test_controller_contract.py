@@ -30,6 +30,7 @@ FEATURES = ("paper", "extended")
 EXPORTED = [kind for kind, cls in CONTROLLERS.items() if kind in NETWORKS or issubclass(cls, Sourcing)]
 SETTLED = [kind for kind in CONTROLLERS if kind not in EXPORTED or kind == "takeover"]  # by their settings
 OF_KIND = {kind: [{"feature_set": features} for features in FEATURES] for kind in ("hrad", "length")}
+OF_KIND["grow"] = [{}, {"lookup": 3}]
 VARIANTS = [(kind, options) for kind in EXPORTED for options in OF_KIND.get(kind, [{}])]
 MODELS = [(kind, options) for kind, options in VARIANTS if kind in NETWORKS]
 
@@ -121,7 +122,7 @@ EXACT = {  # options of the bundle, of the decoder, and a temperature
         for inputs, drafter, rule in product(("law", "before", "behind"), ({}, FORK), RULES)
     ],
     "survival": [({"least": least}, {}, 1.0) for least in (1, 2)],
-    "grow": [({"gamma": 2}, {"invariant": True}, 1.0)],
+    "grow": [({"gamma": 2, "lookup": lookup}, {"invariant": True}, 1.0) for lookup in (0, 2)],
     "delayed_tree": [
         ({"actions": ACTIONS[:3], "verifier": verifier, "states": states}, {}, 1.0)
         for verifier, states in (("specinfer", True), ("traversal", True), ("traversal", False))
@@ -204,7 +205,9 @@ def test_a_bundle_holds_the_controller_whole(pair, tmp_path, kind, options):
     loaded = load_decoder(folder, pair)
     drafter = "delayed_tree" if loaded.controller.actions else "chain"
     chain = (
-        {"kind": "chain", "gamma": 3, "lookup": {"length": 3}} if kind in ("takeover", "source") else {"kind": drafter}
+        {"kind": "chain", "gamma": 3, "lookup": {"length": 3}}
+        if kind in ("takeover", "source") or options.get("lookup")
+        else {"kind": drafter}
     )
     sizes = {"gamma": 3 if "feature_set" not in options else 2} if drafter == "chain" else {}
     config = {"method": "speculative", "drafter": chain | sizes, "verifier": loaded.controller.verifier or "block"}
