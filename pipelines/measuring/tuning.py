@@ -1,8 +1,8 @@
 """The fastest decoder for a pair on this machine: candidates ranked by replay, the best of them compared on the clock.
 
-candidates   every policy that was replayed, in tokens per second on validation texts; and what replay does not know: decoders of
-             the parameters (trees, lookups of a pair without a draft), exported tree selectors, the tree that was best for
-             every draft by the tree traces, and how the target drafts for itself
+candidates   every policy that was replayed as it samples, in tokens per second on validation texts; and what replay does not
+             know: decoders of the parameters (trees, lookups of a pair without a draft), exported tree selectors, the tree that
+             was best for every draft by the tree traces, and how the target drafts for itself
 shortlist    the best few by replay, one of each family, the fastest static chains, plain decoding, and all that replay does not
              know; branch-parallel decoding where the device can draft and verify at once
 clock        all of these decode validation prompts, interleaved
@@ -15,7 +15,7 @@ candidate, the plainest of them. Only validation prompts are read: the choice is
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -89,13 +89,18 @@ BASE = Contender(PLAIN, PLAIN_FAMILY, {"decoder": {"method": PLAIN}})
 
 
 def candidates(
-    replay: Path, fit: Path, setting: str, rivals: Iterable[ArmRow], fitted: Callable[[str], bool] = lambda name: True
+    replay: Path,
+    fit: Path,
+    settings: SamplingSettings,
+    rivals: Iterable[ArmRow],
+    fitted: Callable[[str], bool] = lambda name: True,
 ) -> list[Contender]:
-    """All candidates at a sampling setting, the fastest by replay first, from folders of what was replayed and of fitted records;
-    of predictors that are not ``fitted`` any more there are none. `ValueError` if nothing was replayed at that setting."""
+    """All candidates at sampling ``settings``, the fastest by replay first, from folders of what was replayed and of fitted
+    records; of predictors that are not ``fitted`` any more there are none. `ValueError` if nothing was replayed there."""
     records = {path.stem: json.loads(path.read_text()) for path in sorted(fit.glob("*.json")) if fitted(path.stem)}
-    known = [BASE] if absent(replay.parent) else _replayed(replay, setting, fitted)
-    further = [*_unreplayed(records, setting), *(_given(row) for row in expanded(rivals, ""))]
+    own = [name for name, record in records.items() if record.get("invariant") and not settings.greedy]
+    known = [BASE] if absent(replay.parent) else _replayed(replay, settings, own, fitted)
+    further = [*_unreplayed(records, settings.name), *(_given(row) for row in expanded(rivals, ""))]
     taken = {one.name for one in known}
     return known + [one for one in further if one.name not in taken]
 
@@ -111,7 +116,10 @@ def shortlist(found: Sequence[Contender], count: int) -> list[Contender]:
     return [one for one in found if one.name in chosen or one.predicted is None]
 
 
-def _replayed(replay: Path, setting: str, fitted: Callable[[str], bool]) -> list[Contender]:
+def _replayed(
+    replay: Path, settings: SamplingSettings, own: Collection[str], fitted: Callable[[str], bool]
+) -> list[Contender]:
+    """Rank what was replayed, bundles ``own`` on the texts of their invariant sampling."""
     try:
         table = pd.read_parquet(replay / REPLAYED)
         served = json.loads((replay / POLICIES).read_text())
@@ -120,10 +128,16 @@ def _replayed(replay: Path, setting: str, fitted: Callable[[str], bool]) -> list
             f"{replay} holds no replay ({error}). Run the replay stage (dvc repro replay) first."
         ) from error
     served = {name: how for name, how in served.items() if "bundle" not in how or fitted(how["bundle"])}
-    rows = table[(table["setting"] == setting) & (table["split"] == VALIDATION)]
+    table = table[table["split"] == VALIDATION]
+    rows = table[(table["setting"] == settings.name) & ~table["drafter"].isin(own)]
     if rows.empty:
         known = ", ".join(sorted(table["setting"].unique()))
-        raise ValueError(f"nothing was replayed at {setting}, only at {known}. Name it in traces.texts.temperatures.")
+        raise ValueError(
+            f"nothing was replayed at {settings.name}, only at {known}. Name it in traces.texts.temperatures."
+        )
+    if own:
+        invariant = replace(settings, invariant=True).name
+        rows = pd.concat([rows, table[(table["setting"] == invariant) & table["drafter"].isin(own)]])
     made: dict[tuple[tuple[float, ...], ...], Contender] = {}
     for (name, family), part in rows.groupby(["drafter", "family"]):
         if name in served or name == PLAIN:

@@ -68,7 +68,7 @@ def _run(args: argparse.Namespace, show: Callable[[Any], None]) -> None:
     device = read_device(args.device)["slug"]
     replay = args.replay / device
     fitted = partial(is_fitted, args.pair, path=args.params)
-    found = {made: candidates(replay, args.fit, made.name, config.rivals, fitted) for made in config.settings}
+    found = {made: candidates(replay, args.fit, made, config.rivals, fitted) for made in config.settings}
     named = sorted({one.served["bundle"] for some in found.values() for one in some if "bundle" in one.served})
     bundles = {name: bundle_hash(args.bundles / name) for name in named}
     _require_replayed(bundles, replay)

@@ -46,7 +46,7 @@ def replayed(tmp_path):
 
 
 def found(folder, *rivals):
-    return candidates(folder / "replay", folder / "fit", "T=0", rivals)
+    return candidates(folder / "replay", folder / "fit", SamplingSettings(0.0), rivals)
 
 
 def names(some):
@@ -62,6 +62,23 @@ def test_candidates_are_ranked_by_replay_and_what_it_does_not_know_is_always_tim
     assert "chain-2" not in names(shortlist([*some, third], 1))
     with pytest.raises(ValueError, match="tune.rivals: 'hrad' must be a decoder's configuration"):
         found(replayed, ArmRow("hrad", "rule", bundle="hrad"))
+
+
+def test_a_bundle_that_samples_invariantly_is_ranked_by_the_texts_of_that(replayed):
+    """And others, and greedy decoding, by those that they write."""
+    place, warm = replayed / "replay" / "replay.parquet", SamplingSettings(1.0)
+    table = pd.read_parquet(place)
+    table = pd.concat([table, *(table.assign(setting=one.name) for one in (warm, replace(warm, invariant=True)))])
+    hrad = table[table["drafter"] == "chain-3"].assign(drafter="hrad", family="rule")
+    hrad["seconds"] *= hrad["setting"].map({"T=0": 2.0, "T=1": 4.0, "T=1, invariant": 0.25})
+    pd.concat([table, hrad]).to_parquet(place)
+    sampled = {invariant: [] for invariant in (False, True)}
+    for invariant in sampled:
+        write_json(replayed / "fit" / "hrad.json", {"family": "grow", "invariant": invariant})
+        sampled[invariant] = candidates(replayed / "replay", replayed / "fit", warm, ())
+        assert found(replayed)[-2].name == "hrad", "what it is at temperature 0"
+    assert [some[0].name for some in sampled.values()] == ["entropy", "hrad"]
+    assert names(sampled[True]).count("hrad") == 1
 
 
 def test_a_family_has_one_place_and_a_bundle_its_own(replayed):
@@ -95,7 +112,9 @@ def test_selectors_and_the_best_static_tree_of_a_rule_are_candidates(replayed):
         "decoder": {"method": "speculative", "drafter": drafter, "verifier": "nss"}
     }
     write_json(replayed / "fit" / "lookahead.json", {"method": "lookahead", "rows": [{"setting": "T=1"}]})
-    elsewhere = candidates(replayed / "replay", replayed / "fit", "T=0", (), lambda name: name != "delayed_tree-nss")
+    elsewhere = candidates(
+        replayed / "replay", replayed / "fit", SamplingSettings(0.0), (), lambda name: name != "delayed_tree-nss"
+    )
     assert "lookahead" not in names(elsewhere), "it was not traced there"
     assert "delayed_tree-nss" not in names(elsewhere), "its predictor is fitted no more"
 
