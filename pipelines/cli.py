@@ -33,6 +33,7 @@ COMMANDS = {
     "fit": "stage: train, calibrate and export every predictor of a pair as controller bundles",
     "replay": "stage: predict every policy for chains and branches on recorded texts, at this machine's prices",
     "measure": "stage: time every arm of the parameter file on held-out prompts, interleaved and paired",
+    "measure --engine": "time vLLM in its own environment by batch size, and choose how many tokens it drafts",
     "tune": "stage: find the fastest exact decoder for a pair on this machine, and export it as bundle auto",
     "settings": "write what tuning found in the words of transformers, vllm, sglang or llama.cpp",
     "trial": "stage: time an exported bundle, and let the gate judge it over plain decoding and static chains",
@@ -49,7 +50,10 @@ COMMANDS = {
 }
 SHARED = dict.fromkeys(("register", "fetch", "status", "history", "rollback", "reports"), "releases")
 SHARED |= dict.fromkeys(("pair list", "pair add"), "ready_pairs")
-MODULES = SHARED | {"profile": "latency"}  # where it is not the command's own name
+MODULES = SHARED | {
+    "profile": "latency",
+    "measure --engine": "measure_engine",
+}  # where it is not the command's own name
 
 
 def add_command(subparsers: "argparse._SubParsersAction", name: str) -> argparse.ArgumentParser:

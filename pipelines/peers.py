@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pipelines.engines.engine import ROOT, Engine, race
+from pipelines.engines.engine import ROOT, VLLM, Block, Engine, race, vllm
 from pipelines.gguf_file import GgufFile
 from pipelines.measuring.arm_rows import chain
 from pipelines.measuring.provenance import commit_of, provenance
@@ -35,7 +35,7 @@ from predictors.training.intervals import DocumentBootstrap, percentiles
 from runtime.device import native_dtype
 from runtime.eagle3.checkpoint import eagle3_folder
 
-OURS, VLLM, LLAMA = "Draftwright", "vLLM", "llama.cpp"
+OURS, LLAMA = "Draftwright", "llama.cpp"
 PLAIN, CHAIN, EAGLE = f"{OURS}: plain", OURS + ": chain of {}", VLLM + ": EAGLE-3 of {}"
 REPLICATES = 10_000
 NOTES = {  # by engine
@@ -71,7 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         args.dtype = str(native_dtype(torch.device("cpu"))).removeprefix("torch.")
     engines = chosen(engines_of(args), args.arms)
     prompts = read_prompts(args.prompts, "test", args.count)
-    rows, failed = race(engines, prompts, args.new_tokens, args.block, args.threads)
+    cut = [prompts[start : start + args.block] for start in range(0, len(prompts), args.block)]
+    rows, failed = race(engines, [Block(some, [args.new_tokens] * len(some)) for some in cut], args.threads)
     if PLAIN in failed:
         sys.exit(f"{PLAIN}: {failed[PLAIN]}")
     device = describe_device()
@@ -94,24 +95,24 @@ def engines_of(args: argparse.Namespace) -> list[Engine]:
     """Ours with all its arms, vLLM and llama.cpp with one, as what they draft with belongs to a process there."""
     location, home = read_pair(args.pair), args.environment.resolve()
     ours: dict[str, Any] = {"plain": {"method": "autoregressive"}, "lookup": drafting("lookup", length=8, least=1)}
-    vllm: dict[str, Any] = {"plain": None, "plain, eager": None}
-    vllm["n-gram"] = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_min": 2, "prompt_lookup_max": 4}
+    theirs: dict[str, Any] = {"plain": None, "plain, eager": None}
+    theirs["n-gram"] = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_min": 2, "prompt_lookup_max": 4}
     for gamma in args.gammas if location.draft else ():
         ours[f"chain of {gamma}"] = chain(gamma)
         otherwise = {"kind": "takeover", "match": 4, "length": 8, "otherwise": {"kind": "fixed", "gamma": gamma}}
         takeover = drafting("chain", gamma=max(8, gamma), lookup={"length": 8}) | {"controller": otherwise}
         ours[f"lookup or chain of {gamma}"] = takeover
         if eagle3_folder(str(location.draft)):
-            vllm[f"EAGLE-3 of {gamma}"] = {"method": "eagle3", "model": location.draft, "num_speculative_tokens": gamma}
+            eagle = {"method": "eagle3", "model": location.draft, "num_speculative_tokens": gamma}
+            theirs[f"EAGLE-3 of {gamma}"] = eagle
     if (auto := args.auto or args.pair.parent / "auto").is_dir():
         ours["auto"] = {"bundle": str(auto.resolve())}
     common = {"threads": args.threads, "dtype": args.dtype}
     ours_options = common | {"models": location.models, "arms": ours}
     engines = [Engine(OURS, list(ours), (sys.executable, "-m", "pipelines.engines.ours", json.dumps(ours_options)))]
-    for name, speculative in vllm.items():
+    for name, speculative in theirs.items():
         options = common | {"target": location.target, "eager": "eager" in name, "speculative": speculative}
-        program = (str(home / "bin/python"), str(ROOT / "pipelines/engines/vllm_cpu.py"))
-        engines.append(Engine(VLLM, [name], (*program, json.dumps(options))))
+        engines.append(vllm(name, home, **options))
     gguf = read_facts(args.pair).get("gguf", {}).get("target")
     for name in ("plain", "lookup") if gguf else ():
         file = GgufFile(gguf["file"], gguf.get("package")).path()

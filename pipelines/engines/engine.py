@@ -3,11 +3,12 @@
 An engine lives from its start to the end. It says a line of JSON when it is ready (``versions``, ``format`` of its weights), and
 answers lines like the first by ones like the second:
 
-    {"arm": "plain", "prompts": [[1, 2], …], "new_tokens": 48}
+    {"arm": "plain", "prompts": [[1, 2], …], "new_tokens": [48, …], "batch": 1}
     {"decodes": [{"tokens": […], "emitted": […], "first": 0.2, "seconds": 1.1}, …]}
 
 Of every prompt these are the new tokens (as many as asked for, whatever ends a text), how many of them each pass of the target
 gave, and the seconds to the first and to the last one. ``counters`` may hold lists of what the engine itself counted meanwhile.
+vLLM decodes ``batch`` prompts at once, all timed from one start, and its ``steps`` hold seconds and requests of every step.
 """
 
 import json
@@ -20,16 +21,28 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryFile
 from threading import Timer
-from typing import Any
+from time import monotonic
+from typing import Any, NamedTuple
+
+from tqdm import tqdm
 
 from pipelines.measuring.tables import Rows
 from pipelines.prompt_table import Prompt
 
-ROOT = Path(__file__).parents[2]
+ROOT, VLLM = Path(__file__).parents[2], "vLLM"
 
 
 class EngineError(RuntimeError):
     """An engine did not start, died, was too slow or answered something else than what was asked for."""
+
+
+class Block(NamedTuple):
+    """Prompts that every arm decodes in one go, ``batch`` at once, for so many ``new_tokens``; a ``turn``'s blocks share some."""
+
+    prompts: Sequence[Prompt]
+    new_tokens: Sequence[int]
+    batch: int = 1
+    turn: int = 0
 
 
 @dataclass
@@ -54,24 +67,25 @@ class Engine:
             raise EngineError(f"not installed: {Path(self.command[0]).name}: {error.strerror}") from error
         self.facts = self._answer()
 
-    def decode(self, arm: str, prompts: Sequence[Prompt], new_tokens: int) -> Rows:
-        """A row for each prompt."""
-        asked = {"arm": arm, "prompts": [prompt.tokens for prompt in prompts], "new_tokens": new_tokens}
+    def decode(self, arm: str, block: Block) -> Rows:
+        """A row for each prompt, of which the first has the ``steps``."""
+        prompts, wanted, batch, _ = block
+        asked = {"arm": arm, "prompts": [prompt.tokens for prompt in prompts], "new_tokens": wanted, "batch": batch}
         try:
             print(json.dumps(asked), file=self.process.stdin, flush=True)
         except OSError as error:
             raise EngineError(self._end()) from error
         answer = self._answer()
-        for one in answer["decodes"]:
-            if not len(one["tokens"]) == sum(one["emitted"]) == new_tokens:
-                raise EngineError(
-                    f"gave {len(one['tokens'])} tokens and counted {sum(one['emitted'])}, not {new_tokens}"
-                )
+        for one, count in zip(answer["decodes"], wanted, strict=True):
+            if not len(one["tokens"]) == sum(one["emitted"]) == count:
+                raise EngineError(f"gave {len(one['tokens'])} tokens and counted {sum(one['emitted'])}, not {count}")
+        answer["decodes"][0]["steps"] = answer.get("steps")
         for name, counted in answer.get("counters", {}).items():
             before = self.counters.get(name, ())
             self.counters[name] = [sum(pair) for pair in zip_longest(before, counted, fillvalue=0)]
-        who = [{"arm": f"{self.name}: {arm}", "prompt": prompt.id, "document": prompt.document} for prompt in prompts]
-        return [prompt | made for prompt, made in zip(who, answer["decodes"], strict=True)]
+        who = [{"prompt": prompt.id, "document": prompt.document, "split": prompt.split} for prompt in prompts]
+        named = {"arm": f"{self.name}: {arm}", "batch": batch, "turn": block.turn}
+        return [named | prompt | made for prompt, made in zip(who, answer["decodes"], strict=True)]
 
     def stop(self) -> None:
         """End it, if it runs."""
@@ -99,38 +113,52 @@ class Engine:
         return f"ended with code {code}: {last[:300]}"
 
 
-def race(
-    engines: Sequence[Engine], prompts: Sequence[Prompt], new_tokens: int, size: int, threads: int
-) -> tuple[Rows, dict[str, str]]:
-    """Rows of all arms on blocks of ``size`` prompts, each block in another order, and by arm why it gave none or no more.
+def vllm(arm: str, environment: Path, **options: Any) -> Engine:
+    """vLLM with one arm, as what it drafts with belongs to a process there; ``options``: those of `vllm_cpu.py`."""
+    program = (str(environment.resolve() / "bin/python"), str(ROOT / "pipelines/engines/vllm_cpu.py"))
+    return Engine(VLLM, [arm], (*program, json.dumps(options)))
 
-    Before the blocks every arm decodes the first prompt unrecorded."""
+
+def race(
+    engines: Sequence[Engine], blocks: Sequence[Block], threads: int, minutes: float = 1e6
+) -> tuple[Rows, dict[str, str]]:
+    """Rows of all arms on ``blocks``, each in another order, and by arm why it gave none or no more. After so many ``minutes``,
+    or where it is interrupted, it ends with what is done.
+
+    Before the blocks every arm decodes some prompts unrecorded, as many as any block at once."""
+    end = monotonic() + 60 * minutes
     arms = {f"{engine.name}: {arm}": (engine, arm) for engine in engines for arm in engine.arms}
     failed: dict[str, str] = {}
 
-    def decode(name: str, some: Sequence[Prompt]) -> Rows:
+    def decode(name: str, block: Block) -> Rows:
         engine, arm = arms[name]
+        engine.patience = min(engine.patience, end - monotonic())
         try:
-            return [] if name in failed else engine.decode(arm, some, new_tokens)
+            return [] if name in failed or engine.patience < 0 else engine.decode(arm, block)
         except EngineError as error:
-            failed[name] = str(error)
+            failed.update({name: str(error)} if monotonic() < end else {})
             return []
 
     rows: Rows = []
     try:
-        for engine in engines:  # one after the other, as some compile
+        for engine in tqdm(engines, desc="start", unit="engine"):  # one after the other, as some compile
+            engine.patience = max(0.0, min(engine.patience, end - monotonic()))
             try:
                 engine.start(threads)
             except EngineError as error:
-                failed |= {f"{engine.name}: {arm}": str(error) for arm in engine.arms}
+                over = f"{minutes:g} minutes were over: " * (monotonic() >= end)
+                failed |= {f"{engine.name}: {arm}": f"{over}{error}" for arm in engine.arms}
+        widest = max(blocks, key=lambda block: block.batch)
         for name in arms:
-            decode(name, prompts[:1])
+            decode(name, Block(widest.prompts[: widest.batch], widest.new_tokens[: widest.batch], widest.batch))
         for engine in engines:
             engine.counters.clear()
-        for start in range(0, len(prompts), size):
-            for name in Random(start).sample(list(arms), len(arms)):
-                rows += decode(name, prompts[start : start + size])
-            print(f"{min(start + size, len(prompts))} of {len(prompts)} prompts", flush=True)
+        for number, block in enumerate(tqdm(blocks, desc="measure", unit="block")):
+            for name in Random(number).sample(list(arms), len(arms)):
+                rows += [row | {"block": number} for row in decode(name, block)]
+    except KeyboardInterrupt:
+        if not rows:
+            raise
     finally:
         for engine in engines:
             engine.stop()

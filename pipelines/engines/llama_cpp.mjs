@@ -41,7 +41,7 @@ const format = GgufFileType[model.fileInfo.metadata.general.file_type];
 console.log(JSON.stringify({versions, format}));
 for await (const line of createInterface({input: process.stdin})) {
     const asked = JSON.parse(line), decodes = [];
-    for (const prompt of asked.prompts) decodes.push(await decode(prompt, asked.new_tokens));
+    for (const [place, prompt] of asked.prompts.entries()) decodes.push(await decode(prompt, asked.new_tokens[place]));
     console.log(JSON.stringify({decodes}));
 }
 process.exit(0);

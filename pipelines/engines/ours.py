@@ -22,7 +22,8 @@ def main() -> None:
     print(json.dumps({"versions": {"torch": torch.__version__}, "format": options["dtype"]}), flush=True)
     for line in sys.stdin:
         asked = json.loads(line)
-        decodes = [decode(arms[asked["arm"]], prompt, asked["new_tokens"]) for prompt in asked["prompts"]]
+        wanted = zip(asked["prompts"], asked["new_tokens"], strict=True)
+        decodes = [decode(arms[asked["arm"]], prompt, new_tokens) for prompt, new_tokens in wanted]
         print(json.dumps({"decodes": decodes}), flush=True)
 
 

