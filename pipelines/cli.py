@@ -74,7 +74,10 @@ def add_command(subparsers: "argparse._SubParsersAction", name: str) -> argparse
 
 
 def joined(argv: Sequence[str]) -> list[str]:
-    """``argv`` with a command of two words as one."""
+    """``argv`` with a command of two words as one; ``measure`` may have its ``--engine`` anywhere."""
+    if argv[:1] == ["measure"] and "--engine" in argv:
+        at = list(argv).index("--engine")
+        argv = [argv[0], *argv[at : at + 2], *argv[1:at], *argv[at + 2 :]]
     two = " ".join(argv[:2])
     return [two, *argv[2:]] if two in COMMANDS else list(argv)
 

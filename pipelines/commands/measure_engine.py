@@ -44,12 +44,8 @@ from runtime.eagle3.checkpoint import drafter_config
 
 PLACES = {"pair_folder": "pair", "prompts": "prompts", "texts": "traces/texts", "output": "engines/vllm"}
 PLAIN = "plain"
-NGRAM = {
-    "method": "ngram",
-    "num_speculative_tokens": 5,
-    "prompt_lookup_max": 4,
-}  # the example of vLLM's page on n-grams
-EAGLE = 2  # tokens, the example of vLLM's page on EAGLE
+NGRAM = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}  # vLLM's page on n-grams has these
+EAGLE = 2  # tokens in the example of vLLM's page on EAGLE
 NEW_TOKENS, CACHE = 48, 0.5  # of a request at most; GiB of keys and values of a process
 EQUAL = 0.95  # share of greedy texts that have to be plain decoding's: near-ties round differently
 
@@ -69,23 +65,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     fill_in(args, PLACES)
-    place, slug, machine = (
-        read_pair(args.pair_folder),
-        read_device(args.device)["slug"],
-        read_machine(args.pair, args.params),
-    )
+    place, device = read_pair(args.pair_folder), read_device(args.device)
     recorded, bounds = (
         RecordedTexts(args.texts, NEW_TOKENS),
         load_parameters(Bounds, args.pair, "promotion", args.params),
     )
+    threads, folder = read_machine(args.pair, args.params).threads, args.output / device["slug"]
     prompts = {split: recorded.first(read_prompts(args.prompts, split)) for split in (VALIDATION, TEST)}
     texts = {one.prompt_id: one for split in prompts for one in recorded.of(split) if one.settings.greedy}
     arms, defaults = arms_of(place.draft, args.gammas, args.default)
-    options = {"target": place.target, "dtype": place.dtype, "threads": machine.threads, "eager": False}
+    options = {"target": place.target, "dtype": place.dtype, "threads": threads, "eager": False}
     options |= {"batch": max(args.batches), "cache": CACHE}
     engines = [vllm(name, args.environment, speculative=how, **options) for name, how in arms.items()]
     planned = turns(prompts, args.batches, {name: one.length for name, one in texts.items()})
-    rows, failed = race(engines, planned, machine.threads, args.minutes)
+    rows, failed = race(engines, planned, threads, args.minutes)
     blocks = decoded(rows, failed)
     if not batches_of(where(blocks, arm=PLAIN)):
         why = failed.get(f"{VLLM}: {PLAIN}", f"no block of validation and of test prompts in {args.minutes:g} minutes")
@@ -94,17 +87,19 @@ def run(args: argparse.Namespace) -> None:
     found: dict[str, Any] = {"failed": failed, "counters": {one.arms[0]: one.counters for one in engines}}
     found["speeds"], found["choices"] = list(speeds(blocks, arms)), list(choices(blocks, arms, defaults))
     found["predicted"] = list(predictions(blocks, arms, tokens, texts))
-    origin = provenance(read_device(args.device)) | {"pair": args.pair, "options": options, "minutes": args.minutes}
+    off = [abs(one["predicted_over_measured"] - 1) for one in found["predicted"]]
+    found["median_error"] = float(np.median(off)) if off else None
+    origin = provenance(device) | {"pair": args.pair, "options": options, "minutes": args.minutes}
     origin |= {"models": ["target", *["draft"] * bool(place.draft)], "texts_sha256": recorded.sha256}
     trained = {one.document for split in ("drafter", "train", VALIDATION) for one in read_prompts(args.prompts, split)}
     who = {"pair": args.pair, "origin": origin, "trained_documents": tuple(sorted(trained))}
     by_method = [[one for one in found["choices"] if one["method"] == method] for method in defaults]
     found["verdicts"] = [verdict(blocks, made, bounds, **who) for made in by_method if made]
-    with replacing(args.output / slug / names.DECODES_FILE) as path:
+    with replacing(folder / names.DECODES_FILE) as path:
         pd.DataFrame(rows).to_parquet(path)
-    write_json(args.output / slug / names.FINDINGS, found)
-    write_json(args.output / slug / names.PROVENANCE, origin | {"engine": engines[0].facts})
-    print(args.output / slug, *page(found), sep="\n")
+    write_json(folder / names.FINDINGS, found)
+    write_json(folder / names.PROVENANCE, origin | {"engine": engines[0].facts})
+    print(folder, *page(found), sep="\n")
 
 
 def arms_of(draft: str | None, gammas: Sequence[int], default: int | None) -> tuple[Arms, dict[str, str]]:
@@ -141,13 +136,9 @@ def decoded(rows: Rows, failed: Mapping[str, str]) -> Rows:
     """Blocks that all arms decoded which did not fail, each as one decode, with the rows of its ``requests``."""
     made: dict[tuple[str, int], dict[str, Any]] = {}
     for row in (row for row in rows if row["arm"] not in failed):
-        place = {
-            "setting": f"batch {row['batch']}",
-            "document": f"turn {row['turn']}",
-            "slice": "all",
-            "temperature": 0.0,
-        }
-        place |= {"arm": row["arm"].removeprefix(f"{VLLM}: "), "tokens": 0, "seconds": 0.0, "requests": []}
+        place = {"setting": f"batch {row['batch']}", "document": f"turn {row['turn']}", "temperature": 0.0}
+        place |= {"slice": "all", "arm": row["arm"].removeprefix(f"{VLLM}: ")}
+        place |= {"tokens": 0, "seconds": 0.0, "requests": []}
         block = made.setdefault((row["arm"], row["block"]), row | place)
         block["requests"].append(row)
         block |= {"tokens": block["tokens"] + len(row["tokens"]), "seconds": max(block["seconds"], row["seconds"])}
@@ -206,14 +197,12 @@ def verdict(blocks: Rows, made: Sequence[Mapping[str, Any]], bounds: Bounds, **w
     the latter by batch size, too."""
     rivals = {PLAIN: names.PLAIN, made[0]["default"]: f"{names.CHAIN}-{made[0]['default_k']}"}
     arms = [(one["batch"], arm, name) for one in made for arm, name in (*rivals.items(), (one["arm"], CHALLENGER))]
-    timed = [
-        row | {"arm": name} for batch, arm, name in arms for row in where(blocks, split=TEST, batch=batch, arm=arm)
-    ]
+    test = where(blocks, split=TEST)
+    timed = [row | {"arm": name} for batch, arm, name in arms for row in where(test, batch=batch, arm=arm)]
     found = vars(compared(TimedDecodes.of(timed), replace(bounds, slice_documents=2)))
     texts = {(block["arm"], block["batch"], row["prompt"]): row for block in timed for row in block["requests"]}
-    same = [
-        row["tokens"] == texts[names.PLAIN, *key]["tokens"] for (arm, *key), row in texts.items() if arm == CHALLENGER
-    ]
+    plain = {tuple(key): row["tokens"] for (arm, *key), row in texts.items() if arm == names.PLAIN}
+    same = [row["tokens"] == plain[tuple(key)] for (arm, *key), row in texts.items() if arm == CHALLENGER]
     found["exactness"] = {f"{sum(same)} of {len(same)} greedy texts equal": sum(same) >= EQUAL * len(same)}
     found["documents"] = tuple(sorted({row["document"] for row in texts.values()}))
     found |= {"calibration_error": None, "exemption": "numbers of tokens by batch size: nothing is calibrated"}
@@ -232,6 +221,6 @@ def page(found: Mapping[str, Any]) -> Iterator[str]:
         over = [f"{shown(one[f'gain_over_{rival}'], Unit.GAIN)} over {rival}" for rival in (PLAIN, "default")]
         yield f"{one['method']}, batch {one['batch']}: {one['arm']}, {', '.join(over)} ({one['default']})"
     yield from (line for one in found["verdicts"] for line in lines(one))
-    off = [abs(one["predicted_over_measured"] - 1) for one in found["predicted"]]
-    yield f"predicted tokens/s: {np.median(off):.1%} off in the median" if off else "predicted: no text is recorded"
+    if found["predicted"]:
+        yield f"predicted tokens/s: {found['median_error']:.1%} off in the median of {len(found['predicted'])}"
     yield from (f"failed: {arm}: {why}" for arm, why in found["failed"].items())

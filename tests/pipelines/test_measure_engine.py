@@ -219,7 +219,7 @@ def test_texts_that_part_from_plain_decoding_are_refused(place):
 def test_predictions_are_the_engine_s_clock_where_it_follows_the_replay(place, monkeypatch):
     """Also at numbers of requests that calibration did not see; and a prediction for which no request ends early is off."""
     found = place.run(often)
-    assert len(found["predicted"]) == 7 * 3
+    assert len(found["predicted"]) == 7 * 3 and found["median_error"] == pytest.approx(0, abs=1e-9)
     for one in found["predicted"]:
         assert one["predicted_over_measured"] == pytest.approx(1, rel=1e-9)
         assert (
@@ -365,4 +365,11 @@ def test_vllm_s_loop_adds_all_requests_and_tells_steps_from_requests(monkeypatch
 
 def test_the_engine_s_measurement_is_a_command_beside_the_stage():
     assert joined(["measure", "--engine", "vllm", "--pair", "p"]) == ["measure --engine", "vllm", "--pair", "p"]
+    assert joined(["measure", "--batches", "1", "2", "--engine", "vllm"]) == [
+        "measure --engine",
+        "vllm",
+        "--batches",
+        "1",
+        "2",
+    ]
     assert joined(["measure", "--pair", "p"]) == ["measure", "--pair", "p"]
