@@ -18,7 +18,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from pipelines.engines.packs import HERE, lookup_files, named, pack_files, write
+from pipelines.engines.packs import HERE, WORDS, lookup_files, named, pack_files, write
 from pipelines.measuring.names import CHOICES, PLAIN, PROVENANCE
 from pipelines.outputs import read_json
 from pipelines.places import add_place_arguments, fill_in, model_of, read_device, read_facts
@@ -29,7 +29,8 @@ from predictors.sampling import SamplingSettings
 from runtime.drafting.chain import LookupConfig
 from runtime.eagle3.checkpoint import drafter_config
 
-PLACES = {"pair_folder": "pair", "tuning": "tuning", "texts": "traces/texts", "latency": "latency", "engines": "engines"}
+PLACES = {"pair_folder": "pair", "tuning": "tuning"}
+PLACES |= {"texts": "traces/texts", "latency": "latency", "engines": "engines"}  # of control packs
 EAGLE, STATES = "eagle3", "a draft that reads the target's states"  # its role in place of a draft's
 CHAIN, CONFIDENCE, MOVING, LOOKUP = "a chain", "a confidence threshold", "a moving threshold", "lookup"
 LEAST, BEFORE, LEARNED = "a least match", "lookup before a chain", "what was learned or calibrated"
@@ -75,26 +76,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     fill_in(args, PLACES)
-    models = models_of(args.pair_folder)
     if args.method:
         if args.output is None or args.engine != "vllm":
             raise ValueError(f"--method {args.method} is a pack for vLLM. Add --for vllm --output FOLDER.")
-        files, words = lookup_files(args)
-        return write(args, files, f"PYTHONPATH={HERE} {line_of('vllm', words, models)}")
+        files = lookup_files(args)
+        write(args, files, f"PYTHONPATH={HERE} {line_of('vllm', files[WORDS], models_of(args.pair_folder))}")
+        return
     if not args.tuning.is_dir():
         tuned = ", ".join(sorted(path.parent.name for path in args.data.glob("*/tuning")))
         raise ValueError(f"{args.tuning}: nothing was tuned. Pairs that were: {tuned or 'none; run dvc repro first'}.")
     folder = args.tuning / read_device(args.device)["slug"]
     remedy = f"Run draftwright tune --pair {args.pair} (or dvc repro) first."
     choices, origin = read_json(folder / CHOICES, remedy, list), read_json(folder / PROVENANCE, remedy)
+    models, rules = models_of(args.pair_folder), dict[str, Rule]()
     if args.output is None:
-        return print("\n".join(lines(args.engine, choices, origin, models, {})))
-    setting, rules = named(map(SamplingSettings, origin["parameters"]["temperatures"]), args.setting), dict[str, Rule]()
+        print("\n".join(lines(args.engine, choices, origin, models, rules)))
+        return
+    setting = named(map(SamplingSettings, origin["parameters"]["temperatures"]), args.setting)
     choice = next(one for one in choices if one["setting"] == args.setting)
-    comments = list(lines(args.engine, [choice], origin, models, rules))[:-1]
-    words, eagle = words_of(args.engine, rules[args.setting], setting, models), EAGLE in models and rules[args.setting].drafted
-    files, words = pack_files(args, words, bool(eagle), {"tuning": choice, "comments": comments})
-    return write(args, files, line_of(args.engine, words, models))
+    evidence = {"tuning": choice, "comments": list(lines(args.engine, [choice], origin, models, rules))[:-1]}
+    words, files = pack_files(args, words_of(args.engine, rules[args.setting], setting, models), evidence)
+    write(args, files, line_of(args.engine, words, models))
 
 
 def models_of(folder: Path) -> dict[str, Any]:
@@ -111,7 +113,7 @@ def lines(
     engine: str, choices: Sequence[Any], origin: Mapping[str, Any], models: Mapping[str, Any], rules: dict[str, Rule]
 ) -> Iterator[str]:
     """Lines that tell an engine what to do at every sampling setting, below comments, from what tuning chose and where it
-    measured. ``rules`` takes what they tell."""
+    measured; ``rules`` takes what they tell, by setting."""
     device, settings = origin["device"], map(SamplingSettings, origin["parameters"]["temperatures"])
     by_name = {one.name: one for one in settings}
     yield f"# {origin['pair']} for {engine}: " + ", ".join(f"{role} {name}" for role, (name, _) in models.items())

@@ -1,4 +1,4 @@
-"""Lookups as a proposer of vLLM (``method: custom_class``, checked in 0.32.0), whose lengths follow the fitted ``rule.json`` beside
+"""Lookups as a proposer of vLLM (``method: custom_class``, checked in 0.32.0), with lengths by the fitted ``rule.json`` beside
 this file. It runs in vLLM's environment, and needs NumPy alone.
 
     S_ri    P(the first i tokens found for request r are accepted) = Π_{j<=i} σ(hazard · z_rj)
@@ -34,7 +34,7 @@ def found(token_N: np.ndarray, most: int, longest: int) -> tuple[np.ndarray, int
         ends, match = longer, match + 1
         context = ends if match <= CONTEXT else context
     start = ends[-1] + 1
-    agreed = np.count_nonzero(token_N[context + 1] == token_N[start])
+    agreed = int(np.count_nonzero(token_N[context + 1] == token_N[start]))
     return token_N[start + np.arange(most) % (len(token_N) - start)], match, len(context), agreed
 
 
@@ -51,9 +51,9 @@ class Rule:
     def survival(self, count_R: Any, match_R: Any, seen_R: Any, agreed_R: Any) -> np.ndarray:
         """S [R, L] by how many tokens were found, after which it is 0, tokens that match, occurrences, and those that agreed."""
         count, match, seen, agreed = (np.asarray(one)[:, None] for one in (count_R, match_R, seen_R, agreed_R))
-        place_L = np.arange(self.length)
-        share, times, first_L = agreed / np.maximum(seen, 1), np.log1p(seen), place_L == 0
-        columns = (1.0, np.log1p(match + place_L), np.log1p(place_L), first_L, share, share * first_L, times, times * share)
+        place_L, log = np.arange(self.length), np.log1p
+        share, times, first_L = agreed / np.maximum(seen, 1), log(seen), place_L == 0
+        columns = (1.0, log(match + place_L), log(place_L), first_L, share, share * first_L, times, times * share)
         logit_RL = sum(weight * column for weight, column in zip(self.hazard, columns, strict=True))
         return np.where(place_L < count, np.cumprod(1 / (1 + np.exp(-logit_RL)), axis=1), 0.0)
 

@@ -1,16 +1,16 @@
-"""What engines read that follows from recorded texts: a rule for lookups in vLLM, and files of SGLang. Test texts say what it gains.
+"""What engines read that follows from recorded texts, one request at a time: a rule for lookups in vLLM, and files of SGLang.
 
     rule            hazards of `pipelines.engines.draftwright_proposer`, learned as those of `predictors.controllers.source`
-    tiers           ``--speculative-adaptive-config``: draft lengths by batch size; at 1 the best static ones of the validation
-                    texts of least, middle and largest acceptance, by thirds
+    tiers           ``--speculative-adaptive-config``: draft lengths by batch size; at 1 the best static ones of the thirds of the
+                    validation texts by acceptance
     cost table      ``SpsCostTable`` of DSpark: steps per second by tokens verified
     temperatures    ``DSparkStsCalibration``: t of σ(logit / t) by position; the logit is of the draft's largest probability
 
-Rounds are those of one request at a time. SGLang's names are of its main branch in 2026. Shape suffixes: X texts, S starts, N rows,
-L tokens, V rounds, G positions, D drafts.
+SGLang's names are of its main branch in 2026. Shape suffixes: X texts, S starts, N rows, L tokens, V rounds, G positions, D
+drafts.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -31,14 +31,15 @@ from predictors.training.predictor import static_length, static_totals
 from predictors.training.source_contest import hazard_of
 from predictors.training.tables import TextTable
 
+Record = dict[str, Any]
 FIXED = {"least": 2, "length": 5}  # a lookup near to vLLM's n-grams
 LARGER = {"8": [0, 1, 3], "32": [0, 1], "64": [0]}  # SGLang's own tiers from these batch sizes on
 EDGE = 1e-6  # a probability of 1 has no logit
 
 
 def lookup_rule(
-    table: TextTable, settings: SamplingSettings, prices: RoundPrices, measured: Mapping[str, Any] | None = None
-) -> tuple[dict[str, Any], dict[str, Any]]:
+    table: TextTable, settings: SamplingSettings, prices: RoundPrices, measured: Record | None = None
+) -> tuple[Record, Record]:
     """Fit ``rule.json`` at a sampling setting, and say what it gains over plain decoding and over a fixed lookup. ``measured``:
     an engine's own seconds by rows; else this runtime's. `ValueError` if lookups find nothing in the training texts."""
     train, test = (lookups_of(table, split, settings, prices) for split in (TRAIN, TEST))
@@ -47,13 +48,13 @@ def lookup_rule(
         seconds = np.maximum.accumulate([prices.round((), drafted, context) for drafted in range(length + 1)])
         measured = {"rows": [*range(1, length + 2)], "seconds": seconds.tolist()}
     record = {"longest": LONGEST, "length": length, "hazard": [*hazard_of(train)], **measured}
-    rule, known = Rule(record), (test.most_XS, test.match_XS, *test.known[2:])
+    rule, document_X, known = Rule(record), test.starts.document_X, (test.most_XS, test.match_XS, *test.known[2:])
     survival = rule.survival(*(one.ravel() for one in known))
     ours_XS = np.array([rule.lengths(one[None], 1)[0] for one in survival]).reshape(test.match_XS.shape)
     fixed_XS = np.where(test.match_XS >= FIXED["least"], np.minimum(test.most_XS, FIXED["length"]), 0)
     ours, fixed, plain = (served(test, rule, one) for one in (ours_XS, fixed_XS, np.zeros_like(ours_XS)))
-    over = {f"gain_over_{name}": log_gain(ours, one, test.starts.document_X) for name, one in (("plain", plain), ("fixed", fixed))}
-    return record, {"held_out": documents_of(test.starts), "fixed": FIXED, **over}
+    over = {name: log_gain(ours, one, document_X) for name, one in (("plain", plain), ("fixed", fixed))}
+    return record, {"held_out": sorted({*document_X.tolist()}), "fixed": FIXED, "gain_over": over}
 
 
 def lookups_of(table: TextTable, split: str, settings: SamplingSettings, prices: RoundPrices) -> Lookups:
@@ -78,7 +79,7 @@ def served(lookups: Lookups, rule: Rule, length_XS: np.ndarray) -> np.ndarray:
     return np.stack([starts.left_XS[:, 0], starts.summed(path, rule.seconds(1 + path.drafted[0]))])
 
 
-def sglang_files(table: TextTable, settings: SamplingSettings, prices: RoundPrices) -> tuple[dict[str, Any], dict[str, Any]]:
+def sglang_files(table: TextTable, settings: SamplingSettings, prices: RoundPrices) -> tuple[Record, Record]:
     """Make SGLang's files by name, and say what the best static length gains over plain decoding."""
     depth, verifier, context = table.manifest.gamma_max, table.manifest.verifier, table.median_context
     starts = {split: table.rows(split).starts(settings, depth, verifier, prices)[0] for split in SPLITS}
@@ -86,7 +87,7 @@ def sglang_files(table: TextTable, settings: SamplingSettings, prices: RoundPric
     thirds = [texts[place * len(texts) // 3 : (place + 1) * len(texts) // 3] for place in range(3)]
     tiers = sorted({static_length([Starts.of(some, depth, verifier, prices)]) for some in thirds})
     length = static_length([starts[VALIDATION]])
-    gain = log_gain(*(static_totals(test, one).sums_2X for one in (length, 0)), test.document_X)
+    drawn, plain = (static_totals(test, one).sums_2X for one in (length, 0))
     rates = [1 / prices.round((1,) * depth, tokens, context, chain=depth) for tokens in range(depth + 1)]
     drafts, ones = {split: confidences(one) for split, one in starts.items()}, [1.0] * depth
     tried = sequential_temperatures(*drafts[TRAIN]), ones
@@ -98,7 +99,8 @@ def sglang_files(table: TextTable, settings: SamplingSettings, prices: RoundPric
         "dspark_sps.json": {"sample_batch_tokens": rows, "sample_steps_per_sec": rates, "max_batch_tokens": rows[-1]},
         "dspark_sts.json": {"temperatures": kept, **counts, "ece_before": before, "ece_after": after},
     }
-    return files, {"held_out": documents_of(test), "static_length": length, "gain_over_plain": gain}
+    evidence = {"held_out": sorted({*test.document_X.tolist()}), "static_length": length}
+    return files, evidence | {"gain_over_plain": log_gain(drawn, plain, test.document_X)}
 
 
 def confidences(starts: Starts) -> tuple[np.ndarray, np.ndarray]:
@@ -115,7 +117,3 @@ def errors(logits_DG: np.ndarray, survives_DG: np.ndarray, temperatures: Sequenc
     """Measure the calibration error of survival by position."""
     survival_DG = np.cumprod(expit(logits_DG / np.array(temperatures)), axis=1)
     return [binary(*pair)["ece"] for pair in zip(survival_DG.T, survives_DG.T, strict=True)]
-
-
-def documents_of(starts: Starts) -> list[str]:
-    return sorted(set(starts.document_X.tolist()))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pipelines.engines import draftwright_proposer
-from pipelines.engines.draftwright_proposer import Lookup, Rule, found
+from pipelines.engines.draftwright_proposer import Rule, found
 from pipelines.engines.from_texts import lookup_rule, lookups_of, served
 from predictors.controllers.source import Seen, lookup_survival
 from predictors.latency.prices import RoundPrices
@@ -103,7 +103,7 @@ def test_it_reads_its_own_request_alone_and_within_bounds(tmp_path):
     made, some = proposer(tmp_path), texts(np.random.default_rng(2), 8)
     drafts = made.propose(*padded(some, beyond=0))
     assert drafts == made.propose(*padded(some, beyond=3)) and any(drafts)
-    sampled, counts, tokens = padded(some, beyond=0)
+    _, counts, tokens = padded(some, beyond=0)
     unread = made.propose([[] if place % 2 else [1] for place in range(8)], counts, tokens)
     assert all(not one for one in unread[1::2]) and made.propose([], counts[:0], tokens[:0]) == []
     repeats = [np.tile([1, 2, 3], 10)]
@@ -142,9 +142,9 @@ def test_a_fitted_rule_drafts_after_long_matches(tables, heat):
     rule = Rule(record)
     lengths = [int(rule.lengths(rule.survival([GAMMA_MAX], [match], [4], [2]), 1)[0]) for match in (1, LONG, 8)]
     assert lengths == sorted(lengths) and lengths[0] < lengths[-1] and lengths[-1] >= 3
-    assert evidence["gain_over_plain"]["low"] > 0 and evidence["gain_over_fixed"]["value"] > 0.05
+    assert evidence["gain_over"]["plain"]["low"] > 0 and evidence["gain_over"]["fixed"]["value"] > 0.05
     _, untouched = lookup_rule(tables["none"], settings, prices)
-    assert abs(untouched["gain_over_plain"]["value"]) < 0.03
+    assert abs(untouched["gain_over"]["plain"]["value"]) < 0.03
     dear, _ = lookup_rule(tables["match"], settings, prices, {"rows": [1, 2], "seconds": [1.0, 1.95]})
     assert not Rule(dear).lengths(Rule(dear).survival([GAMMA_MAX], [8], [4], [2]), 1)[0]
 
