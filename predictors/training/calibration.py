@@ -12,7 +12,11 @@ Chances of tokens by what thresholds consume, their products along a draft of m 
     then bias and rise          least squares Σ_{j<=m} (mean Π_{i<=j} P̂_i - share of drafts whose token j survives)²
 
 With m = 1 the loss is that of Platt scaling of single tokens, which leaves products too low: what a model misses is alike along a
-draft. The metrics:
+draft. One temperature a position (sequential temperature scaling, as DSpark's scheduler in SGLang reads it):
+
+    t_i = argmin - Σ_drafts log P(token i survives or not | S_{i-1} σ(logit_i / t)),        S_i = Π_{j<=i} σ(logit_j / t_j)
+
+The metrics:
 
     AUC(c)   = P(score_c(x) > score_c(x')) + ½ P(=)        x of class c, x' of another; macro: mean over classes present
     F1(c)    = 2 TP / (2 TP + FP + FN);  macro: mean over all classes, 0 of one neither present nor predicted
@@ -30,6 +34,7 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.optimize import least_squares, minimize
+from scipy.special import expit
 from torch import Tensor
 
 from predictors.head import CLASSES, Calibration
@@ -40,6 +45,7 @@ MIN_TEMPERATURE, MAX_TEMPERATURE = 0.02, 50.0
 STEPS = 60
 BINS = 15
 TINY = 1e-12
+TEMPERATURES = np.geomspace(0.1, 10, 81)
 
 
 def fit_temperature(logits: Tensor, labels: Tensor, bias: Tensor) -> float:
@@ -92,6 +98,19 @@ def product_calibration(
     scale, bias, rise = (float(value) for value in found.x)
     moved = least_squares(gaps, (bias, rise) if rises else (bias,)).x.tolist()
     return scale, moved[0], moved[1] if rises else 0.0
+
+
+def sequential_temperatures(logits_DG: np.ndarray, survives_DG: np.ndarray) -> list[float]:
+    """Fit a temperature of every position, one after the other, to drafts whose tokens survive or not."""
+    found: list[float] = []
+    survival_D = np.ones(len(logits_DG))
+    for logit_D, survives_D in zip(logits_DG.T, survives_DG.T, strict=True):
+        chance_TD = survival_D * expit(logit_D / TEMPERATURES[:, None])
+        right_TD = np.where(survives_D, chance_TD, 1 - chance_TD)
+        best = np.log(np.maximum(right_TD, TINY)).sum(axis=1).argmax()
+        found.append(float(TEMPERATURES[best]))
+        survival_D = chance_TD[best]
+    return found
 
 
 def evaluate(probabilities_NC: np.ndarray, labels_N: np.ndarray, classes: Sequence[str] = CLASSES) -> dict[str, Any]:
