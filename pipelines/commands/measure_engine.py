@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 
 from pipelines.engines.engine import VLLM, Block, race, vllm
-from pipelines.engines.predicted import Arms, predictions, where
+from pipelines.engines.predicted import Arms, StepSeconds, predictions, where
 from pipelines.gate.evidence import GateEvidence, compared
 from pipelines.gate.plan import Bounds
 from pipelines.gate.verdict import CHALLENGER, judged, lines
@@ -87,6 +87,8 @@ def run(args: argparse.Namespace) -> None:
     found: dict[str, Any] = {"failed": failed, "counters": {one.arms[0]: one.counters for one in engines}}
     found["speeds"], found["choices"] = list(speeds(blocks, arms)), list(choices(blocks, arms, defaults))
     found["predicted"] = list(predictions(blocks, arms, tokens, texts))
+    plain = StepSeconds(where(blocks, arm=PLAIN), tokens)
+    found["step_seconds"] = {"rows": plain.running.tolist(), "seconds": [float(one) for one in plain.mean]}
     off = [abs(one["predicted_over_measured"] - 1) for one in found["predicted"]]
     found["median_error"] = float(np.median(off)) if off else None
     origin = provenance(device) | {"pair": args.pair, "options": options, "minutes": args.minutes}

@@ -226,6 +226,8 @@ def test_predictions_are_the_engine_s_clock_where_it_follows_the_replay(place, m
             one["predicted_tokens_per_round"] == pytest.approx(one["tokens_per_round"])
             and one["texts_as_recorded"] == 1
         )
+    steps = found["step_seconds"]
+    assert steps["seconds"] == pytest.approx([1 + 0.05 * rows for rows in steps["rows"]]) and len(steps["rows"]) > 1
     speeds = {(one["arm"], one["batch"]): one["tokens_per_second"] for one in found["speeds"]}
     assert speeds == pytest.approx({(one["arm"], one["batch"]): one["tokens_per_second"] for one in found["predicted"]})
 
