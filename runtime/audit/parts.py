@@ -11,7 +11,7 @@ import pickle
 import random
 from collections.abc import Iterator
 from math import log
-from time import perf_counter
+from time import process_time
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,7 +45,6 @@ PAIRS = (  # name, arguments of target p and draft q, prompt, most tokens of a t
     ("two tokens", (2, 1), (2, 2), [0], 5),
     ("two tokens, one of them likely", (2, 3, 4.0), (2, 4, 3.0), [0, 1] * 9, 4),
     ("three tokens, q close to p", (3, 6), (3, 7, 0.5), [0], 4),
-    ("three tokens", (3, 1), (3, 2), [0], 4),
     ("three tokens, some impossible", (3, 3, 1.5, True), (3, 4, 1.5, True), [0], 4),
 )
 
@@ -108,11 +107,11 @@ def _needed(function: Any) -> int:
     return sum(one.default is one.empty and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) for one in own)
 
 
-def judged(name: str, part: Part, seconds: float = 5.0) -> tuple[bool, list[str]]:
-    """Judge a ``part`` by `cases`, the shortest first, up to one that shows it lossy; none begins after ``seconds``. Tells if
-    it is lossless, and in lines under what. `NotReproducibleError` where the same draws do not give the same text again; an
-    error of the part's own is passed on."""
-    start, generators, largest, every = perf_counter(), _generators(), 0.0, cases(part)
+def judged(name: str, part: Part, seconds: float = 8.0) -> tuple[bool, list[str]]:
+    """Judge a ``part`` by `cases`, the shortest first, up to one that shows it lossy; none begins after ``seconds`` of CPU time.
+    Tells whether it is lossless, and in lines under what. `NotReproducibleError` where the same draws do not give the same text
+    again; an error of the part's own is passed on."""
+    start, generators, largest, every = process_time(), _generators(), 0.0, cases(part)
     for done, case in enumerate(every, start=1):
         lossy, pair = f"NOT LOSSLESS: {name}, under {case.under} at {case.settings.name}", f"  toy pair: {case.pair}"
         try:
@@ -120,7 +119,7 @@ def judged(name: str, part: Part, seconds: float = 5.0) -> tuple[bool, list[str]
         except NotDrawableError as wrong:
             return False, [lossy, f"  {wrong}", pair]
         largest = max(largest, total_variation(*laws))
-        last = not largest <= ROUNDING or done == len(every) or perf_counter() - start > seconds
+        last = not largest <= ROUNDING or done == len(every) or process_time() - start > seconds
         if generators != _generators() or (last and total_variation(laws[1], case.laws()[1]) > ROUNDING):
             raise NotReproducibleError
         if not largest <= ROUNDING:
@@ -170,6 +169,8 @@ def cases(part: Part) -> list[Case]:
             for length in range(3, most + 1 - branches):
                 chosen = SETTINGS if length == 4 else SETTINGS[:1]
                 found += [Case(name, under, decoder, prompt, length, settings) for settings in chosen]
+    if not found:
+        raise ValueError("no draft here has a verifier that is lossless for it.")
     return sorted(found, key=lambda case: (case.decoder.pair.target.vocabulary_size, case.length))
 
 
