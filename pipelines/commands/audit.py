@@ -21,19 +21,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    if args.rule is None:
-        raise ValueError("name a rule, such as runtime.audit.examples:Budget.")
-    audit_rule(args.rule)
+    module, _, name = (args.rule or "").partition(":")
+    if not (module and name):
+        raise ValueError(f"{args.rule!r} is no MODULE:NAME, such as runtime.audit.examples:Budget.")
+    audit_rule(module, name)
 
 
-def audit_rule(rule: str) -> None:
-    """Print the verdict about ``rule``, MODULE:NAME; exit with 1 if it is not lossless. `ValueError` if it cannot be judged."""
+def audit_rule(module: str, name: str) -> None:
+    """Print the verdict about a rule; exit with 1 if it is not lossless. `ValueError` if it cannot be judged."""
     from runtime.audit.parts import judged, part_of
 
-    module, _, name = rule.partition(":")
-    if not (module and name):
-        raise ValueError(f"{rule!r} is not MODULE:NAME, such as runtime.audit.examples:Budget.")
     sys.path.insert(0, os.getcwd())
+    rule = f"{module}:{name}"
     try:
         kind, part = part_of(rule, attrgetter(name)(importlib.import_module(module)))
         lossless, lines = judged(f"{rule}, a {kind}", part)

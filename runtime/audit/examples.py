@@ -75,13 +75,6 @@ class Sharp(PlainSampler):
         return super().token(probs.square())
 
 
-class SharpenedTold(ChainConfig):
-    """Lossless: draws from norm q² and tells norm q², which is q at half the temperature."""
-
-    def open(self, model: LanguageModel, request: Request) -> ChainDraft:
-        return ChainDraft(model, request, request.settings.temperature / 2)
-
-
 def shared_noise(tree: TokenTree, target_probs: Tensor) -> OutcomeLaw:
     """Not lossless: x is accepted where u < p(x)/q(x), and else replaced by inverting the residual's cumulative distribution at
     the same u, which is not below p(x)/q(x) by then."""

@@ -6,9 +6,9 @@ what survives of the branches, what the controller remembers.
 """
 
 import copy
-import dataclasses
 import pickle
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from io import BytesIO
 from types import FunctionType
 from typing import Any
@@ -22,15 +22,6 @@ from runtime.decoding.branch_parallel import BranchRun
 from runtime.decoding.run import Run
 
 HELD = Tensor, nn.Module, type, FunctionType  # the last two wherever they were defined
-
-
-class Relay:
-    """Chance that passes on to the `Forking` of the moment."""
-
-    current: Forking
-
-    def categorical(self, weights: Tensor) -> Tensor:
-        return self.current.categorical(weights)
 
 
 class Copies:
@@ -81,15 +72,19 @@ class Copies:
 
 
 class Rounds:
-    """What follows a state of ``decoder``'s, whose chance is ``relay``, by one round."""
+    """What follows a state of ``decoder``'s by one round; its chance, too, which passes on to the `Forking` of the moment."""
 
-    def __init__(self, decoder: Decoder, relay: Relay) -> None:
-        self.relay = relay
+    current: Forking
+
+    def __init__(self, decoder: Decoder) -> None:
         models = [model for model in (decoder.pair.target, decoder.pair.draft) if model is not None]
         parts = [vars(model).get(name) for model in models for name in ("model", "_weights")]
         parts += [getattr(part, "body", None) for part in parts]  # of a drafter's weights those of its layer
         parts += [vars(decoder).get(name) for name in ("host", "config", "verifier", "drafter", "guesser")]
-        self.kept = {id(part): part for part in (relay, decoder.pair, decoder.controller, *models, *parts) if part}
+        self.kept = {id(part): part for part in (self, decoder.pair, decoder.controller, *models, *parts) if part}
+
+    def categorical(self, weights: Tensor) -> Tensor:
+        return self.current.categorical(weights)
 
     def held(self, run: Run) -> Copies:
         """Hold ``run`` as it is, to be copied."""
@@ -99,7 +94,7 @@ class Rounds:
         """All states that a held run may be in after its next round, each with its step and probability."""
 
         def one(chance: Forking) -> tuple[Run, Step]:
-            self.relay.current = chance
+            self.current = chance
             after = held.copy()
             return after, after.step()
 
@@ -111,18 +106,16 @@ def opened(
     decoder: Decoder, prompt: Sequence[int], length: int, settings: SamplingSettings, eos_tokens: Collection[int] = ()
 ) -> tuple[Rounds, Iterator[tuple[Run, float]]]:
     """The rounds of ``decoder``, and every run that a request may begin with, before its prefill, with its probability."""
-    relay = Relay()
     decoder = copy.copy(decoder.route(settings))
     vars(decoder).update(monitor=None, _steps=lambda request: iter([decoder._open(request)]))
+    rounds = Rounds(decoder)
+    options: dict[str, Any] = {"max_new_tokens": length, "eos_token_id": eos_tokens, **asdict(settings)}
 
-    def run(chance: Forking) -> Run:
-        relay.current = chance
-        options = {"max_new_tokens": length, "eos_token_id": eos_tokens, **dataclasses.asdict(settings)}
-        begun: Iterable[Any] = decoder.stream(prompt, randomness=relay, **options)
-        (run,) = begun
-        return run
+    def run(chance: Forking) -> Any:
+        rounds.current = chance
+        return next(iter(decoder.stream(prompt, randomness=rounds, **options)))
 
-    return Rounds(decoder, relay), enumerate_outcomes(run)
+    return rounds, enumerate_outcomes(run)
 
 
 def decoded_law(

@@ -51,8 +51,8 @@ def test_a_lossless_rule_exits_with_0(capsys):
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ([], "name a rule, such as"),
-        (["my_rules"], "'my_rules' is not MODULE:NAME"),
+        ([], "is no MODULE:NAME, such as"),
+        (["my_rules"], "'my_rules' is no MODULE:NAME"),
         (["no_rules:rule"], "ModuleNotFoundError"),
         (["my_typo:rule"], "SyntaxError"),
         (["my_rules:rule"], "AttributeError"),

@@ -184,6 +184,13 @@ class Repeat(Draft):
         return DraftedTree(TokenTree(tokens, parents, law=DraftLaw.DETERMINISTIC), [])
 
 
+class Told(ChainConfig):
+    """Lossless: draws from the square of the draft's distribution, as `Sharpened`, and says so."""
+
+    def open(self, model, request):
+        return ChainDraft(model, request, request.settings.temperature / 2)
+
+
 class BestOfTwo(ChainConfig):
     """Lossy: draws two tokens and drafts the likelier one."""
 
@@ -222,7 +229,7 @@ def two_children():
     return MultiCandidateConfig((2, 1))
 
 
-LOSSLESS = ["halved", "traversal", "BehindZero", "UnlikelyLast", "Recalling", "Repeating", "two_children"]
+LOSSLESS = ["halved", "traversal", "BehindZero", "UnlikelyLast", "Recalling", "Repeating", "Told", "two_children"]
 VERIFIERS_WRONG = ["unclamped", "draft_again", "lenient", "typical", "misplaced", "not_a_number"]
 LOSSY = [*VERIFIERS_WRONG, "Doubting", "Peeking", "Overwriting", "BestOfTwo", "Sorted"]
 ERRATIC = ["Coin", "RareCoin", "OwnCoin", "Counting"]
