@@ -29,16 +29,18 @@ def run(args: argparse.Namespace) -> None:
 
 def audit_rule(module: str, name: str) -> None:
     """Print the verdict about a rule; exit with 1 if it is not lossless. `ValueError` if it cannot be judged."""
-    from runtime.audit.parts import judged, part_of
+    from runtime.audit import parts
 
     sys.path.insert(0, os.getcwd())
     rule = f"{module}:{name}"
     try:
-        kind, part = part_of(rule, attrgetter(name)(importlib.import_module(module)))
-        lossless, lines = judged(f"{rule}, a {kind}", part)
+        kind, part = parts.part_of(rule, attrgetter(name)(importlib.import_module(module)))
+        lossless, lines = parts.judged(f"{rule}, a {kind}", part)
     except Exception as error:  # what is judged is a program
-        at = traceback.extract_tb(error.__traceback__)[-1]
-        raised = "" if type(error) is ValueError else f"{type(error).__name__} at {at.filename}:{at.lineno}: "
+        frames = traceback.extract_tb(error.__traceback__)[::-1]
+        at = next((one for one in frames if "site-packages" not in one.filename), frames[0])
+        ours = at.filename.startswith(os.path.dirname(parts.__file__))
+        raised = "" if ours else f"{type(error).__name__} at {at.filename}:{at.lineno}: "
         raise ValueError(f"{rule} is not judged: {raised}{' '.join(str(error).split())}") from error
     print("\n".join(lines))
     if not lossless:

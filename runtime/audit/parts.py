@@ -177,14 +177,14 @@ def cases(part: Part) -> list[Case]:
 def decoders(part: Part, pair: ModelPair) -> Iterator[tuple[str, SequentialDecoder]]:
     """Put ``part`` into decoders of ``pair``, and name what else they are made of."""
     controller = part if isinstance(part, Controller) else build_controller({"kind": "fixed"})
-    drafters: dict[str, Drafter] = {"rollouts": DelayedTreeConfig(2, 0, 2, choices=controller.actions)}
+    drafters: dict[str, Drafter] = {"chains": SubmittedChain(3, lookup=LookupConfig(2), leaves=(1, 1))}
+    drafters |= {"rollouts": DelayedTreeConfig(2, 0, 2), "distinct children": MultiCandidateConfig((2, 1))}
     if isinstance(part, Drafter):
         drafters = {"": part}
-    elif not controller.actions:
-        drafters["chains"] = SubmittedChain(3, lookup=LookupConfig(2), leaves=(1, 1))
-        drafters["distinct children"] = MultiCandidateConfig((2, 1))
+    if controller.actions:
+        drafters = {"its trees": DelayedTreeConfig(2, 0, 2, choices=controller.actions)}
     if isinstance(part, Verifier):
-        drafters["three draws"], drafters["top-k"] = DelayedTreeConfig(3, 0, 1), MultiCandidateConfig((2, 1), "top_k")
+        drafters |= {"three draws": DelayedTreeConfig(3, 0, 1), "top-k": MultiCandidateConfig((2, 1), "top_k")}
     for drafts, drafter in drafters.items():
         names = RULES[drafter.branches][: 1 if isinstance(part, Controller) and drafter.branches else None]
         for rule in [part] if isinstance(part, Verifier) else [VERIFIERS[name] for name in names]:

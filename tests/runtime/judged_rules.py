@@ -5,6 +5,7 @@ import random
 import numpy as np
 import torch
 
+from predictors.actions import Action
 from predictors.controllers import Controller, Session
 from runtime.drafting.chain import ChainConfig, ChainDraft
 from runtime.drafting.draft import Draft, Drafter
@@ -74,6 +75,15 @@ class UnlikelyLast(Stateless):
 
     def stop_after(self, drawn):
         return drawn.probability < 0.5
+
+
+class Choosing(Stateless):
+    """Lossless: two rollouts of a token, or a chain of two, by the distribution that both begin with."""
+
+    actions = Action(2, 0, 1), Action(1, 2, 0)
+
+    def tree(self, root):
+        return self.actions[int(root.law.confidence > 0.6)]
 
 
 class Recalling(Controller):
@@ -229,7 +239,17 @@ def two_children():
     return MultiCandidateConfig((2, 1))
 
 
-LOSSLESS = ["halved", "traversal", "BehindZero", "UnlikelyLast", "Recalling", "Repeating", "Told", "two_children"]
+LOSSLESS = [
+    "halved",
+    "traversal",
+    "BehindZero",
+    "UnlikelyLast",
+    "Recalling",
+    "Choosing",
+    "Repeating",
+    "Told",
+    "two_children",
+]
 VERIFIERS_WRONG = ["unclamped", "draft_again", "lenient", "typical", "misplaced", "not_a_number"]
 LOSSY = [*VERIFIERS_WRONG, "Doubting", "Peeking", "Overwriting", "BestOfTwo", "Sorted"]
 ERRATIC = ["Coin", "RareCoin", "OwnCoin", "Counting"]
