@@ -36,6 +36,7 @@ COMMANDS = {
     "measure --engine": "time vLLM in its own environment by batch size, and choose how many tokens it drafts",
     "tune": "stage: find the fastest exact decoder for a pair on this machine, and export it as bundle auto",
     "settings": "write what tuning found in the words of transformers, vllm, sglang or llama.cpp",
+    "audit": "judge whether a controller, drafter or verifier of your own is lossless",
     "trial": "stage: time an exported bundle, and let the gate judge it over plain decoding and static chains",
     "report": "stage: turn measurements into tables, plots and one HTML page",
     "drift": "compare served requests with what the bundle's card says of recorded ones; exit code 3 says drift",

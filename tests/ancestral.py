@@ -1,23 +1,8 @@
-"""The law of a model's own text: what every lossless decoder must emit."""
+"""References for a model's own text: logits without a cache, and distributions that end at a token (`runtime.audit`)."""
 
 import torch
 
-from runtime.laws import processed_law
-from tests.toys import summed
-
-
-def target_law(model, prompt, length, settings):
-    """Law of the next ``length`` tokens by plain ancestral sampling."""
-    law = {(): 1.0}
-    for _ in range(length):
-        longer = {}
-        for tokens, probability in law.items():
-            probs = processed_law(model.logits([*prompt, *tokens]), settings)
-            for token, share in enumerate(probs.tolist()):
-                if share:
-                    longer[(*tokens, token)] = probability * share
-        law = longer
-    return law
+from runtime.audit.enumeration import summed
 
 
 def cut_law(law, eos):

@@ -6,8 +6,9 @@ from unittest import mock
 import torch
 
 from runtime import build_decoder
+from runtime.audit.tables import TableModel
 from runtime.branching.draft import BranchDraft
-from tests.toys import TableModel, tiny_llama
+from tests.toys import tiny_llama
 
 
 def sharp_llama(seed, sharpness=1.0):

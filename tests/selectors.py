@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from runtime import ModelPair
-from tests.by_rounds import decoded_law
+from runtime.audit.rounds import decoded_law
 from tests.runtime.test_exactness import PROMPT
 from tests.toys import tiny_llama
 

@@ -7,9 +7,10 @@ from functools import cache, partial
 
 import torch
 
+from runtime.audit.enumeration import Forking, enumerate_outcomes
+from runtime.audit.tables import TableModel
 from runtime.tree import DraftLaw, TokenTree
 from runtime.verification.outcome import OutcomeLaw
-from tests.toys import Forking, TableModel, enumerate_outcomes
 
 ROOT = [0, 1]
 EXACT, MISSED = 1e-12, 1e-3  # an exact rule's error stays below the first (float64), a wrong one's exceeds the second

@@ -18,8 +18,8 @@ from pipelines.measuring.tables import (
 )
 from predictors.rounds import PHASES, RoundRecord, block_efficiency
 from runtime import ModelPair, Randomness, build_decoder
+from runtime.audit.tables import TableModel
 from runtime.presets import PRESETS
-from tests.toys import TableModel
 
 WHERE = {"split": "test", "prompt": "p", "temperature": 0.0, "repeat": 0, "block": "test/p/T=0/0"}
 

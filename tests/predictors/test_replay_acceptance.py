@@ -6,10 +6,10 @@ import pytest
 from predictors.replay.acceptance import CHAIN_RULES, acceptance_of, accepted, reached
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, build_decoder
+from runtime.audit.rounds import opened
+from runtime.audit.tables import TableModel
 from runtime.laws import processed_law
 from runtime.verification import VERIFIERS
-from tests.by_rounds import opened
-from tests.toys import TableModel
 
 PROMPT = [0, 1]
 GAMMA = 3

@@ -3,9 +3,9 @@
 from predictors.controllers import Controller, Session
 from predictors.controllers.base import Sourced
 from runtime import VERIFIERS, ModelPair
+from runtime.audit.tables import TableModel
 from runtime.decoding.sequential import SequentialDecoder
 from runtime.drafting.chain import ChainConfig, LookupConfig
-from tests.toys import TableModel
 
 PROMPT = [2, 0, 1, 0, 1]  # of three tokens all have occurred: something is always found
 

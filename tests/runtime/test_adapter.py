@@ -7,12 +7,13 @@ import pytest
 import torch
 import transformers as hf
 
+from runtime.audit.tables import TableState
 from runtime.causal_model import CausalLanguageModel
 from tests.ancestral import LlamaLogits
 from tests.families import HEADS
 from tests.families import SIZES as TINY
 from tests.runtime.walks import walk
-from tests.toys import TableState, tiny_llama
+from tests.toys import tiny_llama
 
 SIZES = {**TINY, **HEADS, "vocab_size": 32, "num_hidden_layers": 2}
 

@@ -5,9 +5,9 @@ import pytest
 from predictors.latency.prices import require_possible
 from predictors.rounds import CHOICES, ReplayedRound, RoundRecord
 from runtime import ModelPair, Randomness
+from runtime.audit.tables import TableModel
 from runtime.branching.draft import BranchConfig, BranchDraft
 from tests.branches import branch_decoder, watched
-from tests.toys import TableModel
 
 PROMPT = [0, 1]
 FIXED = {"kind": "fixed"}

@@ -9,6 +9,9 @@ import pytest
 from predictors.controllers import Controller, Session, build_controller
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair
+from runtime.audit.enumeration import total_variation
+from runtime.audit.rounds import decoded_law
+from runtime.audit.tables import TableModel, target_law
 from runtime.branching import draft as draft_module
 from runtime.branching.candidates import Candidates
 from runtime.branching.draft import BranchConfig, BranchDraft
@@ -18,9 +21,9 @@ from runtime.decoding.branch_parallel import BranchParallelDecoder, BranchRun
 from runtime.drafting.chain import Chain, ChainDraft
 from runtime.drafting.sampler import PlainSampler
 from runtime.verification import VERIFIERS
-from tests.ancestral import LlamaLogits, cut_law, target_law
-from tests.by_rounds import Signal, decoded_law
-from tests.toys import TableModel, tiny_llama, total_variation
+from tests.ancestral import LlamaLogits, cut_law
+from tests.by_rounds import Signal
+from tests.toys import tiny_llama
 
 PROMPT = [0, 1]
 NONE, SOME, ALL = (Signal(lambda root, s=s: s) for s in range(3))

@@ -8,10 +8,11 @@ import torch
 from predictors.bundle import ContractError, bundle_hash, read_bundle
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
+from runtime.audit.enumeration import output_law, total_variation
+from runtime.audit.tables import TableModel, target_law
 from runtime.decoding.base import RoutedDecoder
-from tests.ancestral import target_law
 from tests.bundles import RULES, auto_bundle, head_setting, random_bundle, routed_bundle
-from tests.toys import TableModel, output_law, tiny_llama, total_variation
+from tests.toys import tiny_llama
 
 LENGTHS = [head_setting(0.0, 3, RULES["length"], {})]
 

@@ -18,13 +18,15 @@ from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
-from tests.ancestral import LlamaLogits, target_law
+from runtime.audit.enumeration import total_variation
+from runtime.audit.tables import target_law
+from tests.ancestral import LlamaLogits
 from tests.bundles import ACTIONS, controller_bundle
 from tests.greedy import greedy_text
 from tests.runtime.test_exactness import PROMPT
 from tests.selectors import balance, law_of, tiniest_pair
 from tests.signals import GAMMA, HIDDEN, SETTINGS, law, root, tree_root
-from tests.toys import tiny_llama, total_variation
+from tests.toys import tiny_llama
 
 FEATURES = ("paper", "extended")
 EXPORTED = [kind for kind, cls in CONTROLLERS.items() if kind in NETWORKS or issubclass(cls, Sourcing)]

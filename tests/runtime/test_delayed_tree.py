@@ -15,16 +15,18 @@ from predictors.controllers.delayed_tree import DelayedTree
 from predictors.sampling import SamplingSettings
 from predictors.tree_choice import SCALARS, scalars_of, state_of
 from runtime import ModelPair, Randomness, load_decoder
+from runtime.audit.enumeration import total_variation
+from runtime.audit.tables import TableModel, target_law
 from runtime.decoding.sequential import SequentialDecoder
 from runtime.drafting.trees import DelayedTreeConfig, DelayedTreeDraft
 from runtime.laws import processed_law
 from runtime.verification import VERIFIERS
-from tests.ancestral import LlamaLogits, target_law
+from tests.ancestral import LlamaLogits
 from tests.bundles import ACTIONS, selector_bundle
 from tests.predictors.affine_profile import PROFILE
 from tests.runtime.test_exactness import PROMPT
 from tests.selectors import chosen_trees, law_of, small_pair, tiniest_pair
-from tests.toys import TableModel, tiny_llama, total_variation
+from tests.toys import tiny_llama
 
 RULES = ("nss", "naive_tree", "spectr", "specinfer", "khisti", "traversal")
 CHAINS = (Action(1, 1, 0), Action(1, 3, 0))

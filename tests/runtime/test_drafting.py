@@ -8,14 +8,16 @@ import torch
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, build_decoder
 from runtime.adapter import Forward
+from runtime.audit.enumeration import enumerate_outcomes, summed, total_variation
+from runtime.audit.rounds import decoded_law
+from runtime.audit.tables import TableModel, TableState, target_law
 from runtime.drafting.drafted import Copies
 from runtime.drafting.sampler import PlainSampler, read_rows
 from runtime.drafting.trees import LevelDraft
-from tests.ancestral import LlamaLogits, cut_law, target_law
+from tests.ancestral import LlamaLogits, cut_law
 from tests.branches import shaken_llama
-from tests.by_rounds import decoded_law
 from tests.runtime.test_exactness import CONTROLLERS, PROMPT, decoder_law
-from tests.toys import TableModel, TableState, enumerate_outcomes, summed, tiny_llama, total_variation
+from tests.toys import tiny_llama
 from tests.trees import delayed_trees, deterministic_tree, distinct_trees, node_paths
 
 IID_RULES = ["traversal", "nss", "naive_tree", "spectr", "khisti", "specinfer", "hsd_multi_draft"]

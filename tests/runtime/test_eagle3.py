@@ -7,16 +7,18 @@ import torch
 
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, build_decoder
+from runtime.audit.enumeration import total_variation
+from runtime.audit.rounds import decoded_law
+from runtime.audit.tables import target_law
 from runtime.drafting.chain import ChainDraft
 from runtime.drafting.sampler import PlainSampler
 from runtime.eagle3 import drafter as drafter_module
 from runtime.eagle3.checkpoint import eagle3_folder, read_checkpoint
 from runtime.identity import pair_identity
-from tests.ancestral import LlamaLogits, target_law
-from tests.by_rounds import decoded_law
+from tests.ancestral import LlamaLogits
 from tests.eagle3 import VARIANTS, Reference, random_drafter, save_drafter
 from tests.greedy import greedy_text
-from tests.toys import tiny_llama, total_variation
+from tests.toys import tiny_llama
 
 PROMPT = [0, 1, 2]
 TEXT = [3, 1, 4, 1, 5, 9, 2, 6]

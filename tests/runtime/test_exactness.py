@@ -7,13 +7,16 @@ import torch
 
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, build_decoder
+from runtime.audit.enumeration import enumerate_outcomes, output_law, summed, total_variation
+from runtime.audit.rounds import decoded_law
+from runtime.audit.tables import TableModel, target_law
 from runtime.laws import processed_law
 from runtime.verification import VERIFIERS, Verifier
 from runtime.verification.chain import block
 from runtime.verification.outcome import OutcomeLaw
-from tests.ancestral import LlamaLogits, target_law
-from tests.by_rounds import decoded_law, decodes
-from tests.toys import TableModel, enumerate_outcomes, output_law, summed, tiny_llama, total_variation
+from tests.ancestral import LlamaLogits
+from tests.by_rounds import decodes
+from tests.toys import tiny_llama
 
 CONTROLLERS = [
     {"kind": "fixed"},

@@ -9,6 +9,9 @@ from predictors.bundle import read_bundle
 from predictors.controllers.head import HRAD, HeadSession, Length
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, load_decoder
+from runtime.audit.enumeration import total_variation
+from runtime.audit.rounds import decoded_law
+from runtime.audit.tables import TableModel, target_law
 from runtime.branching.draft import BranchConfig
 from runtime.decoding.branch_parallel import BranchParallelDecoder
 from runtime.decoding.sequential import SequentialDecoder
@@ -16,12 +19,10 @@ from runtime.drafting.chain import ChainConfig, ChainDraft
 from runtime.drafting.drafted import DraftedTree
 from runtime.tree import EMPTY_TREE, chain_tree
 from runtime.verification import VERIFIERS
-from tests.ancestral import target_law
 from tests.bundles import random_bundle
-from tests.by_rounds import decoded_law
 from tests.runtime.test_exactness import PROMPT
 from tests.signals import SETTINGS
-from tests.toys import TableModel, tiny_llama, total_variation
+from tests.toys import tiny_llama
 
 FEATURES = ("paper", "extended")
 

@@ -11,13 +11,14 @@ import torch
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from runtime import invariant as module
+from runtime.audit.enumeration import output_law, total_variation
+from runtime.audit.tables import TableModel, target_law
 from runtime.drafting.chain import ChainDraft
 from runtime.invariant import DrawnNoise, ExponentialNoise, Numbers
-from tests.ancestral import target_law
 from tests.bundles import controller_bundle, grow_bundle
 from tests.eagle3 import random_drafter
 from tests.runtime.test_controller_contract import MODELS
-from tests.toys import TableModel, near, output_law, tiny_llama, total_variation
+from tests.toys import near, tiny_llama
 
 PROMPT = [1, 2, 3, 4, 2, 3]
 SPECULATIVE = {

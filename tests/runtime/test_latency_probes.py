@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from runtime import ModelPair, Randomness, build_decoder
+from runtime.audit.tables import TableModel
 from runtime.eagle3.drafter import Eagle3State
 from runtime.latency import LatencyConfig, all_cells, sweep, tables_of
 from runtime.latency.passes import CONTINUATION, pass_cells, prefill_cells
 from tests.eagle3 import random_drafter
-from tests.toys import TableModel, tiny_llama
+from tests.toys import tiny_llama
 
 
 def generator():

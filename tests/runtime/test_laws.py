@@ -5,9 +5,9 @@ import torch
 from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from predictors.sampling import SamplingSettings
+from runtime.audit.enumeration import Forking
 from runtime.laws import processed_law
 from runtime.randomness import Randomness, stream
-from tests.toys import Forking
 
 SETTINGS = [
     SamplingSettings(1.0),

@@ -9,14 +9,16 @@ import torch
 
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, build_decoder
+from runtime.audit.enumeration import enumerate_outcomes, total_variation
+from runtime.audit.rounds import decoded_law
+from runtime.audit.tables import TableModel, target_law
 from runtime.drafting.chain import Chain, LookupDraft
 from runtime.drafting.drafted import DraftedTree
 from runtime.tree import DraftLaw, chain_tree
 from runtime.verification import VERIFIERS
-from tests.ancestral import LlamaLogits, target_law
-from tests.by_rounds import decoded_law
+from tests.ancestral import LlamaLogits
 from tests.runtime.lookups import CHOICES, PROMPT, lookup_decoder, mixed_decoder, toy_pair
-from tests.toys import TableModel, enumerate_outcomes, tiny_llama, total_variation
+from tests.toys import tiny_llama
 
 RULES = [name for name, rule in VERIFIERS.items() if DraftLaw.IID in rule.lossless_for]
 SAMPLED = SamplingSettings(1.0)

@@ -8,10 +8,11 @@ import torch
 from transformers import AutoModelForCausalLM, FalconConfig, GPT2Config, OPTConfig
 
 from runtime import ModelPair, Randomness, build_decoder
+from runtime.audit.tables import TableModel
 from runtime.memory import LIBRARY, Work, model_memory, planned_memory, unloaded_pair
 from tests.eagle3 import random_drafter
 from tests.held import Held
-from tests.toys import TableModel, tiny_llama
+from tests.toys import tiny_llama
 
 DEVICE = {"graphed": "cuda", "compact": "cpu", "hugging_face": "cpu"}
 

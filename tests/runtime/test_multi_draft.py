@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from runtime.audit.tables import TableModel
 from runtime.tree import DraftLaw
 from runtime.verification import VERIFIERS, multi_draft
-from tests.toys import TableModel
 from tests.trees import (
     EXACT,
     MISSED,

@@ -9,13 +9,13 @@ import torch
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, build_decoder
 from runtime.adapter import Forward
+from runtime.audit.enumeration import enumerate_outcomes, summed, total_variation
+from runtime.audit.tables import TableModel, target_law
 from runtime.drafting.draft import ModelDraft
 from runtime.laws import fit_vocabulary
 from runtime.tree import DraftLaw, TokenTree
 from runtime.verification import VERIFIERS, Verifier
 from runtime.verification.outcome import NotFiniteError
-from tests.ancestral import target_law
-from tests.toys import TableModel, enumerate_outcomes, summed, total_variation
 
 PROMPT, LENGTH = [0, 1], 4
 REFUSED = ("refused",)

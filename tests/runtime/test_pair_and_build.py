@@ -8,11 +8,12 @@ import torch
 from transformers import MambaConfig, MambaForCausalLM, PreTrainedTokenizerFast
 
 from runtime import ModelPair, build_decoder
+from runtime.audit.tables import TableModel
 from runtime.drafting import DRAFTERS
 from runtime.self_drafting import GUESSERS
 from runtime.verification import VERIFIERS
 from tests.runtime.test_drafting import DELAYED, FORK, PAIRS, speculative, toys
-from tests.toys import TableModel, tiny_llama
+from tests.toys import tiny_llama
 
 
 def tokenizer(words):

@@ -7,13 +7,15 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from predictors.rounds import hit_rate
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, build_decoder
+from runtime.audit.enumeration import total_variation
+from runtime.audit.rounds import Rounds, decoded_law
+from runtime.audit.tables import TableModel, TableState, target_law
 from runtime.decoding.single_model import SingleModelRun
 from runtime.verification import VERIFIERS, Verifier
 from runtime.verification.outcome import OutcomeLaw
-from tests.ancestral import LlamaLogits, target_law
-from tests.by_rounds import decoded_law
+from tests.ancestral import LlamaLogits
 from tests.greedy import greedy_text
-from tests.toys import TableModel, TableState, tiny_llama, total_variation
+from tests.toys import tiny_llama
 
 PROMPT = [1]
 METHODS = [
@@ -40,11 +42,18 @@ def distance(pair, config, length, settings, reference=None):
 
 
 @pytest.mark.parametrize("config", METHODS, ids=str)
-def test_output_law_is_the_models(config):
+def test_output_law_is_the_models(config, monkeypatch):
     """And candidates are tried, kept and refused on the way, or the law would tell nothing."""
     decoder, settings = build_decoder(ModelPair(TableModel(3, seed=1)), config), SamplingSettings(1.0)
-    rounds = []
-    law = decoded_law(decoder, PROMPT, LENGTH, settings, rounds)
+    rounds, after = [], Rounds.after
+
+    def noted(self, held):
+        for made in after(self, held):
+            rounds.append(made[1].record)
+            yield made
+
+    monkeypatch.setattr(Rounds, "after", noted)
+    law = decoded_law(decoder, PROMPT, LENGTH, settings)
     assert total_variation(law, target_law(decoder.pair.target, PROMPT, LENGTH, settings)) < 1e-9
     assert {record.accepted for record in rounds if record.levels == 2} >= {0, 1, 2}
     assert any(record.rolled_back for record in rounds)

@@ -15,18 +15,20 @@ from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, NextLaw, Root, token_numbers
 from predictors.survival import numbers_of
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
+from runtime.audit.enumeration import total_variation
+from runtime.audit.rounds import decoded_law
+from runtime.audit.tables import target_law
 from runtime.drafting.chain import Chain, ChainDraft
 from runtime.drafting.drafted import DraftedTree
 from runtime.drafting.trees import LevelDraft
 from runtime.tree import EMPTY_TREE, DraftLaw, TokenTree, chain_tree
-from tests.ancestral import LlamaLogits, target_law
+from tests.ancestral import LlamaLogits
 from tests.bundles import stop_bundle, survival_bundle
-from tests.by_rounds import decoded_law
 from tests.predictors.affine_profile import PROFILE
 from tests.runtime.test_controller_contract import FORK, undecided
 from tests.runtime.test_exactness import PROMPT
 from tests.selectors import law_of, small_pair, tiniest_pair
-from tests.toys import tiny_llama, total_variation
+from tests.toys import tiny_llama
 
 SETTINGS = SamplingSettings(1.0)
 RULES = [  # thresholds within what these models, almost uniform over 32 tokens, say

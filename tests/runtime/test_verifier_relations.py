@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from predictors.sampling import SamplingSettings
+from runtime.audit.tables import TableModel
 from runtime.laws import processed_law
 from runtime.tree import DraftLaw, TokenTree
 from runtime.verification import VERIFIERS, tournament
 from runtime.verification.outcome import greedy_verdict
-from tests.toys import TableModel
 from tests.trees import (
     PAIRS,
     certainly,

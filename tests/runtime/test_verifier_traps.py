@@ -6,10 +6,10 @@ from functools import partial
 import pytest
 import torch
 
+from runtime.audit.tables import TableModel
 from runtime.randomness import Randomness
 from runtime.tree import DraftLaw, TokenTree, chain_tree
 from runtime.verification import VERIFIERS, draw_verdict
-from tests.toys import TableModel
 from tests.trees import (
     EXACT,
     MISSED,

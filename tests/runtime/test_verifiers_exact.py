@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from predictors.sampling import SamplingSettings
+from runtime.audit.enumeration import enumerate_outcomes, summed
+from runtime.audit.tables import TableModel
 from runtime.laws import processed_law
 from runtime.tree import EMPTY_TREE, DraftLaw, TokenTree, chain_tree
 from runtime.verification import ALIASES, VERIFIERS, draw_verdict
-from tests.toys import TableModel, enumerate_outcomes, summed
 from tests.trees import (
     PAIRS,
     delayed_trees,

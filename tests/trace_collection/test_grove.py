@@ -8,8 +8,9 @@ import torch
 from predictors.actions import Action
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, build_decoder
+from runtime.audit.enumeration import enumerate_outcomes
+from runtime.audit.tables import TableModel
 from runtime.laws import processed_law
-from tests.toys import TableModel, enumerate_outcomes
 from trace_collection.efficiency import Drawn, Efficiencies
 from trace_collection.grove import Extent, Grove
 

@@ -12,8 +12,9 @@ from predictors.replay.text import RecordedText, onward
 from predictors.sampling import SamplingSettings
 from predictors.stopping import StopSpec
 from runtime import ModelPair, build_decoder
+from runtime.audit.enumeration import enumerate_outcomes, summed, total_variation
+from runtime.audit.tables import TableModel
 from runtime.drafting.chain import LookupConfig
-from tests.toys import TableModel, enumerate_outcomes, summed, total_variation
 from tests.trace_collection.collecting import kept_shares, middle
 from trace_collection.text_tracer import TextTracer
 from trace_collection.trajectories import Trajectory, continuations

@@ -10,9 +10,9 @@ from predictors.signals import NextLaw
 from predictors.stopping import StopSpec
 from runtime import ModelPair, Randomness
 from runtime.adapter import features_of
+from runtime.audit.tables import TableModel
 from runtime.laws import fit_vocabulary, processed_law
 from tests.predictors.test_lookup import searched
-from tests.toys import TableModel
 from tests.trace_collection.test_texts import FILTERED, PROMPT, drawn, reading_pair
 from trace_collection.text_tracer import TextTracer
 

@@ -18,11 +18,13 @@ from predictors.replay.text import RecordedText
 from predictors.sampling import SamplingSettings
 from predictors.stopping import StopSpec
 from runtime import ModelPair, Randomness, build_decoder
+from runtime.audit.enumeration import enumerate_outcomes, summed, total_variation
+from runtime.audit.tables import TableModel
 from runtime.branching.draft import BranchConfig
 from runtime.laws import processed_law
 from tests.by_rounds import decodes
 from tests.eagle3 import random_drafter
-from tests.toys import TableModel, enumerate_outcomes, summed, tiny_llama, total_variation
+from tests.toys import tiny_llama
 from tests.trace_collection.collecting import kept_shares, middle
 from trace_collection import drafts
 from trace_collection.rejections import candidate_hits

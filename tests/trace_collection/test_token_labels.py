@@ -12,7 +12,8 @@ from predictors.sampling import SamplingSettings
 from predictors.stopping import StopSpec
 from predictors.training.labelling import LabelConfig, label_tokens
 from runtime import ModelPair, Randomness, build_decoder
-from tests.toys import TableModel, enumerate_outcomes, total_variation
+from runtime.audit.enumeration import enumerate_outcomes, total_variation
+from runtime.audit.tables import TableModel
 from tests.trace_collection.collecting import kept_shares, middle
 from trace_collection import drafts
 from trace_collection.text_tracer import TextTracer

@@ -7,7 +7,9 @@ import torch
 
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, build_decoder
-from tests.toys import TableModel, enumerate_outcomes, summed, tiny_llama, total_variation
+from runtime.audit.enumeration import enumerate_outcomes, summed, total_variation
+from runtime.audit.tables import TableModel
+from tests.toys import tiny_llama
 from trace_collection import trajectories
 from trace_collection.text_tracer import walk
 from trace_collection.trajectories import Trajectory, continuations
