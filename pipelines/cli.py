@@ -38,6 +38,7 @@ COMMANDS = {
     "trial": "stage: time an exported bundle, and let the gate judge it over plain decoding and static chains",
     "report": "stage: turn measurements into tables, plots and one HTML page",
     "drift": "compare served requests with what the bundle's card says of recorded ones; exit code 3 says drift",
+    "audit": "judge whether speculation is lossless",
     "register": "register exported bundles in the MLflow model registry (idempotent)",
     "promote": "promote a registered bundle to champion, if the gate lets it pass",
     "rollback": "put back the champion before the present one",
