@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--save",
         type=Path,
         metavar="FILE",
-        help="keep answers there, and go on after those that are (FILE.control: its)",
+        help="add answers to this file as they come; those in it are not asked again",
     )
     add("--device", default="auto")
     add("--dtype", default="auto", help="number format of our forward (default: what the device is built for)")
@@ -65,11 +65,15 @@ def run(args: argparse.Namespace) -> None:
     if (args.server is None) == (args.samples is None) or args.target is None:
         raise ValueError("name the --target, and either a --server or a file of --samples.")
     sources = [args.samples or args.server, *filter(None, [args.control])]
-    servers = [None if Path(one).is_file() else Server.at(str(one)) for one in sources]
+    servers = [None if one is args.samples or Path(one).is_file() else Server.at(one) for one in sources]
     pair, tables, settings = ModelPair.load(args.target, args.draft, device=args.device, dtype=args.dtype), [], []
     for place, (source, server) in enumerate(zip(sources, servers, strict=True)):
         save = args.save and args.save.with_name(args.save.name + ".control" * place)
-        samples = read_samples(Path(source)) if server is None else list(asked(args, server, pair, save))
+        samples = (
+            read_samples(Path(source))
+            if server is None
+            else list(asked(args, server, pair, save, args.seed + place * args.count))
+        )
         tables.append(table(pair, samples, args.seed + place))
         settings.append(" | ".join(sorted({one.setting for one in samples})))
     if len(set(settings)) > 1:
@@ -82,8 +86,8 @@ def run(args: argparse.Namespace) -> None:
         sys.exit(code)
 
 
-def asked(args: argparse.Namespace, server: Server, pair: ModelPair, save: Path | None) -> Iterator[Sample]:
-    """Answers of a server; those in the file ``save`` come first, and others are added to it."""
+def asked(args: argparse.Namespace, server: Server, pair: ModelPair, save: Path | None, seed: int) -> Iterator[Sample]:
+    """Answers of a server by seeds from ``seed`` on; those in the file ``save`` come first, and others are added to it."""
     if Path(server.model).name != Path(args.target).name:
         print(f"warning: {server.url} serves {server.model}, and the target is {args.target}", file=sys.stderr)
     settings = args.temperature, args.top_k, args.top_p, args.min_p
@@ -92,7 +96,7 @@ def asked(args: argparse.Namespace, server: Server, pair: ModelPair, save: Path 
     if [replace(one, tokens=(0,)) for one in kept] != wanted[: len(kept)]:
         raise ValueError(f"{save} holds answers to other prompts or of other settings. Name another file.")
     yield from kept
-    rest = wanted[len(kept) :], [args.new_tokens] * len(wanted), range(args.seed + len(kept), args.seed + len(wanted))
+    rest = wanted[len(kept) :], [args.new_tokens] * len(wanted), range(seed + len(kept), seed + len(wanted))
     with ThreadPoolExecutor(args.together) as pool:
         for one in tqdm(pool.map(server.answer, *rest), desc="ask", unit="answer", total=len(rest[0])):
             if save:
@@ -137,8 +141,7 @@ def table(pair: ModelPair, samples: Sequence[Sample], seed: int) -> Columns:
             draft = None if draft_NV is None else draft_NV[rows]
             parts.append(scored(*own, one.settings, one.min_p, draft, near_tie(pair.target.dtype)))
         passes = [np.arange(some) for some in one.emitted or ()] or [np.full(length, -1)]
-        ends = {"answer": np.full(length, number), "place": np.arange(length), "position": np.concatenate(passes)}
-        parts[-1] |= ends
+        parts[-1] |= {"answer": np.full(length, number), "place": np.arange(length), "position": np.concatenate(passes)}
     return {name: np.concatenate([one[name] for one in parts if name in one], -1) for name in parts[-1]}
 
 
