@@ -1,11 +1,13 @@
-"""Judge whether a controller, drafter or verifier is lossless, by the exact output distribution of decoders that it is part of.
+"""Judge whether speculation is lossless: a rule's, by enumeration, or an engine's, by samples.
 
-MODULE may be in the working directory. NAME is a `Controller`, whose session may also have ``submit(laws, tokens)``: how many of
-the drawn tokens are verified; a `Drafter`; a `Verifier`, or a function of a tree and the target's probabilities that returns an
-`OutcomeLaw`; or a class or function that makes one without arguments. Decoders of toy pairs are run under every combination of
-draws. Exit codes: 0 lossless, 1 not, or not judged.
+MODULE:NAME is a `Controller`, whose session may also have ``submit(laws, tokens)``: how many of the drawn tokens are verified; a
+`Drafter`; a `Verifier`, or a function of a tree and the target's probabilities that returns an `OutcomeLaw`; or a class or
+function that makes one without arguments. Decoders of toy pairs are run under every combination of draws.
+Answers of an engine, from its server or a file, are scored by the target's own forward: it needs no access to the engine.
+Exit codes: 0 lossless, 1 not, or not judged, 4 undecided, as there are too few tokens.
 
     draftwright audit runtime.audit.examples:Budget
+    draftwright audit --server http://localhost:8000 --target data/smollm2/pair/target
 """
 
 import argparse
@@ -15,15 +17,21 @@ import sys
 import traceback
 from operator import attrgetter
 
+from pipelines.audit import engine
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("rule", nargs="?", metavar="MODULE:NAME", help="what is judged")
+    parser.add_argument("rule", nargs="?", metavar="MODULE:NAME", help="what is judged; MODULE may be in this folder")
+    engine.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    module, _, name = (args.rule or "").partition(":")
-    if not (module and name):
-        raise ValueError(f"{args.rule!r} is no MODULE:NAME, such as runtime.audit.examples:Budget.")
+    if args.rule is None:
+        engine.run(args)
+        return
+    module, _, name = args.rule.partition(":")
+    if not (module and name) or args.server or args.samples:
+        raise ValueError(f"{args.rule!r} is no MODULE:NAME, such as runtime.audit.examples:Budget, alone.")
     audit_rule(module, name)
 
 

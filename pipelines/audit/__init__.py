@@ -1,0 +1,1 @@
+"""Is speculation lossless: an engine's, judged from samples."""
