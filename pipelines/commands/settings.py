@@ -1,7 +1,7 @@
 """Write what tuning found in the words of another engine, with the evidence and with what that engine has no words for.
 
 For every sampling setting it is the fastest candidate of tuning that the engine can express. Gains are of Draftwright's own loop,
-one request at a time, on the machine that tuned: measure them in the engine. Names are those of releases in docs/serving.md.
+one request at a time, on the machine that tuned: measure them in the engine. Names are those of releases in docs/engines.md.
 With --output it writes a control pack for a sampling setting (`pipelines.engines.packs`): files that the engine reads, command.sh
 that starts it by them, and evidence.json. With --method lookup it is a proposer for vLLM, from recorded texts alone.
 
