@@ -40,13 +40,6 @@ ROUNDING = 1e-9  # total variation by which a lossless decoder may miss
 FILTERED, CERTAIN = SamplingSettings(0.8, top_k=2, top_p=0.9), SamplingSettings(1.0, top_k=1)  # of one token, yet drawn
 SETTINGS = SamplingSettings(1.0), FILTERED, CERTAIN, SamplingSettings(0.0)
 RULES = {False: ("tokenwise", "block"), True: ("traversal", "specinfer", "rrs_without_replacement")}  # by branches
-PAIRS = (  # name, arguments of target p and draft q, prompt, most tokens of a text
-    ("p = (.7, .3) and q = (.5, .5) after any text", (2, 0, 0.0), (2, 0, 0.0), [0], 4),
-    ("two tokens", (2, 1), (2, 2), [0], 5),
-    ("two tokens, one of them likely", (2, 3, 4.0), (2, 4, 3.0), [0, 1] * 9, 4),
-    ("three tokens, q close to p", (3, 6), (3, 7, 0.5), [0], 4),
-    ("three tokens, some impossible", (3, 3, 1.5, True), (3, 4, 1.5, True), [0], 4),
-)
 
 
 class SubmittedChain(ChainConfig):
@@ -158,13 +151,8 @@ def _counterexample(case: Case, laws: list[Law]) -> str:
 def cases(part: Part) -> list[Case]:
     """List what ``part`` is judged by: the smallest vocabulary first, then the shortest texts."""
     found = []
-    for name, p, q, prompt, most in PAIRS:
-        target, draft = TableModel(*p), TableModel(*q)
-        if name.startswith("p ="):
-            target.table[..., 0] += log(0.7 / 0.3)
-        if "close" in name:
-            draft.table += target.table
-        for under, decoder in decoders(part, ModelPair(target, draft)):
+    for name, pair, prompt, most in toy_pairs():
+        for under, decoder in decoders(part, pair):
             branches = decoder.drafter is not None and decoder.drafter.branches
             for length in range(3, most + 1 - branches):
                 chosen = SETTINGS if length == 4 else SETTINGS[:1]
@@ -191,3 +179,17 @@ def decoders(part: Part, pair: ModelPair) -> Iterator[tuple[str, SequentialDecod
             if drafter.laws <= rule.lossless_for and not (rule.chains_only and drafter.branches):
                 under = " by ".join(filter(None, [drafts, "" if rule is part else f"verifier {rule.name}"]))
                 yield under, SequentialDecoder(pair, drafter, rule, controller)
+
+
+def toy_pairs() -> Iterator[tuple[str, ModelPair, list[int], int]]:
+    """Pairs of a target p and a draft q by name, each with a prompt and the most tokens of a text."""
+    p, q = TableModel(2, 0, 0.0), TableModel(2, 0, 0.0)
+    p.table[..., 0] += log(0.7 / 0.3)
+    yield "p = (.7, .3) and q = (.5, .5) after any text", ModelPair(p, q), [0], 4
+    yield "two tokens", ModelPair(TableModel(2, 1), TableModel(2, 2)), [0], 5
+    yield "two tokens, one of them likely", ModelPair(TableModel(2, 3, 4.0), TableModel(2, 4, 3.0)), [0, 1] * 9, 4
+    p, q = TableModel(3, 6), TableModel(3, 7, 0.5)
+    q.table += p.table
+    yield "three tokens, q close to p", ModelPair(p, q), [0], 4
+    p, q = TableModel(3, 3, zeros=True), TableModel(3, 4, zeros=True)
+    yield "three tokens, some impossible", ModelPair(p, q), [0], 4
