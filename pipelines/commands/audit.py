@@ -26,12 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    if args.rule is None:
+    if args.rule is None and (args.server or args.samples):
         engine.run(args)
         return
-    module, _, name = args.rule.partition(":")
+    module, _, name = (args.rule or "").partition(":")
     if not (module and name) or args.server or args.samples:
-        raise ValueError(f"{args.rule!r} is no MODULE:NAME, such as runtime.audit.examples:Budget, alone.")
+        what = f"{args.rule!r} is no MODULE:NAME, such as runtime.audit.examples:Budget. "
+        raise ValueError(f"{what}Name one, or the --server or --samples of an engine and their --target.")
     audit_rule(module, name)
 
 
