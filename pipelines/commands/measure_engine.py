@@ -111,7 +111,7 @@ def arms_of(draft: str | None, gammas: Sequence[int], default: int | None) -> tu
     if draft and (config := drafter_config(draft)) is not None:
         proposals = config.get("speculators_config", {}).get("proposal_methods") or [{}]
         default = default or proposals[0].get("speculative_tokens") or EAGLE
-        for length in sorted({*gammas, default}):
+        for length in sorted({*gammas, default}, key=lambda length: (length != default, length)):
             arms[f"EAGLE-3 of {length}"] = {"method": "eagle3", "model": draft, "num_speculative_tokens": length}
         defaults["eagle3"] = f"EAGLE-3 of {default}"
     return arms, defaults

