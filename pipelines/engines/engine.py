@@ -30,6 +30,8 @@ from pipelines.measuring.tables import Rows
 from pipelines.prompt_table import Prompt
 
 ROOT, VLLM = Path(__file__).parents[2], "vLLM"
+STARTS = 0.6  # share of the time
+LATE = "not started in time (another run starts sooner, by what this one compiled)"
 
 
 class EngineError(RuntimeError):
@@ -123,7 +125,7 @@ def race(
     engines: Sequence[Engine], blocks: Sequence[Block], threads: int, minutes: float = 1e6
 ) -> tuple[Rows, dict[str, str]]:
     """Rows of all arms on ``blocks``, each in another order, and by arm why it gave none or no more. After so many ``minutes``,
-    or where it is interrupted, it ends with what is done; starts have `STARTS` of them, and what has not started by then is left out.
+    or where it is interrupted, it ends with what is done. Starts have `STARTS` of them: what is not ready then is left out.
 
     Before the blocks every arm decodes some prompts unrecorded, as many as any block at once."""
     end, started = (monotonic() + 60 * minutes * share for share in (1, STARTS))
@@ -146,8 +148,8 @@ def race(
             try:
                 engine.start(threads)
             except EngineError as error:
-                late = "not started in time (another run starts sooner by what this one compiled): " * (monotonic() >= started)
-                failed |= {f"{engine.name}: {arm}": f"{late}{error}" for arm in engine.arms}
+                why = f"{LATE}: {error}" if monotonic() >= started else str(error)
+                failed |= {f"{engine.name}: {arm}": why for arm in engine.arms}
             engine.patience = patience
         widest = max(blocks, key=lambda block: block.batch)
         for name in arms:

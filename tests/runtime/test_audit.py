@@ -57,7 +57,11 @@ def test_an_error_of_the_rule_is_passed_on():
         verdict(judged_rules, "Failing")
 
 
-@pytest.mark.parametrize("found", [3, "rule", judged_rules.ratio, judged_rules.Repeat, torch.nn.Linear(1, 1)], ids=lambda found: type(found).__name__)
+@pytest.mark.parametrize(
+    "found",
+    [3, "rule", judged_rules.ratio, judged_rules.Repeat, torch.nn.Linear(1, 1)],
+    ids=lambda found: type(found).__name__,
+)
 def test_anything_else_is_refused(found):
     with pytest.raises(ValueError, match="Name a Controller"):
         part_of("it", found)
