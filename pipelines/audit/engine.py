@@ -50,14 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--top-p", type=float, default=1.0)
     add("--min-p", type=float, default=0.0)
     add("--seed", type=int, default=0, help="of the first request; each has one of its own")
-    add(
-        "--save",
-        type=Path,
-        metavar="FILE",
-        help="add answers to this file as they come; those in it are not asked again",
-    )
+    add("--save", type=Path, metavar="FILE", help="add answers to this file as they come; those there count, too")
     add("--device", default="auto")
-    add("--dtype", default="auto", help="number format of our forward (default: what the device is built for)")
+    add("--dtype", default="auto", help="number format of our forward, best the engine's: near-ties are by it")
     add_json_argument(parser)
 
 
@@ -68,12 +63,7 @@ def run(args: argparse.Namespace) -> None:
     servers = [None if one is args.samples or Path(one).is_file() else Server.at(one) for one in sources]
     pair, tables, settings = ModelPair.load(args.target, args.draft, device=args.device, dtype=args.dtype), [], []
     for place, (source, server) in enumerate(zip(sources, servers, strict=True)):
-        save = args.save and args.save.with_name(args.save.name + ".control" * place)
-        samples = (
-            read_samples(Path(source))
-            if server is None
-            else list(asked(args, server, pair, save, args.seed + place * args.count))
-        )
+        samples = list(asked(args, server, pair, place)) if server else read_samples(Path(source))
         tables.append(table(pair, samples, args.seed + place))
         settings.append(" | ".join(sorted({one.setting for one in samples})))
     if len(set(settings)) > 1:
@@ -86,10 +76,11 @@ def run(args: argparse.Namespace) -> None:
         sys.exit(code)
 
 
-def asked(args: argparse.Namespace, server: Server, pair: ModelPair, save: Path | None, seed: int) -> Iterator[Sample]:
-    """Answers of a server by seeds from ``seed`` on; those in the file ``save`` come first, and others are added to it."""
+def asked(args: argparse.Namespace, server: Server, pair: ModelPair, place: int) -> Iterator[Sample]:
+    """Answers of a server, of the control at ``place`` 1; those saved before come first, and others are saved."""
     if Path(server.model).name != Path(args.target).name:
         print(f"warning: {server.url} serves {server.model}, and the target is {args.target}", file=sys.stderr)
+    save, seed = args.save and args.save.with_name(args.save.name + ".control" * place), args.seed + place * args.count
     settings = args.temperature, args.top_k, args.top_p, args.min_p
     wanted = [Sample(tuple(prompt), (0,), *settings) for prompt in prompts_of(args, pair)]
     kept = read_samples(save)[: len(wanted)] if save and save.is_file() else []

@@ -65,16 +65,17 @@ def judged(tokens: Columns, control: Columns | None = None) -> dict[str, Any]:
         "tokens": len(known),
         "impossible": int(tokens["impossible"].sum()),
         "at_edge": int((~known & ~tokens["impossible"]).sum()),
-        "entropy": float(tokens["entropy"].mean()),
+        "entropy": (entropy := float(tokens["entropy"].mean())),
+        "log_probability": float(tokens[LOG_PROBABILITY][0].mean()) - entropy,
     }
 
 
 def deviation(tokens: Columns, control: Columns | None = None, name: str = LOG_PROBABILITY) -> dict[str, float]:
     """Compare the mean score of that name with 0, or with a control's: difference ``mean``, its ``error``, ``z`` and ``p``."""
-    moments = [_moments(one[name], one["answer"], control is not None) for one in (tokens, control) if one is not None]
-    mean, variance, third = moments[0]
+    mean, variance, third = _moments(tokens[name], tokens["answer"], control is not None)
     if control is not None:
-        mean, variance, third = mean - moments[1][0], variance + moments[1][1], third - moments[1][2]
+        other, own, skewed = _moments(control[name], control["answer"], True)
+        mean, variance, third = mean - other, variance + own, third - skewed
     if variance < NOTHING:
         return {"mean": mean, "error": 0.0, "z": 0.0, "p": 1.0}
     error, z = variance**0.5, mean / variance**0.5
@@ -86,17 +87,17 @@ def lines(record: Mapping[str, Any]) -> list[str]:
     """Say a record in five lines; besides its own entries it has ``setting``, ``format`` and ``control``."""
     worst, power, positions = record["deviations"][record["largest"]], record["detectable"], record["z_by_position"]
     others = " ".join(f"{z:+.1f}" for z in positions[:6] or [record["first_tokens_z"]])
+    places = "by position" if positions else "of first tokens"
     control = "against the control" if record["control"] else "no control: another number format counts as a deviation"
-    mean_log = record["deviations"][LOG_PROBABILITY]["mean"] - record["entropy"]
     return [
         record["verdict"],
-        f"largest: {record['largest']} {worst['mean']:+.3g} a token, z = {worst['z']:+.1f}, p = {worst['p']:.2g} of "
-        f"{record['bound']:.2g}; z {'by position' if positions else 'of first tokens'} {others}",
+        f"largest: {record['largest']} {worst['mean']:+.3g} a token (z {worst['z']:+.1f}, p {worst['p']:.2g}, bound "
+        f"{record['bound']:.2g}); z {places} {others}",
         f"found with probability {POWER:g}: {power['shift']:.2g} nats a token, or {power['share']:.1%} of tokens made the "
         f"likeliest (TV {power['variation']:.2g})",
         f"settings: {record['setting']}; judged in {record['format']}; {control}",
         f"counts: {record['answers']} answers, {record['tokens']} tokens, {record['impossible']} impossible, "
-        f"{record['at_edge']} at an edge; log-probability {mean_log:.2f}, entropy {record['entropy']:.2f}",
+        f"{record['at_edge']} at an edge; log-probability {record['log_probability']:.2f}, entropy {record['entropy']:.2f}",
     ]
 
 
@@ -119,7 +120,7 @@ def _transform(tokens: Columns, control: Columns | None) -> dict[str, float]:
         return {"mean": 0.0, "z": 0.0, "p": 1.0}
     p = float((kstest(drawn[0], "uniform") if control is None else ks_2samp(*drawn)).pvalue)
     centre = 0.5 if control is None else drawn[1].mean()
-    return {"mean": float(drawn[0].mean() - centre), "z": float(norm.isf(p / 2)), "p": p}
+    return {"mean": float(drawn[0].mean() - centre), "z": float(norm.isf(max(p, 1e-300) / 2)), "p": p}
 
 
 def _impossible(tokens: Columns, control: Columns | None) -> dict[str, float]:
