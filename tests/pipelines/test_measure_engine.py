@@ -256,7 +256,7 @@ def test_blocks_with_a_prompt_whose_text_is_not_recorded_are_not_predicted(place
 
 def test_it_ends_in_time_with_the_blocks_that_were_done(place):
     start = time.monotonic()
-    found = place.run(often, sleeps=0.04, **{"--minutes": 6 / 60})
+    found = place.run(often, sleeps=0.06, **{"--minutes": 6 / 60})
     assert time.monotonic() - start < 9
     rows = pd.read_parquet(place.folder / DECODES_FILE)
     whole = rows.groupby("block").filter(lambda block: block["arm"].nunique() == 7)
