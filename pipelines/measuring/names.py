@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 # Arms. Others are named after what they are: a rule, an exported bundle, a configuration.
 PLAIN, HF_PLAIN, HF_ASSISTED, HF_LOOKUP = "autoregressive", "hf_generate", "hf_assisted", "hf_prompt_lookup"
-HF_FORWARD = "plain_hf_forward"  # plain decoding by our loop over Hugging Face's own forward
 HRAD, LENGTH = "hrad", "length"
 UNLEARNED = ("roc", "ema")  # rules with nothing to choose
 ASKED = "forced"  # after the name of a stop model that runs although calibration leaves it off

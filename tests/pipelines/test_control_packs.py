@@ -1,9 +1,12 @@
 """Control packs: every engine's files from what tuning chose, what was measured in the engine and recorded texts."""
 
 import json
+import os
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,10 +21,12 @@ from predictors.latency.prices import RoundPrices
 from predictors.sampling import SamplingSettings
 from predictors.training.calibration import sequential_temperatures
 from predictors.training.tables import TextTable
+from tests.eagle3 import random_drafter, save_drafter
 from tests.pipelines.test_settings import options, tuned  # noqa: F401
 from tests.predictors_training.synthetic_drafts import drafted_texts
 from tests.predictors_training.synthetic_texts import GAMMA_MAX, write_texts
 from tests.predictors_training.test_survival import PROFILE
+from tests.toys import tiny_llama
 
 SURE, UNSURE = ({"value": value, "low": value - 0.05, "high": value + 0.05} for value in (0.2, 0.01))
 EAGLE, NGRAM = {"method": "eagle3", "model": "drafter"}, {"method": "ngram", "prompt_lookup_max": 4}
@@ -196,3 +201,47 @@ assert not {name.partition(".")[0] for name in sys.modules} & {"torch", "pipelin
     assert subprocess.run(run, capture_output=True, text=True, check=True).stdout == "[[1, 2, 3, 1], []]\n"
     with pytest.raises(SystemExit, match="--method lookup is a pack for vLLM"):
         main(["settings", "--pair", "toy", "--data", str(recorded), "--for", "vllm", "--method", "lookup"])
+
+
+VLLM = Path(".venv-peers/bin/python")
+PARSED = """
+import json, sys
+from vllm.engine.arg_utils import EngineArgs
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+from vllm.v1.spec_decode.dynamic.utils import build_dynamic_sd_schedule_lookup
+given = EngineArgs.add_cli_args(FlexibleArgumentParser()).parse_args(sys.argv[1:])
+found = EngineArgs.from_cli_args(given).create_engine_config().speculative_config
+by_batch = found.num_speculative_tokens_per_batch_size
+lengths = by_batch and build_dynamic_sd_schedule_lookup(by_batch, 10, found.num_speculative_tokens)
+print(json.dumps([found.method, found.num_speculative_tokens, lengths]))
+"""
+
+
+@pytest.mark.peers
+def test_vllm_parses_its_packs(recorded):
+    """By the parser and the configuration of its own release; ``make peers`` runs it, in whose environment that is."""
+    model, drafter = recorded / "target", recorded / "drafter"
+    tiny_llama().save_pretrained(model)
+    save_drafter(random_drafter(tiny_llama()), drafter)
+
+    def parsed(command):
+        words = shlex.split(command.replace('"$(dirname "$0")"', str(recorded / "vllm")))
+        path, words = (words[0].split("=")[1], words[1:]) if "=" in words[0] else ("", words)
+        assert words[:2] == ["vllm", "serve"]
+        given = [str(VLLM), "-c", PARSED, "--model", str(model), *words[-2:]]
+        given += ["--skip-tokenizer-init", "--dtype", "float32"]
+        run = subprocess.run(given, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path})
+        assert run.returncode == 0, run.stderr[-2000:]
+        return json.loads(run.stdout.splitlines()[-1])
+
+    assert parsed(packed(recorded, "vllm")["command.sh"]) == ["ngram", 8, None]
+    assert parsed(packed(recorded, "vllm", "--method", "lookup")["command.sh"]) == ["custom_class", GAMMA_MAX, None]
+    eagle = [
+        one | {"speculative": {**EAGLE, "model": str(drafter), "num_speculative_tokens": one["k"]}} for one in CHOICES
+    ]
+    for choices, method, lengths in (
+        (eagle, "eagle3", [0, 3, 2, 2, 0, 0, 0, 0, 0, 0, 0]),
+        (CHOICES[4:], "ngram", [0, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+    ):
+        write_json(recorded / "toy/engines/vllm/toy-1c/findings.json", {"choices": choices})
+        assert parsed(packed(recorded, "vllm")["command.sh"]) == [method, max(lengths), lengths]
