@@ -61,8 +61,8 @@ gpu:  ## On a CUDA device, with its own Python (PYTHON=...): its checks, with th
 	touch $@
 
 peers: setup .venv-peers/.ready  ## Compare with vLLM and llama.cpp over PAIR=NAME once make repro has made it, into docs/peers
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m peers tests/pipelines/test_control_packs.py
 	$(BIN)/python -m pipelines.peers --pair data/$(PEERS)/pair --prompts data/$(PEERS)/prompts --output docs/peers
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m peers tests/pipelines/test_control_packs.py
 
 format: setup  ## Format the code and mend what the linter can
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
