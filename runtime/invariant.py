@@ -33,7 +33,7 @@ from runtime.adapter import Forward, ModelState, ReadingState, Scratch
 from runtime.laws import fit_vocabulary, processed_law, says_something
 from runtime.randomness import Chance
 
-SPARSE = 1024  # numbers made in rising order, of vocabularies at least four times as large
+SPARSE = 256  # numbers made in rising order, of vocabularies at least four times as large
 PER_WINNER = 8.0  # E / p of the winner is Exp(1): above this with a chance of 3e-4, and then all numbers are made
 OTHERS = 1 << 32  # counters of X'
 KEPT = 256  # positions whose numbers are kept
@@ -43,8 +43,8 @@ GOLDEN, FIRST, SECOND = 0x9E3779B97F4A7C15 - 2**64, 0xBF58476D1CE4E5B9 - 2**64, 
 class Noise(Protocol):
     """Noise by absolute position of one request."""
 
-    def perturbed(self, law_V: Tensor, position: int) -> Tensor:
-        """Perturb log ``law_V`` [V] by the numbers of a position; the largest value is the winner's."""
+    def perturbed(self, law_RV: Tensor, positions: Sequence[int]) -> Tensor:
+        """Perturb log ``law_RV`` [R, V] by the numbers of its rows' positions: the largest value is the winner's. NaN stays."""
 
 
 class ExponentialNoise:
@@ -54,13 +54,16 @@ class ExponentialNoise:
         self.seed = seed
         self._known: dict[int, Numbers] = {}
 
-    def perturbed(self, law_V: Tensor, position: int) -> Tensor:
+    def perturbed(self, law_RV: Tensor, positions: Sequence[int]) -> Tensor:
+        return perturbed(law_RV, [self._numbers(position, law_RV.shape[1]) for position in positions])
+
+    def _numbers(self, position: int, size: int) -> "Numbers":
         numbers = self._known.get(position)
-        if numbers is None or numbers.size != len(law_V):
-            numbers = self._known[position] = Numbers(key_of(self.seed, position), len(law_V))
+        if numbers is None or numbers.size != size:
+            numbers = self._known[position] = Numbers(key_of(self.seed, position), size)
             if len(self._known) > KEPT:
                 self._known.pop(min(self._known))
-        return numbers.perturbed(law_V)
+        return numbers
 
 
 @dataclass(frozen=True)
@@ -70,9 +73,36 @@ class DrawnNoise:
 
     chance: Chance
 
-    def perturbed(self, law_V: Tensor, position: int) -> Tensor:
-        winner = self.chance.categorical(law_V)
-        return torch.full_like(law_V, -torch.inf).scatter_(0, winner.reshape(1), 0.0)
+    def perturbed(self, law_RV: Tensor, positions: Sequence[int]) -> Tensor:
+        winners_R = torch.stack([self.chance.categorical(law_V) for law_V in law_RV])
+        certain_RV = torch.full_like(law_RV, -torch.inf).scatter_(1, winners_R.unsqueeze(1), 0.0)
+        return certain_RV + 0 * law_RV  # NaN where there is no law
+
+
+def perturbed(law_RV: Tensor, numbers: Sequence["Numbers"]) -> Tensor:
+    """Perturb log ``law_RV`` by the ``numbers`` of the rows' positions, where a token may win, and have -inf elsewhere.
+
+    All rows at once, as what a call takes is mostly memory that the models' passes have made cold.
+    """
+    if law_RV.device.type != "cpu" or not len(numbers) or not len(numbers[0].sparse[0]):
+        return torch.stack([one.all(law_V) for one, law_V in zip(numbers, law_RV, strict=True)]) if numbers else law_RV
+    size, out_RV = law_RV.shape[1], torch.full_like(law_RV, -torch.inf, memory_format=torch.contiguous_format)
+    probs_RV, probs, out = law_RV.numpy(), law_RV.reshape(-1).numpy(), out_RV.view(-1).numpy()
+    keys_R, bases_R = np.array([one.key for one in numbers]), np.array([one.sparse[2] for one in numbers])
+    likely_N = np.flatnonzero(probs_RV > (bases_R / PER_WINNER).astype(probs_RV.dtype)[:, None])
+    row_N, token_N = np.divmod(likely_N, size)
+    numbers_N = bases_R[row_N] - np.log1p(-_uniforms(_bits(OTHERS + token_N, keys_R[row_N])))
+    out[likely_N] = np.log(probs[likely_N] / numbers_N)
+    first_R = np.cumsum([0, *(len(one.sparse[0]) for one in numbers[:-1])])
+    places = np.concatenate([row * size + one.sparse[0] for row, one in enumerate(numbers)])
+    with np.errstate(divide="ignore"):  # of the sparse ones some may be impossible
+        values = np.log(probs[places] / np.concatenate([one.sparse[1] for one in numbers]))
+    best_R = np.maximum.reduceat(values, first_R)
+    np.maximum.at(best_R, row_N, out[likely_N])
+    out[places] = values
+    for row in np.flatnonzero(~(best_R > -math.log(PER_WINNER))).tolist():
+        out_RV[row] = numbers[row].all(law_RV[row])
+    return out_RV
 
 
 @dataclass(frozen=True)
@@ -82,29 +112,16 @@ class Numbers:
     key: int
     size: int
 
-    def perturbed(self, law_V: Tensor) -> Tensor:
-        """Perturb log ``law_V`` where a token may win, and have -inf elsewhere."""
-        places_K, sparse_K, base = self._sparse
-        if law_V.device.type != "cpu" or not len(places_K):
-            return self._all(law_V)
-        probs_V, out_V = law_V.numpy(), torch.full_like(law_V, -torch.inf)
-        likely_N = np.flatnonzero(probs_V > base / PER_WINNER)
-        numbers_N = base - np.log1p(-_uniforms(_bits(OTHERS + likely_N, self.key)))
-        with np.errstate(divide="ignore"):  # of the sparse ones some may be impossible
-            out_V.numpy()[likely_N] = np.log(probs_V[likely_N] / numbers_N)
-            out_V.numpy()[places_K] = np.log(probs_V[places_K] / sparse_K)
-        return out_V if float(out_V.max()) > -math.log(PER_WINNER) else self._all(law_V)
-
-    def _all(self, law_V: Tensor) -> Tensor:
+    def all(self, law_V: Tensor) -> Tensor:
         """Perturb all of log ``law_V``, where it lies."""
-        places_K, sparse_K, base = (torch.as_tensor(one, device=law_V.device) for one in self._sparse)
+        places_K, sparse_K, base = (torch.as_tensor(one, device=law_V.device) for one in self.sparse)
         bits_V = _bits(OTHERS + torch.arange(self.size, device=law_V.device), self.key)
         numbers_V = base - torch.log1p(-(bits_V.double() + 0.5) * 2.0**-53)
         numbers_V[places_K] = sparse_K
         return torch.log(law_V / numbers_V).to(law_V.dtype)
 
     @cached_property
-    def _sparse(self) -> tuple[np.ndarray, np.ndarray, float]:
+    def sparse(self) -> tuple[np.ndarray, np.ndarray, float]:
         """Places and values [K] of the smallest numbers, in rising order, and the largest value; none of a small vocabulary."""
         if self.size < 4 * SPARSE:
             return np.empty(0, np.int64), np.empty(0), 0.0
@@ -120,7 +137,7 @@ def key_of(seed: int, position: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}/{position}".encode()).digest()[:8], "little", signed=True)
 
 
-def _bits(counters: Any, key: int) -> Any:
+def _bits(counters: Any, key: Any) -> Any:
     """Mix a ``key`` and int64 ``counters``, an array or a tensor, into 53 random bits each (SplitMix64's output at a counter)."""
     bits = counters * GOLDEN + key
     for shift, factor in ((30, FIRST), (27, SECOND)):
@@ -168,13 +185,10 @@ class PerturbedState:
         out = self._state.forward(tokens, parents, last)
         logits_RV = fit_vocabulary(out.logits, self._size)
         law_RV = processed_law(logits_RV, self._settings)
+        if self._settings.greedy:  # one-hot, whatever the logits; other laws are NaN where these say nothing
+            law_RV = law_RV.masked_fill(~says_something(logits_RV).unsqueeze(1), torch.nan)
         positions = self._scratch.positions(len(tokens))[len(tokens) - len(logits_RV) :]
-        rows = [
-            self._noise.perturbed(law_V, self._ahead + position + 1)
-            for law_V, position in zip(law_RV, positions, strict=True)
-        ]
-        perturbed_RV = torch.stack(rows) if rows else logits_RV
-        return Forward(torch.where(says_something(logits_RV).unsqueeze(1), perturbed_RV, torch.nan), out.hidden_NKD)
+        return Forward(self._noise.perturbed(law_RV, [self._ahead + place + 1 for place in positions]), out.hidden_NKD)
 
     def keep(self, path: Sequence[int], pending: int = 0) -> None:
         self._scratch.keep(path, pending)

@@ -26,7 +26,7 @@ def processed_law(logits: Tensor, settings: SamplingSettings) -> Tensor:
     if settings.top_p < 1:
         logits = _keep_top_p(logits, settings.top_p)
     law = torch.softmax(logits, dim=-1)
-    return law / law.sum(dim=-1, keepdim=True, dtype=torch.float64).to(law.dtype)
+    return law.div_(law.sum(dim=-1, keepdim=True, dtype=torch.float64).to(law.dtype))
 
 
 def says_something(logits: Tensor) -> Tensor:

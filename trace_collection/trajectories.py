@@ -111,5 +111,5 @@ def _draw(one: Trajectory, row: Row, node: int) -> None:
         one.said.append((logits_V, own_KD))
     one.node = node
     law_V, position = recorded_law(logits_V, one.settings), len(one.prompt) + len(one.tokens)
-    token = one.chance.categorical(law_V) if one.noise is None else one.noise.perturbed(law_V, position).argmax()
-    one.tokens.append(int(token))
+    values_V = None if one.noise is None else one.noise.perturbed(law_V.unsqueeze(0), [position])[0]
+    one.tokens.append(int(one.chance.categorical(law_V) if values_V is None else values_V.argmax()))

@@ -99,7 +99,7 @@ def test_a_drafter_that_reads_states_reads_the_noise_of_its_own_positions():
     class Recorded(Randomness):
         def noise(self):
             noise, known = super().noise(), ExponentialNoise.perturbed
-            noise.perturbed = lambda law_V, position: (asked.append(position), known(noise, law_V, position))[1]
+            noise.perturbed = lambda law_RV, positions: (asked.extend(positions), known(noise, law_RV, positions))[1]
             return noise
 
     decoder = build_decoder(reading, METHODS["chain"])
@@ -172,30 +172,36 @@ def test_noise_shared_with_a_rejection_rule_is_biased():
 
 
 def test_noise_of_a_seed_is_these_numbers():
-    law_V, made = torch.from_numpy(LAW), numbers(7, seeds=50)
+    law_RV, made = torch.from_numpy(LAW).expand(2, -1), [numbers(position, seeds=50) for position in (7, 9)]
     for seed in range(50):
-        perturbed = ExponentialNoise(seed).perturbed(law_V, 7)
-        assert np.allclose(perturbed.numpy(), np.log(LAW / made[seed]))
+        perturbed = ExponentialNoise(seed).perturbed(law_RV, [7, 9])
+        assert np.allclose(perturbed.numpy(), np.log(LAW / np.stack([of_position[seed] for of_position in made])))
 
 
 @pytest.mark.parametrize("sharpness", [0.0, 1.0, 3.0, 8.0])
 def test_sparse_numbers_find_the_winner_of_all(sharpness):
     generator = torch.Generator().manual_seed(1)
     for key in range(60):
-        law_V = torch.softmax(sharpness * torch.randn(20_000, generator=generator), 0)
-        some = Numbers(key, 20_000)
-        perturbed, every = some.perturbed(law_V), some._all(law_V)
-        assert perturbed.argmax() == every.argmax()
-        known = perturbed.isfinite()
-        assert torch.allclose(perturbed[known], every[known], atol=1e-5) and int(known.sum()) > 500
+        law_RV = torch.softmax(sharpness * torch.randn(3, 20_000, generator=generator), 1)
+        law_RV[1] = torch.nan
+        made = [Numbers(one, 20_000) for one in (key, key, -key)]
+        few_RV, every_RV = (
+            module.perturbed(law_RV, made),
+            torch.stack([one.all(law_V) for one, law_V in zip(made, law_RV, strict=True)]),
+        )
+        assert few_RV[1].isnan().all()
+        for few_V, every_V in zip(few_RV[::2], every_RV[::2], strict=True):
+            assert few_V.argmax() == every_V.argmax()
+            known = few_V.isfinite()
+            assert torch.allclose(few_V[known], every_V[known], atol=1e-5) and int(known.sum()) > 200
 
 
 def test_sparse_numbers_are_exponential():
-    made = np.concatenate([np.exp(-Numbers(key, 5000)._all(torch.full((5000,), 1.0)).numpy()) for key in range(40)])
+    made = np.concatenate([np.exp(-Numbers(key, 5000).all(torch.full((5000,), 1.0)).numpy()) for key in range(40)])
     assert isclose(made.mean(), 1.0, abs_tol=0.01) and isclose(np.median(made), np.log(2), abs_tol=0.01)
-    smallest = np.array([Numbers(key, 5000)._sparse[1][0] for key in range(2000)]) * 5000
+    smallest = np.array([Numbers(key, 5000).sparse[1][0] for key in range(2000)]) * 5000
     assert isclose(smallest.mean(), 1.0, abs_tol=0.08)
-    places = np.concatenate([Numbers(key, 5000)._sparse[0][:5] for key in range(2000)])
+    places = np.concatenate([Numbers(key, 5000).sparse[0][:5] for key in range(2000)])
     assert len(np.unique(places)) > 4000 and isclose(places.mean(), 2499.5, rel_tol=0.03)
 
 
@@ -204,7 +210,7 @@ def test_drawn_noise_is_a_draw():
         def categorical(self, weights):
             return (weights > 0).int().argmax()
 
-    assert DrawnNoise(First()).perturbed(torch.tensor([0.0, 0.5, 0.5]), 3).tolist() == [-np.inf, 0.0, -np.inf]
+    assert DrawnNoise(First()).perturbed(torch.tensor([[0.0, 0.5, 0.5]]), [3]).tolist() == [[-np.inf, 0.0, -np.inf]]
 
 
 # ---- how it is asked for
