@@ -78,7 +78,7 @@ def recorded(args: argparse.Namespace) -> tuple[Any, SamplingSettings, Any]:
 
     table, profile = TextTable.read(args.texts), read_device_profile(args.latency, read_device(args.device)["slug"])
     setting = named(table.settings, args.setting)
-    return table, setting, RoundPrices(profile, not setting.read_off)
+    return table, setting, RoundPrices.at(profile, setting)
 
 
 def named(settings: Iterable[SamplingSettings], name: str) -> SamplingSettings:

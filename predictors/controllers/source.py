@@ -208,7 +208,7 @@ class SourceController(Sourcing, Bundled):
         if reprice:
             context = self.otherwise.prices.context
             changed.settings = tuple(
-                replace(made, rule=made.rule.at_prices(RoundPrices(profile, not made.settings.read_off), context))
+                replace(made, rule=made.rule.at_prices(RoundPrices.at(profile, made.settings), context))
                 for made in self.settings
             )
         return changed

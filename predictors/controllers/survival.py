@@ -129,7 +129,7 @@ class Survival(RuledController):
 
         def here(made: SurvivalSetting) -> SurvivalSetting:
             rule, length = made.priced(profile.cost_ratio(context))
-            prices = RoundPrices(profile, not made.settings.read_off)
+            prices = RoundPrices.at(profile, made.settings)
             costs = prices.chain_costs(len(made.costs) - 1, context, question)
             return replace(made, rule=rule, static_length=length, costs=costs)
 

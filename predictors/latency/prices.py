@@ -12,8 +12,9 @@ A chain of γ has γ passes of one row and N = γ. On top of that, a round of a 
     draft(1, l + i) + chain_drawing(1)              for every distribution that a rule stopped in front of
     reading(entropy), question                      for every distribution that the host reads, and for every query
 
-Tokens of a lookup take no pass and are not drawn. A delayed tree (K, L1, L2) with N distinct nodes, F of them fed to a further
-level, has L1 + 1 passes of one row, as the K first branch tokens come from one distribution, then L2 - 1 of F / (L2 - 1) rows.
+Tokens of a lookup take no pass and are not drawn. In invariant sampling a pass over r rows takes noise(r) more. A delayed tree
+(K, L1, L2) with N distinct nodes, F of them fed to a further level, has L1 + 1 passes of one row, as the K first branch tokens
+come from one distribution, then L2 - 1 of F / (L2 - 1) rows.
 
 Branch-parallel decoding verifies m submitted tokens, i of them drafted with the target idle, and grows G branch levels: k
 candidates, then G - 1 levels of r = (branch tokens - k) / (G - 1) rows on average, each job alone at work:
@@ -39,6 +40,7 @@ import numpy as np
 from predictors.actions import Action, Prices, Traffic
 from predictors.latency.profile import FIRST, LatencyProfile, undisturbed
 from predictors.rounds import ReplayedRound, RoundRecord
+from predictors.sampling import SamplingSettings
 
 # Tables of rules that chains and trees are verified by anyway; others have one by their own name, at temperatures above 0.
 VERIFICATION = {"block": "chain_verification", "tokenwise": "chain_verification", "traversal": "tree_verification"}
@@ -48,8 +50,8 @@ LONGEST_BRANCH = 1024  # where drafting is so cheap that branches of any length 
 
 
 class RoundPrices:
-    """Seconds on the machine of ``profile``; ``sampled``: at a temperature above 0. Of the profile without its neighbours
-    (`undisturbed`), or, where it is not ``quiet``, of its medians. Kept once they are known:
+    """Seconds on the machine of ``profile``; ``sampled``: tokens are drawn, ``perturbed``: in invariant sampling. Of the profile
+    without its neighbours (`undisturbed`), or, where it is not ``quiet``, of its medians. Kept once they are known:
 
     chain(drafted, context)         a round of a chain of so many tokens behind ``context`` cached ones
     plain(context)                  one of plain decoding, as it runs; the sum of its parts without table ``plain``
@@ -58,8 +60,8 @@ class RoundPrices:
     catching_up(behind, context)    what a round's first draft pass over so many tokens more than one takes longer
     """
 
-    def __init__(self, profile: LatencyProfile, sampled: bool, quiet: bool = True) -> None:
-        self._given, self.sampled = profile, sampled
+    def __init__(self, profile: LatencyProfile, sampled: bool, quiet: bool = True, perturbed: bool = False) -> None:
+        self._given, self.sampled, self._perturbed = profile, sampled, perturbed
         self.profile = undisturbed(profile) if quiet else profile
         self._first = FIRST if FIRST in profile.tables else "draft"
         self.chain = cache(lambda drafted, context: self.round((1,) * drafted, drafted, context, chain=drafted))
@@ -68,12 +70,17 @@ class RoundPrices:
         self.law = cache(lambda context: self._draft(1, context) + self.drawing(1))
         self.catching_up = cache(self._catching_up)
 
+    @staticmethod
+    def at(profile: LatencyProfile, settings: SamplingSettings) -> "RoundPrices":
+        """Prices of a request at ``settings``."""
+        return RoundPrices(profile, not settings.read_off, perturbed=settings.invariant)
+
     def round(
         self, rows: Sequence[float], nodes: float, context: float, chain: int = 0, tree: float = 0, rule: str = "block"
     ) -> float:
         """A round of draft passes of so many ``rows`` in order, and of ``nodes`` that target and verification ``rule`` see;
         tokens drawn one after the other (``chain``) and alongside each other (``tree``). Means need not be whole."""
-        total = self._spent("target", tokens=1 + nodes, context=context)
+        total = self._target(1 + nodes, context)
         total = sum((self._draft(count, context + place) for place, count in enumerate(rows)), total)
         if rule in VERIFICATION:
             total += self._outside(VERIFICATION[rule], drafted=nodes)
@@ -113,9 +120,9 @@ class RoundPrices:
         """Price what a chain of ``submitted`` tokens takes more where leaves make it so many ``nodes``."""
         if nodes <= submitted:
             return 0.0
-        with_leaves = self._spent("target", tokens=1 + nodes, context=context)
+        with_leaves = self._target(1 + nodes, context)
         with_leaves += self._outside("tree_verification", drafted=nodes)
-        alone = self._spent("target", tokens=1 + submitted, context=context)
+        alone = self._target(1 + submitted, context)
         return with_leaves - alone - self._outside("chain_verification", drafted=submitted)
 
     def looked_up(self, tokens: int, submitted: int, context: int) -> float:
@@ -215,7 +222,7 @@ class RoundPrices:
 
     def guessing_pass(self, guessed: int, drafted: int, context: float) -> float:
         """A pass over so many ``guessed`` tokens and ``drafted`` candidates, which rule ``match`` verifies: ``nss``."""
-        total = self._spent("target", tokens=1 + drafted + guessed, context=context)
+        total = self._target(1 + drafted + guessed, context)
         total += self._spent("guessing", guessed=guessed) if guessed else 0.0
         if drafted and self.sampled:
             return total + self._spent("verification_nss", drafted=drafted)
@@ -254,11 +261,13 @@ class RoundPrices:
     def _catching_up(self, behind: int, context: float) -> float:
         if not behind and self._first != FIRST:
             return 0.0
-        return self._spent(self._first, rows=1 + behind, context=context) - self._draft(1, context)
+        return self._spent(self._first, rows=1 + behind, context=context) - self._spent(
+            "draft", rows=1, context=context
+        )
 
     def _block(self, context: float, submitted: int) -> float:
         """The target's pass over a block of branch-parallel decoding, and its verdict."""
-        passed = self._spent("target", tokens=1 + submitted, context=context)
+        passed = self._target(1 + submitted, context)
         return passed + self._outside("chain_verification", drafted=submitted)
 
     def _branches(self, made: ReplayedRound) -> float:
@@ -278,8 +287,14 @@ class RoundPrices:
         """The branch level after ``place`` others of ``rows`` that follow ``end`` tokens."""
         return self._draft(rows, end + place * rows) + self._outside("branch_drawing", rows=rows)
 
+    def _target(self, tokens: float, context: float) -> float:
+        return self._spent("target", tokens=tokens, context=context) + self._noise(tokens)
+
     def _draft(self, rows: float, context: float) -> float:
-        return self._spent("draft", rows=rows, context=context)
+        return self._spent("draft", rows=rows, context=context) + self._noise(rows)
+
+    def _noise(self, rows: float) -> float:
+        return self._spent("noise", rows=rows) if self._perturbed else 0.0
 
     def _outside(self, table: str, **at: float) -> float:
         return self._spent(table, sampled=int(self.sampled), **at)

@@ -52,6 +52,7 @@ AXES = {
     "branch_candidates": ("rows", "sampled"),  # from the law at the branch point to as many candidates as rows
     "branch_drawing": ("rows", "sampled"),  # one level of branches behind them: laws, draws, bookkeeping
     "branch_verdict": ("candidates", "sampled"),
+    "noise": ("rows",),  # perturbing a pass's rows in invariant sampling, laws included
     "reading": ("entropy",),  # a draft law's confidence by the host, and with 1 its entropy too
     "predictor": ("features",),  # one decision of a small MLP, with all that it reads
     "guessing": ("guessed",),  # a model drafting for itself: a pass's candidates, and upkeep of so many guesses

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from operator import itemgetter
 
 from predictors.controllers.base import Controller
@@ -74,7 +75,7 @@ class Clock:
 
     def __init__(self, profile: LatencyProfile) -> None:
         self.profile = profile
-        self._prices = {sampled: RoundPrices(profile, sampled) for sampled in (False, True)}
+        self._prices = cache(partial(RoundPrices.at, profile))
 
     def plain(self, text: RecordedText) -> Decode:
         """Decode by the target alone: a round a token."""
@@ -82,13 +83,13 @@ class Clock:
 
     def policy(self, text: RecordedText, policy: ChainPolicy, rounds: Sequence[ReplayedRound] | None = None) -> Decode:
         """Decode by ``policy``; its ``rounds`` are taken as given, where they are known, as no clock changes them."""
-        question = policy.controller.question_seconds(self._prices[not text.settings.read_off].profile)
+        question = policy.controller.question_seconds(self._prices(text.settings).profile)
         return self._decode(text, list(replayed(text, policy)) if rounds is None else rounds, question, policy.drafts)
 
     def branches(self, text: RecordedText, controller: Controller, config: BranchSettings, verifier: str) -> Decode:
         """Decode by branch-parallel decoding, on the virtual clock."""
         rounds = list(replayed_branches(text, controller, config, verifier))
-        prices = self._prices[not text.settings.read_off]
+        prices = self._prices(text.settings)
         seconds = prices.branch_request(rounds, text.prompt_tokens)
         seconds += sum(prices.reading(one.confidences, one.entropies) for one in rounds)
         seconds += controller.question_seconds(prices.profile) * sum(one.asked for one in rounds)
@@ -96,10 +97,10 @@ class Clock:
 
     def oracle(self, text: RecordedText, depth: int) -> Decode:
         """Decode by the oracle: the fastest chains of at most ``depth`` tokens, by what will be accepted."""
-        return self._decode(text, clairvoyant(text, depth, self._prices[not text.settings.read_off]), 0.0)
+        return self._decode(text, clairvoyant(text, depth, self._prices(text.settings)), 0.0)
 
     def _decode(
         self, text: RecordedText, rounds: Sequence[ReplayedRound], question: float, drafts: bool = True
     ) -> Decode:
-        prices = self._prices[not text.settings.read_off]
+        prices = self._prices(text.settings)
         return Decode.of(text, rounds, prices.prefill(text.prompt_tokens, drafts) + prices.rounds(rounds, question))

@@ -29,6 +29,7 @@ from torch.nn.functional import cross_entropy
 from predictors.config import Count, NotNegative, Positive, Whole, not_empty
 from predictors.grow import CANDIDATES, GAMMA, SCALARS, GrowCosts, Growing, GrowNetwork, GrowRule, GrowSetting
 from predictors.latency.prices import RoundPrices
+from predictors.latency.profile import LatencyProfile, undisturbed
 from predictors.lookup import LookupSettings
 from predictors.replay.grid import Starts
 from predictors.replay.policies import GrowGrid, Grown, Lookups
@@ -69,11 +70,11 @@ class GrowTrainConfig(TrainConfig):
 
 @dataclass(frozen=True)
 class GrowModel:
-    """A ``trained`` network over the ``starts`` of ``table`` by split and setting, at ``prices`` of tokens that are read off;
+    """A ``trained`` network over the ``starts`` of ``table`` by split and setting, on the machine of ``profile``;
     squared distances up to ``limit`` are trusted."""
 
     table: TextTable
-    prices: RoundPrices
+    profile: LatencyProfile
     starts: Mapping[tuple[str, SamplingSettings], Starts]
     trained: Trained[GrowNetwork]
     limit: float
@@ -81,7 +82,7 @@ class GrowModel:
     @cached_property
     def question(self) -> float:
         """Seconds of a query."""
-        return self.prices.profile.latency("grow", levels=GAMMA).seconds / GAMMA
+        return undisturbed(self.profile).latency("grow", levels=GAMMA).seconds / GAMMA
 
     def played(self, split: str, made: GrowSetting) -> Grown:
         grid = GrowGrid(self.starts[split, made.settings])
@@ -144,14 +145,14 @@ class GrowPredictor(Trust):
     def _model(self, materials: Materials, logger: Logger | None) -> GrowModel:
         table, starts = materials.text_table, {}
         for split, settings in product(SPLITS, table.settings):
-            prices = RoundPrices(materials.profile, not settings.read_off)
+            prices = RoundPrices.at(materials.profile, settings)
             one, _ = table.rows(split).starts(settings, self.gamma, self.verifier, prices)
             starts[split, settings] = replace(one, lookup=self._lookup) if settings.read_off and self.lookup else one
         read_off = [settings for settings in table.settings if settings.read_off]
         rows, held_out = (_rows([GrowGrid(starts[split, one]) for one in read_off]) for split in (TRAIN, VALIDATION))
         fit = trained(partial(GrowNetwork, self.training.hidden), self.training, loss, rows, held_out, logger)
         _, distances = Growing(fit.network)(held_out.columns[0].double().numpy())
-        return GrowModel(table, RoundPrices(materials.profile, sampled=False), starts, fit, self.largest(distances))
+        return GrowModel(table, materials.profile, starts, fit, self.largest(distances))
 
     def _setting(self, model: GrowModel, settings: SamplingSettings) -> tuple[GrowSetting, float, RuleChoice | None]:
         """Choose what is served at a setting: static drafts on training and validation texts, a rule on validation texts, where
@@ -164,11 +165,11 @@ class GrowPredictor(Trust):
         lookups = Lookups(model.starts[TRAIN, settings])
         hazard = hazard_of(lookups) if self.lookup and lookups.found_XS.any() else ()
         length, leaves = max(self._shapes(grids), key=lambda shape: rate_of(one.static(*shape) for one in grids))
-        costs = GrowCosts(*model.prices.grow_costs(self.nodes + self.lookup, context, model.question))
+        costs = GrowCosts(*some[1].prices.grow_costs(self.nodes + self.lookup, context, model.question))
         made = replace(made, static_length=length, static_leaves=leaves, costs=costs, hazard=hazard)
         validation = model.played(VALIDATION, made)
         always = validation.static()
-        rate = always.rate * model.prices.chain(0, context)
+        rate = always.rate * some[1].prices.chain(0, context)
         rules = [GrowRule(rate * share, worth) for share, worth in product(self.shares, self.worths)]
         choice = best_of(rules, validation.asked, always, some[1].document_X, self.folds, self.seed)
         made = replace(made, rule=choice.rule, pays=choice.pays)

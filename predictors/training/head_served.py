@@ -211,12 +211,12 @@ def served_texts(
     table: TextTable, roots: Roots, query: float, decoding: Decoding, profile: LatencyProfile
 ) -> dict[tuple[str, int], Served]:
     """Collect the texts by split and number of the setting, before the head is run."""
-    made, prices = {}, {sampled: RoundPrices(profile, sampled) for sampled in (False, True)}
+    made, prices = {}, {settings: RoundPrices.at(profile, settings) for settings in table.settings}
     gamma, verifier, branches = decoding.gamma, decoding.verifier, None
     for split in SPLITS:
         part, row_N = table.rows(split), np.flatnonzero(table.column("split") == split)
         for place, settings in enumerate(table.settings):
-            idle, rows = part.starts(settings, gamma, verifier, prices[not settings.read_off])
+            idle, rows = part.starts(settings, gamma, verifier, prices[settings])
             if decoding.method == BRANCHES:
                 branches = BranchStarts.of(idle, decoding)
                 idle = branches.idle

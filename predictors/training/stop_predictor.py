@@ -86,7 +86,7 @@ class StopPredictor(StopTrainConfig, Trust):
         limit = self.largest(distances[~np.isnan(distances)])
         made, choices, parts = [], [], {}
         for number, settings in enumerate(model.settings):
-            prices = RoundPrices(profile, not settings.read_off)
+            prices = RoundPrices.at(profile, settings)
             train, _ = model.features[TRAIN].table.starts(settings, self.gamma, self.verifier, prices)
             validation, test = (self._played(model, split, number, prices, limit) for split in (VALIDATION, TEST))
             setting, choice, epsilon = self._chosen(model, number, train, validation)

@@ -141,7 +141,7 @@ class SurvivalPredictor(Trust):
         for split in SPLITS:
             texts = table.rows(split)
             for settings in table.settings:
-                prices = RoundPrices(profile, not settings.read_off)
+                prices = RoundPrices.at(profile, settings)
                 starts, _ = texts.starts(settings, self.gamma, self.verifier, prices)
                 grids[split].append(SurvivalGrid.of(starts))
         make = partial(SurvivalNetwork, self.training.hidden)
@@ -203,8 +203,7 @@ class SurvivalPredictor(Trust):
         self, model: SurvivalModel, profile: LatencyProfile, number: int, draft: SurvivalSetting
     ) -> tuple[SurvivalSetting, RuleChoice]:
         """Fit a setting to the machine of ``profile``."""
-        context, sampled = model.table.median_context, not draft.settings.read_off
-        prices = RoundPrices(profile, sampled)
+        context, prices = model.table.median_context, RoundPrices.at(profile, draft.settings)
         train, validation = (model.grids[split][number].at(prices) for split in (TRAIN, VALIDATION))
         length = static_length([train.starts, validation.starts])
         costs = prices.chain_costs(self.gamma, context, validation.question)

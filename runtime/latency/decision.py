@@ -1,5 +1,6 @@
 """Cells of what is computed between passes besides drawing and verification: a query of every kind of controller, by itself.
 
+    noise      rows       the laws and perturbed logits of a target's pass in invariant sampling, whose last row's numbers are new
     reading    entropy    the confidence of a draft's distribution, read by the host; 1: and its entropy
     predictor  features   one decision of H-RAD's head (`predictors.network`) on so many numbers, read by the host
     selection  features   one choice of a delayed-tree selector (`predictors.tree_choice`) from hidden states of so many numbers
@@ -14,6 +15,7 @@ Weights, states and distributions are random.
 
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 
 import numpy as np
 import torch
@@ -32,6 +34,7 @@ from runtime.branching.candidates import draw_at_branch_point, draw_candidates
 from runtime.branching.draft import BranchConfig
 from runtime.drafting.sampler import PlainSampler
 from runtime.graphs import maker_for
+from runtime.invariant import ExponentialNoise
 from runtime.latency.cells import TAPPED, Cell, LatencyConfig
 from runtime.latency.passes import Passes, begin_round
 from runtime.laws import processed_law
@@ -66,6 +69,15 @@ class Queries:
         law = self.law()
         return (float(law.confidence), float(law.entropy)) if entropy else (float(law.confidence),)
 
+    def noise(self, rows: int) -> Work:
+        logits_RV, noise, first = self._random(rows, self._size), ExponentialNoise(0), count()
+
+        def perturb() -> Tensor:
+            begin = next(first)
+            return noise.perturbed(processed_law(logits_RV, SAMPLED), range(begin, begin + rows))
+
+        return perturb
+
     def head(self, num_features: int) -> Work:
         """A head over the extended features, ``num_features`` numbers in all: the likeliest class and the squared distance."""
         scalars = len(FEATURE_SETS["extended"])
@@ -74,12 +86,12 @@ class Queries:
         spec = FeatureSpec("extended", tuple(range(TAPPED)), hidden, embedding, gamma=8)
         rerun = self._served(HRADNetwork(spec.state_size, scalars, None))
         calibration = Calibration()
-        count = len(calibration.bias)
+        classes = len(calibration.bias)
         root = Root(32, 1, SAMPLED, None, self._random(TAPPED, hidden), self._random(embedding))
 
         def decide() -> tuple[int, float]:
             outputs = rerun(served_features(spec, root, self.law(root=root))).cpu()
-            return int(calibration.probabilities(outputs[:count]).argmax()), outputs[count:].tolist()[0]
+            return int(calibration.probabilities(outputs[:classes]).argmax()), outputs[classes:].tolist()[0]
 
         return decide
 
@@ -187,6 +199,7 @@ def decision_cells(
             once("selection", queries.selector(*sizes), features=sizes[0] + 2 * sizes[1])
             for sizes in ((0, 0), (target, draft))
         ),
+        *(once("noise", queries.noise(rows), rows=rows) for rows in (1, 8)),
         *(often("reading", partial(queries.read, bool(too)), entropy=too) for too in (0, 1)),
         *(often("stopping", queries.stop_model(kind, stops), features=stops.size(kind)) for kind in kinds),
         *(often("survival", queries.survival_model(count), positions=count) for count in (1, 4)),

@@ -19,6 +19,7 @@ COSTS = {
     "branch_candidates": lambda rows, sampled: 0.25 + 0.125 * rows * (1 + sampled),
     "branch_drawing": lambda rows, sampled: 0.125 + 0.0625 * rows + 0.5 * sampled,
     "branch_verdict": lambda candidates, sampled: 0.375 + 0.25 * candidates * sampled,
+    "noise": lambda rows: 0.25 + 0.125 * rows,
     "reading": lambda entropy: 0.125 + 0.0625 * entropy,
     "predictor": lambda features: 0.25 + features / 128,
     "selection": lambda features: 0.5 + features / 64,

@@ -12,6 +12,7 @@ from predictors.latency.prices import RoundPrices
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.throughput import generation_latency, iid_accepted_law, truncated_law
 from predictors.rounds import ReplayedRound, RoundRecord
+from predictors.sampling import SamplingSettings
 from tests.predictors.affine_profile import AS_RUN, COSTS, PROFILE, toy_profile
 
 untimed = settings(deadline=None, derandomize=True)
@@ -117,6 +118,22 @@ def test_rounds_that_ran_are_priced_by_their_records(sampled):
     expected = prices.chain(3, 20) + prices.round((2, 2, 2), 6, 22, tree=6, rule="traversal")
     expected += prices.branch_round(ReplayedRound(**counts, accepted=3, context=26))
     assert prices.ran([chain, tree, branches], 20) == pytest.approx(expected)
+
+
+def test_invariant_sampling_pays_for_the_noise_of_every_pass():
+    greedy, perturbed = (RoundPrices(PROFILE, False, quiet=False, perturbed=one) for one in (False, True))
+
+    def more(name, *given):
+        return getattr(perturbed, name)(*given) - getattr(greedy, name)(*given)
+
+    noise = COSTS["noise"]
+    assert more("chain", 2, 32) == pytest.approx(noise(3) + 2 * noise(1))
+    assert more("leaves", 2, 5, 32) == pytest.approx(noise(6) - noise(3))
+    assert more("plain", 32) == pytest.approx(noise(1)) and more("law", 32) == pytest.approx(noise(1))
+    assert more("catching_up", 2, 32) == 0 and more("prefill", 32, True) == 0
+    settings = SamplingSettings(1.0), SamplingSettings(1.0, invariant=True)
+    drawn, read_off = (RoundPrices.at(PROFILE, one).chain(2, 32) for one in settings)
+    assert (2 * drawn, 2 * read_off) == pytest.approx((chain_round(2, 32, 1), perturbed.chain(2, 32)))
 
 
 def test_plain_decoding_draws_nothing():

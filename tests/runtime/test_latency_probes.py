@@ -135,6 +135,7 @@ def test_all_tables_have_all_their_cells(compact):
         "branch_drawing": {"rows": [1, 4], **sampled},
         "branch_verdict": {"candidates": [1, 4], **sampled},
         "guessing": {"guessed": [2, 9]},
+        "noise": {"rows": [1, 8]},
         "reading": {"entropy": [0, 1]},
         "plain": {"context": [90]},
         "predictor": {"features": [16, 32]},
