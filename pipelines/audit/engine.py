@@ -22,7 +22,7 @@ from pipelines.audit.verdict import NOT_LOSSLESS, UNDECIDED, judged, lines
 from pipelines.chat_prompts import chat_documents
 from pipelines.measuring.exactness import format_of, near_tie
 from pipelines.prompt_table import read_prompts
-from pipelines.terminal import add_json_argument, brief, count, recording
+from pipelines.terminal import brief, recording
 from predictors.lookup import founds
 from runtime import ModelPair
 from runtime.adapter import ReadingState, features_of
@@ -32,28 +32,6 @@ from runtime.request import encoded, encoded_chat
 EXIT = {NOT_LOSSLESS: 1, UNDECIDED: 4}
 ROWS = 128  # of logits in float64
 MATCH = 2  # tokens after which a lookup guesses
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--server", metavar="URL", help="ask this server of vLLM or llama.cpp")
-    add("--samples", type=Path, metavar="FILE", help="judge the answers in this file of JSON lines")
-    add("--target", help="local folder or hub id of the model that answers are to be drawn from")
-    add("--draft", help="the engine's draft model, if it has one: what it changes shows with fewer tokens")
-    add("--control", metavar="URL|FILE", help="the same engine without speculation: its rounding is allowed for")
-    add("--prompts", type=Path, help="folder of the prompts stage: its test prompts (default: chat prompts by rule)")
-    add("--count", type=count, default=30, help="answers to ask for (default: %(default)s)")
-    add("--new-tokens", type=count, default=64, help="of an answer at most (default: %(default)s)")
-    add("--together", type=count, default=1, help="requests at a time (default: %(default)s)")
-    add("--temperature", type=float, default=1.0, help="0 is greedy (default: %(default)s)")
-    add("--top-k", type=int, default=0)
-    add("--top-p", type=float, default=1.0)
-    add("--min-p", type=float, default=0.0)
-    add("--seed", type=int, default=0, help="of the first request; each has one of its own")
-    add("--save", type=Path, metavar="FILE", help="add answers to this file as they come; those there count, too")
-    add("--device", default="auto")
-    add("--dtype", default="auto", help="number format of our forward, best the engine's: near-ties are by it")
-    add_json_argument(parser)
 
 
 def run(args: argparse.Namespace) -> None:

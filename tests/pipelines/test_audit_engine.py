@@ -13,11 +13,12 @@ import torch
 from transformers import MinPLogitsWarper
 
 from pipelines.audit import engine
-from pipelines.audit.engine import add_arguments, prompts_of, table
+from pipelines.audit.engine import prompts_of, table
 from pipelines.audit.samples import Sample, Server, read_samples
 from pipelines.audit.scores import NO_GUESS, SCORES, filtered_law, scored
 from pipelines.audit.verdict import LOSSLESS, NOT_LOSSLESS, UNDECIDED, judged
 from pipelines.cli import main
+from pipelines.commands.audit import add_arguments
 from pipelines.measuring.arms import decoder_arm, hugging_face_arm
 from pipelines.prompt_table import FILE, write_prompts
 from pipelines.shares import Document
