@@ -241,7 +241,7 @@ def test_a_twin_that_keeps_accepted_tokens_cached_is_found_out(pair, prompts, te
 def test_arrays_grow_what_the_loop_does(pair, texts, tmp_path, settings, lookup):
     """Rules that draft on or not, submit much or little; a model that is far from its training rows; static leaves."""
     some, found = [text for text in texts if text.settings == settings], LookupConfig(length=lookup) if lookup else None
-    starts = dataclasses.replace(Starts.of(some, GAMMA, "block", RoundPrices(PROFILE, False)), lookup=found)
+    starts = dataclasses.replace(Starts.of(some, GAMMA, "block", RoundPrices.at(PROFILE, settings)), lookup=found)
     grid, shapes = GrowGrid(starts), set()
     for number, (rate, worth, limit) in enumerate(
         [(0.5, 1, 1e9), (1, 0.5, 1e9), (1, 2, 1e9), (2, 3, 1e9), (1, 2, 1.0)]
