@@ -65,7 +65,7 @@ def test_the_stage_writes_a_profile_of_this_device_and_prints_its_cost_ratios(ar
     assert sorted(path.name for path in args.output.iterdir()) == ["other-device.json", "toy-1c.json"]
     assert other.read_text() == "kept"
     measured = read_profile(args.output / "toy-1c.json")
-    assert measured.pair == "p" and len(measured.tables) == 22
+    assert measured.pair == "p" and len(measured.tables) == 23
     assert {table.calls for table in measured.tables.values()} == {6}  # 3 visits of 2 calls
     assert measured.tables["target"].axes == {"tokens": [1, 2, 5], "context": [4, 251]}
     assert measured.tables["target"].median.shape == (3, 2)
@@ -83,7 +83,7 @@ def test_a_drafter_is_measured_and_its_profile_is_shown(tmp_path, capsys):
     profile.run(args)
     path = args.output / "toy-1c.json"
     measured = read_profile(path)
-    assert len(measured.tables) == 21, "no pass of it by Hugging Face's forward, and those that begin a round"
+    assert len(measured.tables) == 22, "no pass of it by Hugging Face's forward, and those that begin a round"
     first = measured.tables["draft_first"]
     assert first.axes == {"context": [4, 251], "rows": [1, 3]} and first.calls == 6
     assert measured.latency("draft_first", rows=3, context=251).seconds > 0
