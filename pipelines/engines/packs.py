@@ -94,7 +94,9 @@ def write(args: argparse.Namespace, files: Mapping[str, Any], command: str) -> N
     limits = LIMITS.get(args.engine, "a length by batch size")
     about = {name: getattr(args, name) for name in ("pair", "engine", "setting")} | {"cannot_express": limits}
     about |= {"written": provenance(read_device(args.device)), **files["evidence.json"]}
-    shell = {} if args.engine == "transformers" else {"command.sh": command.replace(HERE, '"$(dirname "$0")"') + "\n"}
+    shell = (
+        {} if args.engine == "transformers" else {"command.sh": command.replace(HERE, '"$(dirname "$0")"') + ' "$@"\n'}
+    )
     for name, content in {**files, **shell, "evidence.json": about}.items():
         with replacing(args.output / name) as path:
             path.write_text(content if isinstance(content, str) else json.dumps(content, indent=2) + "\n")

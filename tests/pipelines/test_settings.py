@@ -18,7 +18,7 @@ from predictors.sampling import SamplingSettings
 from runtime.drafting.chain import LookupConfig
 from tests.toys import tiny_llama
 
-MODELS = {"target": ("org/big", "c1"), "draft": ("org/small", "c2")}
+MODELS = {"target": ("org/big", "c1", "bfloat16"), "draft": ("org/small", "c2", "bfloat16")}
 GREEDY, SAMPLED = SamplingSettings(0.0), SamplingSettings(1.0)
 
 
@@ -55,7 +55,7 @@ def choice(setting, names):
 def tuned(tmp_path):
     """Everything is a candidate of greedy decoding; of sampling only what no engine has words for, and plain decoding."""
     write_json(tmp_path / "device.json", {"slug": "toy-1c"})
-    facts = {"target": "org/big", "draft": "org/small", "tokenizer": "org/big"}
+    facts = {"target": "org/big", "draft": "org/small", "tokenizer": "org/big", "dtype": "bfloat16"}
     write_json(tmp_path / "toy/pair/pair.json", facts | {"revisions": {"target": "c1", "draft": "c2"}})
     folder = tmp_path / "toy/tuning/toy-1c"
     write_json(folder / CHOICES, [choice("T=0", list(CANDIDATES)), choice("T=1", ["source", "autoregressive"])])
@@ -79,7 +79,8 @@ def test_every_engine_is_told_the_fastest_that_it_has_words_for(tuned, capsys):
     text, (greedy, sampled) = written(tuned, capsys, "vllm")
     looked = {"method": "ngram", "num_speculative_tokens": 8, "prompt_lookup_min": 2, "prompt_lookup_max": 16}
     assert json.loads(options(greedy)["--speculative-config"]) == looked
-    assert shlex.split(sampled) == ["vllm", "serve", "org/big", "--revision", "c1"]
+    server = ["python", "-m", "vllm.entrypoints.openai.api_server"]
+    assert shlex.split(sampled) == [*server, "--model", "org/big", "--revision", "c1", "--dtype", "bfloat16"]
     assert "0ddba11" in text and "toy-1c" in text
     assert ("+72.0%", "+64.0%", "+80.0%") in re.findall(r"(\S+%) \((\S+%) to (\S+%)\)", text)
     low, high = (math.expm1(0.4 + side * 0.196) for side in (-1, 1))
@@ -91,7 +92,9 @@ def test_every_engine_is_told_the_fastest_that_it_has_words_for(tuned, capsys):
     assert greedy["--speculative-algorithm"] == "STANDALONE" and greedy["--speculative-draft-model-path"] == "org/small"
     sizes = ("num-steps", "eagle-topk", "num-draft-tokens")
     assert [greedy[f"--speculative-{name}"] for name in sizes] == ["4", "1", "5"]
-    assert greedy["--revision"] == "c1" and greedy["--speculative-draft-model-revision"] == "c2"
+    assert (greedy["--revision"], greedy["--dtype"]) == ("c1", "bfloat16") and greedy[
+        "--speculative-draft-model-revision"
+    ] == "c2"
 
     greedy = options(written(tuned, capsys, "llama.cpp")[1][0])
     assert greedy["--spec-type"] == "ngram-simple,draft-simple" and greedy["--spec-draft-n-max"] == "3"
